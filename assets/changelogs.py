@@ -98,7 +98,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
 def provisioned(
     verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Plan:
-    """The plan of a provisioning, applied unless it is refused; ``log`` gets the explanation and the progress.
+    """The plan that creates and corrects the topics, applied unless refused; ``log`` gets explanation and progress.
 
     One run may materialise two changelogs of a processor at once. The second step waits for the first one's apply and
     then has nothing left to do.

@@ -45,7 +45,7 @@ IMPORTABLE = "importable"
 def build_processor(
     definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None, began: datetime | None = None
 ) -> dg.Definitions:
-    """The assets and checks of one processor, without its topics; ``began`` is as of ``build_assets``."""
+    """The assets and checks of one processor, without its topics; ``began`` is as in ``build_assets``."""
     topology = definition.topology
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
     assets.append(processor_asset(definition))
@@ -71,9 +71,9 @@ def build_assets(
 ) -> dg.Definitions:
     """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
 
-    Their links to the docs are below ``path_prefix``, the webserver's. ``began`` is when the first store began: the
-    time partitions of all tables start then. One start for all, because Dagster publishes only assets with equal
-    partitions in one run, and a run for each would start a JVM for each.
+    The links to the docs are below ``path_prefix``, the webserver's prefix. ``began`` is the time when the first store
+    began: the time partitions of all tables start at that time. All tables share one start, because Dagster publishes
+    only assets with equal partitions in one run, and each run starts a JVM.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))
@@ -94,7 +94,7 @@ def build_assets(
 
 
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
+    """The asset of a definition that can't be imported, which shows the error; and the asset's check, which fails."""
     key = keys.broken_key(broken.target)
     spec = dg.AssetSpec(
         key,

@@ -1,4 +1,4 @@
-"""Who a run acts for, as the registry records it with each change."""
+"""The person or schedule for whom a run acts, as the registry records it with each change."""
 
 import dagster as dg
 
@@ -11,7 +11,7 @@ NAME_MAX = 100
 
 
 def actor_of(run: dg.DagsterRun) -> str:
-    """The run, and in front of it the person who launched it, if the webserver knew one."""
+    """The run; if the webserver knew the person who launched the run, that person's name comes first."""
     name = f"dagster run {run.run_id}"
     person = run.tags.get(USER_TAG, "")
     return f"{person[:NAME_MAX]}, {name}" if person and AGAIN_TAG not in run.tags else name

@@ -1,4 +1,4 @@
-"""The layers of the asset graph, by name: the first part of each of Holdfast's keys. Imports nothing of Dagster.
+"""The layers of the asset graph, by name: the first part of each of Holdfast's keys. Imports no Dagster module.
 
 Invariants:
     - A project's own assets are not Holdfast's, whatever the shape of their keys.
@@ -16,5 +16,5 @@ _PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WARE
 
 
 def is_ours(path: Sequence[str]) -> bool:
-    """Whether Holdfast made the asset with this key, by the key's parts."""
+    """Whether Holdfast made the asset with this key; the argument holds the parts of the key."""
     return len(path) == _PARTS.get(path[0])

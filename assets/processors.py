@@ -89,7 +89,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # without this result the check's page says "did not run", without the reason
+            # without this result, the check's page shows "did not run" without the reason
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
@@ -104,7 +104,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The running version, for a plan that has nothing to do."""
+    """The result of a deploy whose plan has nothing to do: the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)

@@ -64,8 +64,8 @@ class StorePublisher:
     def publish(self, windows: Sequence[Window], wanted: Wanted, full_every_s: float) -> Published:
         """Publish the versions of these time partitions.
 
-        A current window publishes the store. A past window is built from the history; if the history does not reach
-        the window's end yet, the store is published first.
+        A current window publishes the store. A past window is built from the history. If the history ends before the
+        window's end, the store is published first.
 
         Raises:
             SnapshotImpossible: No source gives the state of the checkpoint.

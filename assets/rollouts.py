@@ -59,5 +59,5 @@ def deployed_rollout(
 
 
 def settings_of(processor: str, release: str, machine: Machine) -> dict[str, str]:
-    """The environment of a release: with the settings that it was deployed with."""
+    """The environment of a release, which includes the settings of its deployment."""
     return DeployedSettings(machine.world.paths).environment_of(processor, release, machine.environment())

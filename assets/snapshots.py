@@ -95,7 +95,7 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # without this result the check's page says "did not run", without the reason
+            # without this result, the check's page shows "did not run" without the reason
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest

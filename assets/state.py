@@ -51,7 +51,7 @@ def state_asset(
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
-        # the job that publishes its snapshots checkpoints it first
+        # the job that publishes the store's snapshots makes the checkpoint first
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         code_version=definition.topology.code_version,
@@ -142,7 +142,7 @@ def _summary(
 
 
 def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """Records that all workers have still to process; empty while a worker does not know its lag."""
+    """Number of records that the workers still have to process; empty while a worker does not know its lag."""
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}

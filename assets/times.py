@@ -26,7 +26,7 @@ class Window:
 def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = None) -> dg.TimeWindowPartitionsDefinition:
     """The hourly or daily partitions of every snapshot asset, in UTC.
 
-    The first one is that of the settings; otherwise the window in which the stores ``began``, or the present one.
+    The first partition is that of the settings; otherwise the window in which the stores ``began``, or the present one.
     """
     since = settings.since
     if since is not None:

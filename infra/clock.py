@@ -24,5 +24,5 @@ class SystemClock:
         return time.monotonic()
 
     def time(self) -> float:
-        """Seconds since 1970 UTC, as the machine has it."""
+        """Seconds since 1970 UTC by the machine's clock."""
         return time.time()

@@ -16,7 +16,7 @@ class HoldfastError(Exception):
 
     Args:
         message: What happened, with values, and what was expected; one or two sentences.
-        action: The one command or edit that mends it, as an imperative sentence.
+        action: The one command or edit that repairs the failure, as an imperative sentence.
         cause: The kind of fault; by default the ``cause`` of the class, else the one that the exit code implies.
         fields: Facts of the failure (topic, partition, path, offset, ...) for logs and tests.
     """
@@ -50,9 +50,9 @@ class HoldfastError(Exception):
 
 
 def in_one_line(told: str) -> str:
-    """The first line of an error that was recorded as text, for a text that has an action of its own.
+    """The first line of an error that was recorded as text, for a text that has its own action.
 
-    The error's own action comes before that one.
+    The error's own action comes before ``action``.
     """
     return next(iter(told.splitlines()), "").replace(" What to do: ", " Before that: ")
 

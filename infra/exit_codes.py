@@ -34,5 +34,5 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted",
 }
 
-#: The cause of a failure of which only the exit code is known.
+#: The cause of a failure when only the exit code is known.
 CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}

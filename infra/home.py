@@ -1,8 +1,8 @@
-"""Makes the home folder, and notes the project that it belongs to.
+"""Creates the home folder, and records the project that owns it.
 
     <home>/project.json    {"folder": "/srv/shop"}
 
-Two projects in one home would run each other's processors, and each would see the other's state as orphans.
+Two projects in one home would run each other's processors, and each would report the other's state as orphans.
 
 Invariants:
     - A home that another living project has noted is refused before anything is written.
@@ -35,7 +35,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def claim_home(settings: Settings) -> None:
-    """Make the home folder, and note the project of the settings in it.
+    """Create the home folder, and record the settings' project in it.
 
     Raises:
         HomeNotUsable: The folder can't be written, or is the home of another project that still exists.
@@ -63,7 +63,7 @@ def claim_home(settings: Settings) -> None:
 
 
 def _other_project(note: Path, home: Path, project: Path) -> Path | None:
-    """The project that has this home, when that is not ``project`` and still has a project file."""
+    """The project that owns this home, if it is not ``project`` and still has a project file."""
     noted = read_json(note, _Note)
     if noted is None or home.is_relative_to(project):
         return None

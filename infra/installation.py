@@ -1,4 +1,4 @@
-"""How Holdfast is installed: as a checkout or as a wheel, and which extra has a library that is missing.
+"""How Holdfast is installed (checkout or wheel), and which extra provides a missing library.
 
 Only this module knows the extras; ``tests/unit/infra/test_installation.py`` compares it with ``pyproject.toml``.
 
@@ -18,15 +18,15 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 #: The folder that contains the package ``holdfast``: a checkout, or the environment with the wheel.
 IMPORT_ROOT = Path(__file__).absolute().parents[2]
-#: The checkout that this code belongs to; None for an installed wheel.
+#: The checkout with this code; None for an installed wheel.
 CHECKOUT = Path(__file__).resolve().parents[1] if (IMPORT_ROOT / "pyproject.toml").is_file() else None
 
 #: The command that prepares this machine: packages of a checkout, then Java and jars.
 SET_UP = "make setup" if CHECKOUT is not None else "python -m holdfast.infra.machine"
-#: The command that puts jars.lock back.
+#: The command that restores jars.lock.
 RESTORE = "git checkout jars.lock" if CHECKOUT is not None else "pip install --force-reinstall --no-deps holdfast"
 
-#: Extra -> who needs it, as a sentence, and its top-level modules.
+#: Extra -> the features that need it, as a sentence, and its top-level modules.
 EXTRAS = {
     "columns": ("Aggregations by columns, and audits, need it", ("numpy",)),
     "operate": ("Deployments, plans and incidents need it", ("sqlalchemy", "alembic", "supervisor")),
@@ -46,7 +46,7 @@ _EXTRA_OF = {module: extra for extra, (_, modules) in EXTRAS.items() for module 
 
 
 class ExtraMissing(HoldfastError):
-    """A library is not installed that an extra brings. Fields: library, extra."""
+    """A library of an extra is not installed. Fields: library, extra."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -70,7 +70,7 @@ def extra_missing(module: str) -> ExtraMissing:
 
 
 def check_extras(*extras: str) -> None:
-    """Raise ``ExtraMissing`` with every one of these extras that lacks a library, in one line to install them."""
+    """Raise ``ExtraMissing`` for all extras with a missing library; the error has one command that installs them."""
     lacking = {extra: [module for module in EXTRAS[extra][1] if find_spec(module) is None] for extra in extras}
     lacking = {extra: modules for extra, modules in lacking.items() if modules}
     if lacking:
@@ -85,7 +85,7 @@ def check_extras(*extras: str) -> None:
 
 
 def missing_in(failure: BaseException) -> ExtraMissing | None:
-    """The missing extra that caused a failure, also where another library wrapped the failed import."""
+    """The missing extra that caused a failure, even if another library wrapped the failed import."""
     seen: BaseException | None = failure
     while seen is not None:
         module = (seen.name or "").split(".")[0] if isinstance(seen, ModuleNotFoundError) else ""

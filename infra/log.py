@@ -29,7 +29,7 @@ def _to_stderr(*_: Any) -> structlog.PrintLogger:
 
 
 def configure_level(level: str, form: str) -> None:
-    """Set the lowest level that is logged, as ``configure_logging``; what else the process configured stays."""
+    """Set the lowest level to log, like ``configure_logging``; other logging configuration of the process stays."""
     if structlog.is_configured():
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)))
     else:

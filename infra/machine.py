@@ -1,8 +1,8 @@
-"""Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
+"""Prepares the parts of a machine beyond Python: a Java, the locked jars and, on request, a browser.
 
-``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of a checkout's set-up. With an installed
-wheel ``holdfast demo`` and ``holdfast up`` prepare the machine themselves. It prints one line for each thing that it
-found or fetched, and is quick when all is there.
+``python -m holdfast.infra.machine [--browser] [--all-jars]`` is the second half of a checkout's set-up. With an
+installed wheel, ``holdfast demo`` and ``holdfast up`` prepare the machine themselves. The command prints one line for
+each part that it finds or fetches, and is quick when all parts exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import find_java
 
 JAR_SETS = ("broker", "spark")
-#: For tables in an object store; fetched where the settings name one.
+#: For tables in an object store; fetched if the settings name an object store.
 S3_JAR_SET = "s3"
 
 
@@ -46,7 +46,7 @@ def prepare(settings: Settings, jar_sets: Sequence[str], say: Callable[[str], No
     java = find_java()
     say(f"Java {java.version} from {java.source} ({java.executable})")
     source = JarSource(java, settings.ivy_settings)
-    # Ivy fetches one jar at a time and mostly waits, so the sets are fetched side by side.
+    # Ivy fetches one jar at a time and mostly waits, so the sets are fetched in parallel.
     with ThreadPoolExecutor() as threads:
         fetched = threads.map(lambda name: fetch_jars(name, settings.cache, source, say=say), jar_sets)
         counts = dict(zip(jar_sets, map(len, fetched), strict=True))
@@ -54,7 +54,7 @@ def prepare(settings: Settings, jar_sets: Sequence[str], say: Callable[[str], No
 
 
 def say(line: str) -> None:
-    """Tell the person who waits."""
+    """Print a line for the user who waits."""
     print(f"set-up: {line}", flush=True)
 
 

@@ -1,7 +1,7 @@
 """Masks secrets in texts; logs, errors, answers, metadata and the ``repr`` of settings use it.
 
-``masked`` hides two kinds of text. It hides values that ``remember`` was given, wherever they stand. It hides what
-looks like a secret: users and passwords in URLs, and the value of a name such as ``password=``.
+``masked`` hides two kinds of text: values that were passed to ``remember``, anywhere in a text; and texts with the form
+of a secret, such as users and passwords in URLs, or the value of ``password=``.
 
 Invariants:
     - Only the standard library is used: the base class of all errors imports this module, and so does set-up.
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 MASK = "***"
-#: Shorter values are not remembered: they also stand in texts that hold no secret.
+#: Shorter values are not remembered, because they also occur in texts without a secret.
 REMEMBERED_MIN = 6
 
 _NAMES = (
@@ -45,13 +45,13 @@ _pattern: re.Pattern[str] | None = None
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Have ``masked`` hide these values from now on, in this process; also their forms in URLs and in JSON."""
+    """Make ``masked`` hide these values from now on in this process, including their forms in URLs and in JSON."""
     global _remembered, _pattern
     known = _remembered | {one for one in secrets if len(one) >= REMEMBERED_MIN}
     if known == _remembered:
         return
     forms = {form for one in known for form in _forms(one)}
-    # the longest first: one secret may begin with another
+    # longest first, because one secret may begin with another
     pattern = re.compile("|".join(map(_as_pattern, sorted(forms, key=len, reverse=True))))
     _remembered, _pattern = known, pattern
 
@@ -94,12 +94,15 @@ def shown_url(url: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a property of this name holds a secret, by the words in it."""
+    """Whether a property with this name holds a secret, judged by the words of the name."""
     return bool(_SECRET_NAME.search(name)) and not _PLACE.search(name)
 
 
 def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
-    """The password and the secret values of a URL's query; with ``whole``, also what may be a token in the rest."""
+    """The password and the secret query values of a URL.
+
+    With ``whole``, also possible tokens in the rest of the URL.
+    """
     _, user, place, query = _parts(url)
     name, colon, password = user.partition(":")
     if user:
@@ -108,7 +111,7 @@ def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
     yield from (value for name, value in given if is_secret_name(name))
     if whole:
         path = place.partition("/")[2]
-        # plain words such as `services` also stand in texts that hold no secret
+        # plain words such as `services` also occur in texts without a secret
         yield from filter(_TOKEN.search, (url, path, query, *path.split("/"), *(value for _, value in given)))
 
 
@@ -128,7 +131,7 @@ def secrets_of(value: Any) -> Iterator[str]:
 
 
 def _as_pattern(form: str) -> str:
-    """A pattern for one form; a password such as ``postgres`` is not hidden within longer words."""
+    """A pattern for one form; a password such as ``postgres`` is not masked inside longer words."""
     exact = re.escape(form)
     return rf"(?<![A-Za-z]){exact}(?![A-Za-z])" if re.fullmatch(r"[a-z]+", form) else exact
 
@@ -145,7 +148,7 @@ def _parts(url: str) -> tuple[str, str, str, str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it stands in texts, in URLs, in JSON and in Python's repr."""
+    """The forms of a secret in plain text, in URLs, in JSON and in Python's repr."""
     return {
         *(secret, quote(secret), quote(secret, safe=""), quote_plus(secret)),
         *(json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]),

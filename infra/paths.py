@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What stands directly in a home folder, SQLite's and the locks' companions of the registry included.
+#: Files and folders directly in a home folder, including SQLite's journals and lock files of the registry.
 _OWN = re.compile(
     r"kafka|supervisor|state|logs|warehouse|spark|dagster|run|checkpoint-store|checkpoints|rehearsals|archive|exports"
     r"|releases|made-by-demo|project\.json|\.?registry\.db.*"
@@ -30,7 +30,7 @@ class Paths:
 
     @property
     def proofs(self) -> tuple[Path, ...]:
-        """Files of which one shows that Holdfast has used the home folder."""
+        """Files that prove, by the existence of one of them, that Holdfast has used the home folder."""
         return self.registry, self.supervisor / "supervisord.conf", self.dagster / "dagster.yaml"
 
     @property
@@ -99,7 +99,7 @@ class Paths:
         return self.home / "run"
 
     def workers_change(self, processor: str) -> Path:
-        """The change of a processor's workers that is under way (``infra.deploy.changes``)."""
+        """The file of the change of a processor's workers in progress (``infra.deploy.changes``)."""
         return self.run / f"{processor}.workers.json"
 
     def endpoint(self, processor: str, slot: str) -> Path:
@@ -107,7 +107,7 @@ class Paths:
         return self.run / f"{self.program(processor, slot)}.json"
 
     def program(self, processor: str, slot: str) -> str:
-        """The name by which the supervisor knows one processor instance."""
+        """The supervisor's program name for one processor instance."""
         return f"{processor}-{slot}"
 
     def program_log(self, processor: str, slot: str) -> Path:
@@ -144,7 +144,7 @@ class Paths:
         return self.home / "exports"
 
     def exports(self, processor: str) -> Path:
-        """Exported state of one processor; a clear exports here before it deletes."""
+        """Exported state of one processor; a clear writes the export before it deletes."""
         return self.all_exports / processor
 
     @property

@@ -1,7 +1,7 @@
-"""Which certificates a request over HTTP trusts.
+"""The certificates that HTTP requests trust.
 
-Without being told, httpx reads the machine's certificates for each client, also for plain HTTP: 25 ms of CPU for each
-request to a worker.
+Without an explicit context, httpx reads the machine's certificates for each client, even for plain HTTP: 25 ms of CPU
+for each request to a worker.
 """
 
 from __future__ import annotations

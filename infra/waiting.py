@@ -1,6 +1,7 @@
-"""Waiting outside the engine: one deadline, one loop for conditions, one loop for retries.
+"""Waiting outside of the engine: one deadline class, one loop for conditions, one loop for retries.
 
-The engine never sleeps; it asks its ``Clock``. Everything else that waits for a process, a topic or a lock waits here.
+The engine never sleeps; it uses its ``Clock``. All other code that waits for a process, a topic or a lock uses this
+module.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Deadline:
 
 
 def wait_until(condition: Callable[[], Answer], within: float | Deadline, *, every_s: float = CHECK_EVERY_S) -> Answer:
-    """Check a condition until it holds; its first true value, or its last value when the deadline has passed.
+    """Check a condition until it is true; returns its first true value, or its last value at the deadline.
 
-    The condition is checked at least once, and its errors end the wait. ``within`` is seconds, or a deadline that
+    The condition is checked at least once, and its errors end the wait. ``within`` is in seconds, or a deadline that
     several waits share.
     """
     deadline = within if isinstance(within, Deadline) else Deadline(within)

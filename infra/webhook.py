@@ -28,9 +28,10 @@ from holdfast.infra.masking import masked, remember, secrets_of_url
 
 #: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
-#: A request may take this many timeouts in all: an answer that comes byte by byte never exceeds the one of a step.
+#: A request may take this many timeouts in total: an answer that arrives byte by byte never exceeds the timeout of a
+#: step.
 STEPS_MAX = 2
-#: The longest pause that a webhook may ask for, seconds.
+#: Maximum pause that a webhook may request, seconds.
 PAUSE_S_MAX = 3600.0
 #: HTTP statuses that mean a fault of the message, not of the webhook.
 _BAD_MESSAGE = frozenset({400, 413, 422})
@@ -50,7 +51,7 @@ class Answer:
     words: str
     #: The webhook's Retry-After, seconds; 0 without one.
     pause_s: float = 0.0
-    #: Whether the message could not be sent for a reason of its own; other messages may be.
+    #: Whether the message itself can't be sent; other messages may succeed.
     unsendable: bool = False
 
     @property
@@ -60,7 +61,7 @@ class Answer:
 
     @property
     def refused(self) -> bool:
-        """Whether this message is at fault, and the webhook may accept others."""
+        """Whether this message is at fault, so that the webhook may accept other messages."""
         return self.unsendable or self.status in _BAD_MESSAGE
 
 
@@ -72,7 +73,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Exchange:
-    """One request in a thread of its own, so that a webhook that sends a byte now and then can be left."""
+    """One request in a separate thread, so that the caller can abandon a webhook that sends a byte now and then."""
 
     def __init__(self, request: urllib.request.Request, timeout_s: float) -> None:
         self._request = request
@@ -81,14 +82,14 @@ class _Exchange:
         self._answer: Answer | None = None
 
     def answer(self, within_s: float) -> Answer | None:
-        """The answer; None when the request did not end in time, and is broken off."""
+        """The answer; None when the request did not end in time and was aborted."""
         thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         thread.start()
         thread.join(within_s)
         in_time = self._answer  # a header that is broken off below would pass for a whole one
         if in_time is None:
             for connection in self._connections:
-                with suppress(OSError, AttributeError):  # not connected yet: the timeout of that step ends it
+                with suppress(OSError, AttributeError):  # not connected yet: the connect timeout ends the request
                     connection.sock.shutdown(socket.SHUT_RDWR)
         return in_time
 
@@ -101,7 +102,7 @@ class _Exchange:
             self._answer = Answer(refused.code, f"it answered {refused.code}", self._pause(refused))
         except urllib.error.URLError as away:
             self._answer = Answer(None, f"it can't be reached: {away.reason}")
-        # Whatever a foreign answer breaks in the parser is this webhook's failure, and not the end of the tick.
+        # Any exception that a foreign answer causes in the parser is this webhook's failure; it must not end the tick.
         except Exception as failed:
             self._answer = Answer(None, f"it gave no answer: {type(failed).__name__}: {failed}")
 
@@ -145,10 +146,10 @@ def shown(url: str) -> str:
 
 
 def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one message, through the machine's proxies; failures are in the answer, none is raised.
+    """Send one message through the machine's proxies; failures are part of the answer, none is raised.
 
-    ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` is for each step
-    of the request, seconds; the whole request may take ``STEPS_MAX`` of them.
+    ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` applies to each
+    step of the request, seconds; the whole request may take ``STEPS_MAX`` timeouts.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": identity}
     try:
@@ -166,7 +167,7 @@ def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: flo
 
 
 def pause_of(text: str, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks to wait, ``PAUSE_S_MAX`` at most; None when it can't be read.
+    """Seconds of pause that a Retry-After header requests, at most ``PAUSE_S_MAX``; None when it can't be read.
 
     The header is a number of seconds in ASCII digits, or an HTTP-date (RFC 9110, section 10.2.3).
     """

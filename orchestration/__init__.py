@@ -1,4 +1,4 @@
-"""The control room: who calls what, and when. Imports ``assets``, ``processors`` and ``infra``."""
+"""The control room: sensors, jobs and commands that start work. Imports ``assets``, ``processors`` and ``infra``."""
 
 if __name__ != "holdfast.orchestration":
     raise ImportError(

@@ -233,7 +233,7 @@ def demo(
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    flights_file()  # what is missing is told before anything starts
+    flights_file()  # a missing package is reported before anything starts
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
     )
@@ -291,19 +291,19 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
-#: Pydantic's type of an error -> what the value has to be; the names are those of the error's context.
+#: Pydantic's type of an error -> the condition that the value must meet; the names come from the error's context.
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
 class ArgumentsInvalid(BadConfiguration):
-    """A command line with a word, an option or a value that the command does not take."""
+    """A command line has a word, an option or a value that the command does not accept."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command line (default: that of this process); returns the exit code."""
+    """Run one command line (default: this process's own); returns the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A script started us in the background. Dagster gives SIGTERM the handler of SIGINT, so a process that we start
-        # would ignore both.
+        # A script started this process in the background. Dagster gives SIGTERM the handler of SIGINT, so child
+        # processes would ignore both signals.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
@@ -335,9 +335,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name_the_value(failure: Any) -> None:
-    """Has an error of the parser say which value was given, and what the option or argument means.
+    """Add the given value, and the meaning of the option or argument, to an error of the parser.
 
-    Where pydantic refused the value, only its error has the value. Older parsers name it themselves.
+    If pydantic refused the value, only pydantic's error has the value. Older parsers name the value themselves.
     """
     errors, meaning = getattr(failure.__cause__, "errors", None), getattr(getattr(failure, "param", None), "help", None)
     if errors is not None:
@@ -350,7 +350,7 @@ def _name_the_value(failure: Any) -> None:
 
 
 def _wrong_usage(failure: Any) -> ArgumentsInvalid:
-    """An error of the parser as one of ours; it knows the command, unless there is none of that name."""
+    """A parser error as ArgumentsInvalid; the error knows the command, unless no command has that name."""
     words, context = [], getattr(failure, "ctx", None)
     while context is not None and context.parent is not None:
         words.append(str(context.info_name))

@@ -1,4 +1,4 @@
-"""What Dagster loads where a project has no definitions of its own; ``workspace.yaml`` names this module."""
+"""The Dagster definitions for a project without its own definitions; ``workspace.yaml`` names this module."""
 
 # tidy: allow-crumb because Dagster loads it by this name
 from holdfast.orchestration.definitions import definitions

@@ -40,14 +40,17 @@ from holdfast.processors.application.broken_definition import BrokenDefinition  
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 
-#: The definitions of processors, also those that can't be used.
+#: The definitions of processors, including definitions that can't be used.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
-#: One process and one step at a time, so a run starts one JVM, however many of its assets use Spark.
+#: One process and one step at a time, so a run starts one JVM even if several of its assets use Spark.
 EXECUTOR = dg.in_process_executor
 
 
 def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.Definitions:
-    """All definitions, for the processors in the settings; ``loaded`` are those, where they were loaded already."""
+    """All definitions for the processors in the settings.
+
+    ``loaded`` are these processors, if the caller loaded them.
+    """
     loaded = load_processors(settings) if loaded is None else loaded
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
@@ -88,14 +91,14 @@ def definitions() -> dg.Definitions:
         defs = dg.Definitions.merge(holdfast.definitions(), dg.Definitions(assets=[...]))
 
     The other definitions may not name an executor. Keys of Holdfast's assets are ``state/<processor>/<store>_state``
-    and the like; ``dg.AssetSpec`` and ``deps=`` take them.
+    and similar; ``dg.AssetSpec`` and ``deps=`` accept them.
 
     Raises:
         SettingsInvalid: The project file or a variable has a value that can't be used.
     """
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
-    # Code servers and runs begin here, also those of services that `holdfast up` did not start.
+    # Code servers and runs start here, including those of services that `holdfast up` did not start.
     keep_private(settings)
     loaded = load_processors(settings)
     write_broken(settings, (each for each in loaded if isinstance(each, BrokenDefinition)))

@@ -1,7 +1,8 @@
 """Runs the control room in the foreground, as a container does: ``python -m holdfast.orchestration.foreground``.
 
-It starts what ``holdfast up`` starts, waits for SIGTERM or SIGINT, then stops what ``holdfast down`` stops. Meanwhile
-it keeps ``run/scrape-targets.json`` below the home: the addresses of all workers, for Prometheus' file discovery.
+It starts the services of ``holdfast up``, waits for SIGTERM or SIGINT, then stops the services like ``holdfast down``.
+Meanwhile it maintains ``run/scrape-targets.json`` below the home: the addresses of all workers, for Prometheus' file
+discovery.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CHECK_WITHIN_S = 4.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until a signal; returns the exit code of ``up`` when it fails, else that of ``down``."""
+    """Run until a signal; returns the exit code of ``up`` if ``up`` fails, else of ``down``."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.orchestration.foreground", description=__doc__)
     parser.add_argument("--port", type=int, default=3000, help="port of Dagster's UI")
     parser.add_argument(
@@ -51,13 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
     if given.production:
         _configure(paths)
     code = holdfast(["up", "--port", str(given.port)])
-    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not end the others
+    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not stop the others
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
     return holdfast(["down"]) or (0 if code == NOT_ALL_DEPLOYED else code)
 
 
 def answers(port: int) -> bool:
-    """Whether Dagster's UI answers, with a page, with the path below which it is, or with a question for its token."""
+    """Whether Dagster's UI answers.
+
+    With a page, with a redirect to its path prefix, or with a request for its token.
+    """
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=CHECK_WITHIN_S)
     try:
         asked.request("GET", "/")
@@ -91,7 +95,7 @@ def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
 
 
 def _configure(paths: Paths) -> None:
-    """Give a new home Dagster's configuration for Postgres; an existing file stays."""
+    """Write Dagster's configuration for Postgres into a new home; an existing file stays unchanged."""
     config = paths.dagster / "dagster.yaml"
     if not config.exists():
         paths.dagster.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The code location `recovery`: what a project's own code can't end or delay (``apart``).
+"""The code location `recovery`, which a project's own code can neither end nor delay (``apart``).
 
 Invariants:
     - It imports no module of the project, and no definition of a processor.

@@ -1,4 +1,4 @@
-"""Rebuilds a lost registry from the programs that run on this machine; runs each time the registry is opened.
+"""Rebuilds a lost registry from the running programs of this machine; runs each time the registry is opened.
 
 Invariants:
     - One query when the registry has deployments; no query when the supervisor has no programs.
@@ -83,7 +83,7 @@ def _record(
     ):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
-        # the code here has another version's shape; the next deployment records the right one
+        # the code here has the shape of another version; the next deployment records the right shape
         target = adopted.target or definition.target
         release = adopted.release
         name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)

@@ -1,4 +1,7 @@
-"""For a ``dagster.yaml`` of a former version: it names ``ProcessorRunCoordinator`` here. ``host`` has the code."""
+"""Kept for a ``dagster.yaml`` of an older version, which names ``ProcessorRunCoordinator`` here.
+
+``host`` has the code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For a ``dagster.yaml`` of a former version: it names ``LocalRunLauncher`` here. ``host`` has the code."""
+"""Kept for a ``dagster.yaml`` of an older version, which names ``LocalRunLauncher`` here. ``host`` has the code."""
 
 from __future__ import annotations
 

@@ -183,16 +183,16 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # an apply that was killed may have left it old
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an old mark
         return done
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the last deployment stage that this object applied; None before the first."""
+        """The result of the last deployment stage that this object applied; None before the first stage."""
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of the same request, when its verb resumes with its own plan; None otherwise."""
+        """The open apply of the same request, if its verb resumes with the plan of that apply; None otherwise."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -200,7 +200,7 @@ class Verbs:
         return None
 
     def resume(self, apply_id: int, *, tell: ProgressLog = lambda text: None) -> Applied:
-        """Resume an apply that was broken off, from its first stage that is not done.
+        """Resume an interrupted apply from its first unfinished stage.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -212,8 +212,8 @@ class Verbs:
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
 
-        A processor that it paused is resumed. Workers that it started paused are stopped or run as before. ``tell``
-        hears what is done, and what the apply leaves: workers of two versions, or some that are not recorded.
+        A processor that the apply paused is resumed. Workers that the apply started paused are stopped or run as
+        before. ``tell`` gets the progress, and what the apply leaves: workers of two versions, or unrecorded workers.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -227,7 +227,7 @@ class Verbs:
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
-        """Whether an apply is open and no live process carries it out."""
+        """Whether an apply is open and no live process executes it."""
         return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
@@ -331,7 +331,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The ports of an apply; each asks for the hold before it changes anything."""
+        """The ports of an apply; each port verifies the hold before it changes anything."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -385,7 +385,7 @@ class Verbs:
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-        """Fingerprints by store and partition, from checkpoints that the workers take now."""
+        """Fingerprints by store and partition, from checkpoints that the workers make now."""
         # imported here, so loading this module loads no RocksDB
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
@@ -470,7 +470,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    # They take a second to load, and most verbs need no table.
+    # These imports take a second, and most verbs need no table.
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
 
@@ -478,7 +478,7 @@ def _stored_tables(settings: Settings) -> StoredTables:
 
 
 def _defined(settings: Settings) -> Defined:
-    """What the settings define, as an owner of resources."""
+    """The processors of the settings, as an owner of resources."""
     loaded = load_processors(settings)
     usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
     roots = (each.application.state_dir for each in usable)
@@ -490,10 +490,10 @@ def _defined(settings: Settings) -> Defined:
 
 
 def this_user() -> str:
-    """Who an action is recorded for by default: the user and the id of this process."""
+    """The default person to record for an action: the user and the id of this process."""
     return f"{getpass.getuser()} (pid {os.getpid()})"
 
 
 def this_process() -> Holder:
-    """A new holder of applies in this process; processes that see its process id know at once when it has ended."""
+    """A new holder of applies in this process; other processes that see its process id notice its end at once."""
     return Holder(new_holder(), is_gone)

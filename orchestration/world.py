@@ -58,7 +58,7 @@ def build_world(settings: Settings, registry: Registry) -> World:
 
 
 class _Strangers:
-    """Asks Kafka for the workers of another installation; after one question without an answer, asks no more."""
+    """Asks Kafka for the workers of another installation; after one request without an answer, it sends no more."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings = settings
@@ -66,7 +66,7 @@ class _Strangers:
         self._silent = False
 
     def __call__(self, processor: str) -> tuple[str, ...]:
-        """Those in a processor's group now, in words; none where Kafka does not say."""
+        """The members of a processor's group now, as texts; empty if Kafka does not report them."""
         if self._silent:
             return ()
         settings, known = self._settings, self._registry.deployment(processor)
@@ -99,7 +99,7 @@ class ThisMachine:
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
     """The newest generation of a deployment in the meta records of its changelogs, with its code version.
 
-    None where none is known: the processor is not defined here, or this client may not read its changelogs.
+    Returns None when unknown: the processor is not defined here, or this client may not read its changelogs.
 
     Raises:
         HoldfastError: Kafka does not answer, or a record is of a newer Holdfast.
@@ -115,9 +115,10 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment variables from which another process reads the same settings, also after the project changed.
+    """The environment variables with which another process reads the same settings, even after the project changed.
 
-    In a project, that process also imports modules from the project's folder; a release comes before it.
+    In a project, that process also imports modules from the project's folder; a release precedes the folder on the
+    path.
     """
     same = {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
     if settings.project is None:
@@ -129,7 +130,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
 def environment_of_services(settings: Settings) -> dict[str, str]:
     """The environment for Dagster's services, which inherit this process's variables.
 
-    In a project they read the project file themselves: an edit has its effect when the definitions are loaded again.
+    In a project the processes read the project file themselves: an edit takes effect when the definitions are loaded
+    again.
     """
     if settings.project is None:
         return environment_of(settings)

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one worker until it stops, and returns its exit code."""
     given = _parser().parse_args(arguments)
-    faulthandler.enable()  # a worker that dies in C, as of a bug in a package, says in its log where
+    faulthandler.enable()  # a worker that dies in C code, for example by a bug in a package, logs where it died
     if given.release is not None:
         sys.path.insert(0, given.release)
     log = structlog.get_logger("worker")

@@ -14,7 +14,7 @@ MESSAGES_ARRIVE = "messages_arrive"
 
 
 def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the messages of the last hour arrived where they should."""
+    """Whether the messages of the last hour arrived in the stores and topics where they belong."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
@@ -33,7 +33,7 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
-    """A verdict as the outcome of this check; None is a warning, because nobody knows."""
+    """A verdict as the outcome of this check; a verdict of None becomes a warning."""
     key, expected = keys.processor_key(processor), "each message arrives where it should"
     if judged is None:
         sentence, action = "No worker answers, so nobody knows.", f"See `holdfast status {processor}`."

@@ -111,7 +111,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy over all partitions; None unless each partition was compared, once."""
+    """The fingerprint of one copy over all partitions; None unless every partition was compared exactly once."""
     numbers = {moment.partition for moment in audit.moments}
     known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]
     return sum(known, Fingerprint()) if len(known) == len(audit.moments) == len(numbers) else None

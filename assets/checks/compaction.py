@@ -52,7 +52,7 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
-    """The result with a picture of this check and the former ones."""
+    """The result with a picture of this check and of the earlier checks."""
     key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.result().metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
@@ -102,7 +102,7 @@ def compaction_results(
 def compaction_result(
     key: dg.AssetKey, expected: TopicSpec, facts: CompactionFacts, *, processor: str, target_s: float
 ) -> CheckResult:
-    """The outcome of ``judge_compaction`` as a warning: nothing stops because of it."""
+    """The outcome of ``judge_compaction`` as a warning; the check blocks no asset."""
     problems = judge_compaction(expected, facts, processor=processor, restore_target_s=target_s)
     commands = dict.fromkeys(problem.command for problem in problems if problem.command)
     metadata: dict[str, Any] = {name: value for name, value in _numbers(facts).items() if value is not None}

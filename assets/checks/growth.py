@@ -20,7 +20,7 @@ _COLUMNS = ("owner", "mib", "what")
 
 
 def home_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
-    """The asset that stands for the files of this installation."""
+    """The asset that represents the files of this installation."""
     return dg.AssetSpec(
         keys.home_key(),
         description="The files of this installation on this machine: Dagster's events, logs, state, copies, tables.",

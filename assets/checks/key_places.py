@@ -22,7 +22,7 @@ def key_places_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the newest keys of a processor's inputs lie in the partitions of one partitioner."""
+    """Whether the newest keys of a processor's inputs are in the partitions that one partitioner chooses."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
@@ -37,7 +37,7 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
-    """The outcome of the check now; a warning where a worker warns, and an error where it refuses to start."""
+    """The outcome of the check now: a warning where a worker only warns, an error where a worker refuses to start."""
     facts = read_facts(topics, topology)
     judged = same_partitioner.judged_topics(topology, facts)
     sampled = topics.newest_keys(judged)

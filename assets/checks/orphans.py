@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 
 def orphans_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
-    """The asset that stands for all topics, groups, state folders, checkpoints and tables without an owner."""
+    """The asset that represents all topics, groups, state folders, checkpoints and tables without an owner."""
     return dg.AssetSpec(
         keys.orphans_key(),
         description="Topics, consumer groups, state folders, checkpoints and tables of this installation that no "

@@ -14,14 +14,14 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
-#: Newest applies among which the deploy of the version that runs is looked for.
+#: The deploy of the running version is looked up among this number of the newest applies.
 _APPLIES_MAX = 200
 #: Stage of an apply, as the journal names it.
 _STAGE = "prove_version"
 
 
 def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the last messages went through the deployed version before it replaced the former one."""
+    """Whether the newest messages passed through the deployed version before it replaced the previous version."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -50,9 +50,9 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
-    """The results of the proof in the last deploy of a release that is done; None without such a deploy.
+    """The results of the proof in the last finished deploy of a release; None without such a deploy.
 
-    ``applies`` are newest first. ``release`` is the one that runs: after a rollback, that of an earlier deploy.
+    ``applies`` are newest first. ``release`` is the running one; after a rollback, an earlier deploy brought it.
     """
     if release is None:
         return []

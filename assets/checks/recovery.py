@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether one processor processes input, in the words of recovery."""
+    """Whether one processor processes input, as recovery judges it."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -34,7 +34,7 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def check_result(processor: str, answer: Answer, incident: Incident | None) -> CheckResult:
-    """An answer of recovery as the outcome of this check; its text already names the action."""
+    """An answer of recovery as the outcome of this check; the answer's text already names the action."""
     key, metadata = keys.processor_key(processor), _metadata(answer, incident)
     return CheckResult(key, WORKING, answer.passed, answer.text, warns=answer.only_warns, metadata=metadata)
 

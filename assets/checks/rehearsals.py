@@ -74,7 +74,10 @@ def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
 
 
 def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> CheckResult:
-    """The outcome of the processor's newest rehearsal, without a new one; passes where there was none yet."""
+    """The outcome of the processor's newest rehearsal, without a new rehearsal.
+
+    Passes if there was no rehearsal yet.
+    """
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed
 
     last = next(iter(rehearsed(lifecycle.world.registry.actions(1000), processor)), None)

@@ -1,4 +1,4 @@
-"""The one form of every check's text: what is the case, with values; what was expected; the next action.
+"""The common form of every check's text: what happened, with values; what was expected; the next action.
 
 Invariants:
     - A check of this package becomes a Dagster event here and nowhere else.
@@ -79,7 +79,7 @@ def check_of_each(
     *,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """One step that runs the same check of several assets, or of those that a run selects.
+    """One step that runs the same check for several assets, or for the assets that a run selects.
 
     ``results`` gets the selected subjects in the order of their assets. A failure of a ``blocking`` check stops the
     assets downstream.

@@ -43,7 +43,7 @@ PASSED = {
 ACTIONS_MAX = 1000
 #: The check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The check of a processor that warns after the registry was lost, and fails while it is an older copy of itself.
+#: The check of a processor that warns after the registry was lost, and fails while the registry is an older copy.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
@@ -63,7 +63,7 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
     """Whether a deploy registered a processor. ``adopted`` describes its adoption, or is empty.
 
-    ``old`` is how the registry is older than the processor; None when it is not.
+    ``old`` describes how the registry is older than the processor; None when it is not older.
     """
     key = keys.processor_key(processor)
     if old is not None:

@@ -24,7 +24,10 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar]) -> list[str]:
-    """The rows of a block, in their order; beyond ``ROWS_MAX`` only the longest, and the number left out."""
+    """The rows of a block, in order.
+
+    With more than ``ROWS_MAX`` rows, only the longest and the number of rows left out.
+    """
     kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
     most = max((row.value for row in rows), default=0.0) or 1.0
     drawn = []
@@ -63,7 +66,7 @@ def markdown(drawn: str, title: str) -> str:
 
 
 def scaled(value: float, most: float) -> int:
-    """The length of a bar, pixels, where the longest stands for ``most``."""
+    """The length of a bar in pixels; a value of ``most`` gets the full length."""
     return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
 
 
@@ -88,5 +91,5 @@ def note(after: int, words: str) -> str:
 
 
 def text(x: int, y: int, words: str, *, anchor: str = "start", colour: str = INK, weight: str = "400") -> str:
-    """A text element; its words are escaped."""
+    """An SVG text element; special characters are escaped."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}" font-weight="{weight}">{escape(words)}</text>'

@@ -7,7 +7,7 @@ from datetime import datetime
 from holdfast.infra.database.records import Incident
 from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
-#: The most timeline rows; beyond it the first and the last rows are shown.
+#: Maximum number of timeline rows; a longer timeline shows its first and last rows.
 LINES_MAX = 60
 #: The most characters of one text; a quoted log would otherwise fill the page.
 TEXT_MAX = 1_000

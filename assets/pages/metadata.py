@@ -21,7 +21,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
 
 
 def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
-    """A link to the page of the docs that says what the asset is and what to do about it.
+    """A link to the page of the docs that describes the asset and the actions for it.
 
     ``page`` is its file below ``docs``. The webserver serves it; ``docs_below`` adds its path prefix.
     """

@@ -108,7 +108,7 @@ def processor_picture(statuses: Sequence[ProcessorStatus]) -> str:
 
 
 def skew(counts: Mapping[int, int]) -> float:
-    """Keys of the fullest partition divided by the mean; 1 where all are equal or empty."""
+    """Keys of the fullest partition divided by the mean; 1 if all partitions are equal or empty."""
     total = sum(counts.values())
     return round(max(counts.values()) * len(counts) / total, 3) if total else 1.0
 
@@ -138,7 +138,10 @@ class CompactionSeen:
 
 
 def changelog_picture(history: Sequence[CompactionSeen]) -> str:
-    """Offsets by check, as Markdown with a headline; ``history`` is newest first, and an empty one gives no text."""
+    """Offsets by check, as Markdown with a headline.
+
+    ``history`` is newest first; an empty history gives an empty text.
+    """
     if not history:
         return ""
     rows, newest = [], history[0]

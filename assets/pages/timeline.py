@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.recovery.timeline import Event
 
 #: Tag of an event: its identity.
 EVENT_TAG = "holdfast/event"
-#: Newest events of an asset among which one is looked for.
+#: An event is searched for among this number of the newest events of its asset.
 LOOKED_THROUGH = 50
 #: The most characters of a description: Dagster shows it in one line of a list.
 TEXT_MAX = 1_000

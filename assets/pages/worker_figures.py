@@ -20,7 +20,10 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 
 
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """The numbers of one look, and the figures from which the next look computes rates. ``before`` has both."""
+    """The numbers of this observation, and the figures from which the next observation computes rates.
+
+    ``before`` has both.
+    """
     tasks = [task for status in statuses for task in status.tasks]
     processed = sum(status.records.get("processed", 0) for status in statuses)
     commits = sum(status.commits.get("count", 0) for status in statuses)
@@ -52,7 +55,10 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
 
 
 def details_of(processor: str, statuses: Sequence[ProcessorStatus], paths: Paths) -> Mapping[str, dg.MetadataValue]:
-    """A table of the workers that live, and the log of each; of several subtopologies, a table of these, too."""
+    """A table of the live workers, and the log of each worker.
+
+    With several subtopologies, also a table of subtopologies.
+    """
     rows = [
         {
             "slot": status.slot,

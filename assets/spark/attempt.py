@@ -26,14 +26,14 @@ class Work:
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The store's schema, which may say that it is inferred; ``schema`` is what this attempt writes.
+    #: The store's declared schema, which may be "inferred"; ``schema`` is the schema that this attempt writes.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
-    #: The table that is written: the store's, or a side of it where its columns change.
+    #: The table to write: the store's table, or a side table if the columns change.
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The version that the branch began with. Main may be at another run's version by now.
+    #: The version that the branch began with. Another run may have moved main since.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
@@ -74,23 +74,23 @@ class Work:
         return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
-        """The newest row of each key that changed since the base."""
+        """The newest row of each key that changed since the base version."""
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Partition -> the counts for the manifest; computed once for each attempt."""
+        """Partition -> the counts for the manifest; computed once in each attempt."""
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
         return self.counted
 
     def before(self) -> DataFrame:
-        """The rows of the version that the branch began with, by the columns of that time."""
+        """The rows of the version that the branch began with, with the columns of that version."""
         assert self.begins is not None
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
-        """The changes, with the hint to join them in memory if they fit there."""
+        """The changes, with the hint to join them in memory if they fit in memory."""
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
@@ -98,11 +98,11 @@ class Work:
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether this first snapshot reads the whole changelog, which the history now has, too."""
+        """Whether this first snapshot reads the whole changelog, so that the history has every change."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:
-        """The live keys of the full source: checkpoint or changelog."""
+        """The live keys of the full source, which is the checkpoint or the changelog."""
         plan = self.plan
         if isinstance(plan.source, FromCheckpoint):
             return checkpoint_rows(self.spark, plan)

@@ -1,11 +1,12 @@
 """The audit of a written branch: its keys and values, and its typed columns, before anybody reads them.
 
-Keys and values must be those of the worker's checkpoint, or else those of the records that were read. Typed columns
-must be those of the JSON. A snapshot that writes every row compares with what it parsed. An incremental one adds what
-it parsed to the base's fingerprint, so a column that changed in a row that was not to change is found.
+Keys and values must equal the worker's checkpoint; without a checkpoint, they must equal the records that were read.
+Typed columns must equal the JSON. A snapshot that writes every row compares with the values that it parsed. An
+incremental snapshot adds the parsed values to the base's fingerprint, so an unexpected change of a column in another
+row is found.
 
-These fingerprints are of what the SQL parsed, also where the SQL is wrong. So the values of some rows are read in
-Python, by the names of the model itself (``assets.spark.typed_sample``).
+Spark SQL computes these fingerprints, so they can't find a mistake in that SQL. Therefore Python also reads the values
+of some rows, by the names of the model itself (``assets.spark.typed_sample``).
 
 Invariants:
     - What is expected is computed in another way than the branch was written.
@@ -36,7 +37,7 @@ class SnapshotAuditFailed(HoldfastError):
 
 
 def audit_branch(work: Work) -> Prints:
-    """The fingerprints of the written branch, which must be the expected ones.
+    """The fingerprints of the written branch; raises if they differ from the expected ones.
 
     Raises:
         SnapshotAuditFailed: They differ; the published table is unchanged.
@@ -109,7 +110,7 @@ def _expected(work: Work) -> Prints:
 
 
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
-    """The fingerprints of the typed columns where the base has none: as they were parsed, or parsed from the branch."""
+    """The fingerprints of the typed columns if the base has none: computed during parsing, or from the branch."""
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:
         return work.typed or {}

@@ -21,8 +21,8 @@ from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Spark fails the read of a partition that returns nothing for this time, milliseconds.
 POLL_TIMEOUT_MS = 20_000
-#: How long a broker may wait for more records, milliseconds. All records of a range are there; a range that ends with
-#: the marker of a transaction at the end of its log, as most do, is read by a fetch that finds nothing.
+#: How long a broker may wait for more records, milliseconds. All records of a range exist already. Most ranges end with
+#: a transaction marker at the end of the log, and the fetch of that marker finds no record.
 FETCH_WAIT_MS = 20
 
 #: SQL: whether this code knows the formats of a record's key and value.
@@ -91,7 +91,10 @@ def require_readable(records: DataFrame, topic: str) -> None:
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChangelogUnreadable for counted records: (partition, their number, offset of the first) by partition."""
+    """Raise ChangelogUnreadable for records of an unknown format.
+
+    (partition, number of records, first offset) by partition.
+    """
     if strange:
         partition, _, offset = min(strange)
         raise ChangelogUnreadable(

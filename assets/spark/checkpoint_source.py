@@ -33,8 +33,8 @@ FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
 #: Rows of one Arrow batch; larger batches take more memory and are not faster.
 BATCH_ROWS = 8192
-#: Checkpoints up to this size, bytes of keys and values, are read by the driver: Python workers of Spark, which it asks
-#: for the schema, the plan and the rows of each query, take longer to start.
+#: The driver reads checkpoints up to this size, bytes of keys and values. Larger ones are read by Spark's Python
+#: workers, which start slower: Spark asks them for the schema, the plan and the rows of each query.
 SMALL_BYTES = 16 << 20
 
 
@@ -44,7 +44,7 @@ class CheckpointMissing(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """One partition of a store: the folder of its task's checkpoint and the store; parts may share a folder."""
+    """One partition of a store: the folder of its task's checkpoint, and the store. Parts may share a folder."""
 
     partition: int
     path: Path

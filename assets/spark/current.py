@@ -29,8 +29,8 @@ _ALIGNED = {
     # otherwise Spark broadcasts a small table, which is an exchange, too
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-#: To interpret a query of a few rows takes less time than to generate Java for it and to compile that. Its stages are
-#: known before it runs, so that none of them is planned again.
+#: For a query of a few rows, interpreting is faster than generating and compiling Java. The stages of the query are
+#: known before it runs, so adaptive planning is off.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -39,11 +39,11 @@ _INTERPRETED = {
 #: A snapshot that handles at most so many rows is interpreted.
 FEW_ROWS = 50_000
 _CHANGES = "holdfast_changes"
-#: Changes up to this size, bytes of keys and values, are joined in memory; larger ones are sorted, and spill to disk.
-#: The result is the same.
+#: Changes up to this size, bytes of keys and values, are joined in memory. Larger changes are sorted and may spill to
+#: disk. The result is the same.
 FEW_BYTES = 16 << 20
-#: Spark joins a table of three times that size by a hash of the smaller side, without a sort; it can't broadcast a
-#: side of this MERGE.
+#: Spark uses a hash join without a sort if the table is three times as large as the changes. Spark can't broadcast
+#: either side of this MERGE.
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
 
 
@@ -57,7 +57,7 @@ def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractConte
 
 
 def names_by_case(spark: SparkSession) -> AbstractContextManager[None]:
-    """Within this context Spark tells names by their case, as JSON does."""
+    """Within this context Spark treats names as case-sensitive, as JSON does."""
     return _configured(spark, {"spark.sql.caseSensitive": "true"})
 
 
@@ -78,7 +78,7 @@ def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def joined_in_memory(changed: DataFrame) -> DataFrame:
-    """The rows with a hint: a join holds them in memory by hash, so that the larger table needs no sort."""
+    """The rows with a hint: Spark hashes them in memory for a join, so that the larger table needs no sort."""
     return changed.hint("shuffle_hash")
 
 
@@ -96,7 +96,7 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge a fold of changes into a branch of the table; ``few`` says that they take at most ``FEW_BYTES``."""
+    """Merge a fold of changes into a branch of the table; ``few``: the changes are at most ``FEW_BYTES`` large."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):

@@ -1,6 +1,6 @@
 """Order-free fingerprints computed by Spark; identical to those of ``processors.engine.state.fingerprint``.
 
-Typed columns have fingerprints of their own, which only Spark computes: of the key and of all typed columns of a row.
+Typed columns have separate fingerprints, which only Spark computes: over the key and all typed columns of a row.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Store partition -> the fingerprint of its keys and values, and that of its typed columns.
+    """Store partition -> fingerprint, once for keys and values and once for typed columns.
 
-    ``typed`` is empty where a table has no typed columns, or where they are not known.
+    ``typed`` is empty if the table has no typed columns, or if their fingerprints are not known.
     """
 
     pairs: Mapping[int, Fingerprint]
@@ -43,7 +43,7 @@ class Prints:
 def typed_hash(schema: StoreSchema | None) -> str | None:
     """SQL: the hash of a row's key and typed columns; None for a schema without columns.
 
-    A null counts as nothing, so a column that is added, and null in all rows so far, changes no hash.
+    A null adds nothing to a hash, so a new column that is null in all rows changes no hash.
     """
     if schema is None or not schema.columns:
         return None
@@ -56,7 +56,7 @@ def typed_hash(schema: StoreSchema | None) -> str | None:
 
 
 def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
-    """SQL: the value with each map as the list of its entries: Spark hashes no maps."""
+    """SQL: the value with each map as a list of entries, because Spark can't hash maps."""
     if "map<" not in kind.sql:
         return value
     each = f"e{depth}"
@@ -96,8 +96,7 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
     """The fingerprints ``known`` after a merge: without the replaced rows, and with the new ones.
 
-    Where ``typed`` is given (the result of ``typed_hash``), both frames have the typed columns; the other arguments
-    are those of ``replacing_sums``.
+    With ``typed`` (the result of ``typed_hash``), both frames have typed columns; other arguments: ``replacing_sums``.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 
@@ -134,11 +133,11 @@ def _replaced(
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str | None = None) -> DataFrame:
-    """The sums of replaced and of new rows, one row for each partition with a change, in one join.
+    """The sums of replaced and of new rows, one row for each changed partition, computed in one join.
 
     Args:
         changed: The newest row of each changed key: store_partition, key, value, and the columns that ``live`` uses.
-        live: SQL: whether such a row has a value.
+        live: SQL condition: whether a row of ``changed`` has a value.
         before: The rows before the changes, each key once: store_partition, key, value.
         typed: SQL: the hash of a row's typed columns; both frames have these columns then.
 
@@ -178,7 +177,7 @@ def bucket_sums(pairs: DataFrame) -> DataFrame:
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
-    """The partitions whose fingerprints differ, in order; an absent partition is an empty one."""
+    """The partitions whose fingerprints differ, in order; an absent partition counts as empty."""
     empty = Fingerprint()
     return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 

@@ -1,8 +1,8 @@
 """Recomputes the demo's results from the CSV files with Spark and compares them with the warehouse.
 
-Totals are compared key by key with their tables. Windows are compared with what was sent when they closed, together
-with their tables, which also hold those that are open: together these have each window once. The hours of carriers are
-compared with what was sent, and the newest ones with the table of them.
+Totals are compared key by key with their tables. The windows that were sent at their close are compared together with
+the windows in the tables. The tables also contain open windows, so both together contain each window once. The hours of
+carriers are compared with the sent hours, and the newest hours with their table.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ _COLUMNS = (
 )
 #: Flights that one task of Spark reads.
 _GROUP_ROWS = 100_000
-#: Flights that left: when (milliseconds since 1970), and their order; those that left at one time are as in the feed.
-#: One number is that order, because Spark sorts numbers faster than pairs: a year has less than 10^6 flights.
+#: Departed flights: the departure time (milliseconds since 1970) and their order; flights with equal times keep the
+#: order of the feed. One number expresses the order, because Spark sorts numbers faster than pairs: a year has less
+#: than 10^6 flights.
 _LEFT = """
 SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
     SELECT *, unix_millis(to_timestamp(time_hour)) + (minute + dep_delay) * 60000L AS left_ms
@@ -175,7 +176,7 @@ FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN
 """
 
 _CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
-#: Hours that are closed when the last flight of all has left: each was sent, and the newest of a carrier is its row.
+#: Hours that are closed when the last flight has departed: each hour was sent, and a carrier's newest hour is its row.
 _CARRIERS_SQL = f"""
 WITH closed AS (
     SELECT carrier, start, named_struct(
@@ -200,12 +201,12 @@ SELECT carrier, 'newest', max(start), max_by(expected, start) FROM closed GROUP 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A processor's result that is recomputed: as SQL, and its columns."""
+    """The recomputed result of one processor: the SQL and its columns."""
 
     processor: str
     expected: str
     columns: str
-    #: What the processor made: from Spark, table, the file of what was sent, and the result.
+    #: Reads the processor's result. Arguments: Spark, the table, the file of sent records, the result.
     seen: Callable[[SparkSession, str, Path | None, _Result], DataFrame]
     #: The parts of a result's key beside the key of the message.
     parts: tuple[str, ...] = ()
@@ -219,7 +220,7 @@ class _Result:
 
 
 def _totals(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
-    """The values of a table, each of one message key and one state key."""
+    """The values of a table, one for each message key and state key."""
     return spark.table(table).selectExpr("message_key", "state_key", f"from_json(json, '{result.columns}') AS seen")
 
 
@@ -229,7 +230,7 @@ def _aggregates(spark: SparkSession, table: str, _: Path | None, result: _Result
 
 
 def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The windows of a table and those that were sent, equal ones once."""
+    """The windows of a table and the sent windows; equal windows once."""
     columns = [part.split() for part in result.columns.split(", ")]
     typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
     times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
@@ -238,7 +239,7 @@ def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result
 
 
 def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The windows that were sent, and the rows of the table with the newest ones."""
+    """The sent windows, and the rows of the table with the newest windows."""
     closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
     newest = spark.table(table).where("state_key = 'row'")
     return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))
@@ -258,7 +259,7 @@ _RESULTS = (
     _Result("carriers", _CARRIERS_SQL, _CARRIERS, _sent_and_newest, ("place", "start")),
 )
 
-#: The files beside the flights, with their columns.
+#: The additional files next to the flights, with their columns.
 _BESIDE = {
     "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
     "wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour STRING",
@@ -270,7 +271,10 @@ _BESIDE = {
 
 @dataclass(frozen=True, slots=True)
 class FlightsComparison:
-    """The comparison of one result: keys or windows on either side, how many differ, and the first of those."""
+    """The comparison of one result.
+
+    Number of keys or windows on each side, number that differ, and the first differences.
+    """
 
     processor: str
     keys: int
@@ -286,9 +290,9 @@ def verify_flights(
 ) -> dict[str, FlightsComparison]:
     """Processor -> the comparison of its table with a recomputation from the CSV files, of the year's first ``months``.
 
-    ``table_of`` gives the table name of a processor and a store. ``published`` is called with each processor when all
-    is recomputed, from several threads; it returns when the processor's table is there. For a processor with windows it
-    gives a file of JSON lines: what it sent, and the ``message_key``.
+    ``table_of`` gives the table name of a processor and a store. ``published`` is called from several threads, with
+    each processor, after the computation; it returns when the processor's table exists. For a processor with windows it
+    returns a file of JSON lines with the sent records and the ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -319,8 +323,8 @@ def verify_flights(
 def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
     """The flights of the first months, with their ``place`` in the feed.
 
-    Arrow reads and sorts the file, and writes it as Parquet into ``folder``: Spark needs several times as long for
-    that. What is computed from the flights, Spark computes.
+    Arrow reads and sorts the file, and writes it as Parquet into ``folder``, because Spark needs several times as long
+    for that. Spark computes everything else.
     """
     import pyarrow as pa
     from pyarrow import parquet

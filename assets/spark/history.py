@@ -25,7 +25,7 @@ from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: The summary property of the history's versions that says how far it reaches.
+#: The summary property of the history's versions with the offsets up to which the history is complete.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL: whether a row is a record of the changelog.
@@ -41,7 +41,7 @@ MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
 #: SQL: the event time in a value, milliseconds since 1970; the codec has eight bytes with a sign.
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
-#: The milliseconds since 1970 of the years 1 to 9999: what every reader of a table can show as a timestamp.
+#: The milliseconds since 1970 of the years 1 to 9999, the range that every reader of a table can show as a timestamp.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
 JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
@@ -72,13 +72,13 @@ class Counted:
 
 
 class HistoryUnclear(HoldfastError):
-    """No version of a history with rows says how far it reaches."""
+    """No version of a history with rows has the property of its end offsets."""
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history that says how far it reaches, by ancestry or by its tag; None without one.
+    """The newest version of the history with its end offsets, found by ancestry or by tag; None without such a version.
 
-    A tag counts only if no row was appended since: main has as many rows as its version.
+    A tag counts only if no row was appended after the tag: main has as many rows as the tagged version.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -91,7 +91,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
     """The end of a history, by its versions; None for an empty one.
 
     Raises:
-        HistoryUnclear: It has rows, and no version says how far it reaches.
+        HistoryUnclear: The history has rows, and no version has the property of its end offsets.
     """
     version = reaching_version(versions)
     if version is None and versions.rows():
@@ -113,7 +113,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def tag_newest_changes(spark: SparkSession, table: str) -> None:
-    """Tag the version whose summary has the reach of the history, so that no expiry deletes it."""
+    """Tag the version whose summary has the end offsets of the history, so that no expiry deletes it."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)
@@ -163,8 +163,8 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """SQL: the rows of the changes in ``[start, end)`` of each range.
 
-    A row ``base`` at an offset stands for all records before it, so its range is ``(start, end]``. The condition has
-    only comparisons, AND and OR, so that Iceberg can skip files without such rows.
+    A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
+    has only comparisons, AND and OR, so that Iceberg can skip files without such rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
@@ -190,9 +190,9 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key: store_partition, key, op, value, offset, timestamp.
 
-    At one offset, a changelog record is newer than a base row; of two base rows, that of the later checkpoint is.
-    Offset and timestamp of a base row become null: they are not the value's own. A fold of one history needs no
-    exchange, because its files are by ``store_partition``.
+    At one offset, a changelog record is newer than a base row. Of two base rows, the row of the later checkpoint is
+    newer. Offset and timestamp of a base row become null, because they do not belong to the value. A fold of one
+    history needs no exchange, because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     return (

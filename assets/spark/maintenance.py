@@ -33,7 +33,7 @@ from holdfast.processors.snapshots.names import (
 )
 from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
 
-#: Iceberg refuses to delete younger orphan files, hours: a commit in progress may own them.
+#: Minimum age of orphan files that Iceberg may delete, hours; a younger file may belong to a commit in progress.
 LEFTOVER_HOURS_MIN = 24.0
 
 
@@ -53,7 +53,7 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """Each figure by its name."""
+        """Each figure by name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
@@ -67,7 +67,7 @@ def maintain_store(
 ) -> tuple[Kept, ...]:
     """Maintain all tables of a store that exist; the quarantine loses the values of snapshots without a tag.
 
-    Tags of the versions ``needed``, which an unfinished apply reads, stay.
+    Tags of the versions ``needed`` stay, because an unfinished apply reads these versions.
 
     Raises:
         SparkFailed: A step failed; it can run again.
@@ -112,7 +112,10 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """What a version was made from, by its manifest of any format; None for a version that is no snapshot."""
+    """The source of a version (checkpoint or history), read from its manifest.
+
+    None for a version that is no snapshot.
+    """
     text = summary.get(MANIFEST_PROPERTY)
     try:
         return None if text is None else msgspec.json.decode(text, type=_Sourced).source
@@ -143,7 +146,7 @@ def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[st
 
 
 def _texts(words: Iterable[str | None]) -> str:
-    """Words as a list of SQL texts."""
+    """The strings as a list of SQL literals."""
     return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 
@@ -186,7 +189,8 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
     """Delete files below the table's folder that no version uses; killed runs leave such files.
 
-    An object store is listed by prefix, with the client that writes it: Hadoop's client is not installed.
+    An object store is listed by prefix with the client that also writes to it, because Hadoop's client is not
+    installed.
     """
     latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
     folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))

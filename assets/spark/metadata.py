@@ -1,6 +1,7 @@
-"""What a session's tables are at this moment: read from the catalog and the metadata file, not by a query of Spark.
+"""Facts about the tables of a session, read from the catalog and the metadata file, without a Spark query.
 
-A query of a metadata table costs Spark a job and half a second while it is cold; this reading costs milliseconds.
+A query of a metadata table needs a Spark job and, in a cold session, half a second; reading the file needs
+milliseconds.
 
 Invariants:
     - All questions about versions, references, properties and the existence of a table are answered here.
@@ -45,7 +46,7 @@ def exists(spark: Any, table: str) -> bool:
 
 
 def view_queries(spark: Any, view: str) -> frozenset[str]:
-    """The query of a view in each dialect that it has; empty when there is no such view.
+    """The query of a view in each of its dialects; empty when the view does not exist.
 
     Raises:
         WarehouseFailed: The catalog or the file can't be read.
@@ -72,7 +73,7 @@ def _within(table: str) -> str:
 
 @contextmanager
 def _as_warehouse_failed() -> Iterator[None]:
-    """Faults of the catalog and its files as the same error that a query of Spark gives."""
+    """Turns faults of the catalog and its files into the error that a Spark query raises."""
     try:
         yield
     except StorageUnavailable as failure:

@@ -41,8 +41,9 @@ from holdfast.processors.snapshots.coverage import base_for, covering, seconds_o
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
-#: Part of a past version's id, raised when the way to make one changes: those that exist are then made again when
-#: their time partition is materialised. 2: the base has no checkpoint later than the moment. 3: and the same columns.
+#: Part of a past version's id. Raise the number when the method of building past versions changes, so that existing
+#: ones are built again when their time partition is materialised. 2: the base has no checkpoint later than the moment.
+#: 3: the base also has the same columns.
 _WAY = 3
 
 
@@ -64,7 +65,7 @@ class KeyState:
     state_key: str
     #: The stored bytes; None for a deleted key.
     value: bytes | None
-    #: Offset and time (seconds since 1970) of the record; None where only a full snapshot found the value.
+    #: Offset and time (seconds since 1970) of the record; None if only a full snapshot contained the value.
     offset: int | None
     since: float | None
 
@@ -165,7 +166,7 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The typed columns of these rows; the table has them all, because each was published once."""
+        """The typed columns of these rows; the table has all of them, because each version was published once."""
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 
 
@@ -179,7 +180,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        base = None  # its rows have other columns, which would be null here
+        base = None  # the base's rows have other columns, which would be null here
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)

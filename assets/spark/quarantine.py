@@ -27,10 +27,10 @@ def write_quarantine(
     attempt: str,
     counted: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Write the unreadable rows among those of ``type_rows``, as those of an attempt at a snapshot.
+    """Write the unreadable rows of ``type_rows`` to the quarantine of this attempt.
 
-    The table is created with its first row. Returns store partition -> number of unreadable rows, where there are some;
-    ``counted`` is that, if it is known.
+    The table is created with its first row. Returns store partition -> number of unreadable rows, for partitions with
+    unreadable rows. ``counted`` is that mapping, if the caller knows it.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id, attempt)
     if counted is None:
@@ -62,8 +62,8 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 def _unreadable(rows: DataFrame) -> DataFrame:
     """The rows where ``why`` is not null.
 
-    An explode, not a filter: Spark pushes a filter below the projections and then parses each value once for each
-    mention in ``why``, six times or more (SPARK-47672). It pushes nothing below an explode.
+    The code uses an explode, not a filter. Spark pushes a filter below the projections, and then parses each value once
+    for each mention in ``why``, six times or more (SPARK-47672). Spark pushes nothing below an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

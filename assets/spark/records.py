@@ -29,8 +29,8 @@ def record_snapshot(
     Args:
         spark: The session.
         manifest: The snapshot's manifest.
-        unpublished: The versions of the table of snapshots at a moment when the snapshot was not published yet, so
-            that none of them has it; None if no such moment is known.
+        unpublished: The versions of the table of snapshots before this snapshot was published, so that none of them
+            contains it; None if unknown.
 
     Raises:
         TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
@@ -38,7 +38,7 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # Main as the branch begins with: another run may record this snapshot at any moment.
+        # The branch begins with this version of main. Another run may record this snapshot at any moment.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -65,10 +65,11 @@ def _is_recorded(
     snapshot_id: str,
     unpublished: versions.Versions | None,
 ) -> bool:
-    """Whether main has a snapshot's rows: by the summaries of the versions since it was published, or else by a scan.
+    """Whether main has a snapshot's rows: judged by the version summaries since its publication, else by a scan.
 
-    Versions of compactions and of former Holdfasts do not say which snapshot they record, and maintenance may have
-    expired a version: then the rows decide. The first branch of an empty table begins with a version without rows.
+    Versions of compactions and of older Holdfast releases have no summary that names their snapshot, and maintenance
+    may have expired a version. In these cases the rows decide. The first branch of an empty table begins with a version
+    without rows.
     """
     head = next(seen.ancestors(), None)
     if head is None:
@@ -116,14 +117,14 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
         }
         for part in manifest.partitions
     ]
-    # One JSON text, because a DataFrame of Python rows needs a Spark job to convert them, which costs more than the
-    # append. Not an argument of `spark.sql`, because older extensions of its parser drop arguments.
+    # One JSON text: Spark needs a job to convert a DataFrame of Python rows, and the job costs more than the append.
+    # `spark.sql` arguments don't work here, because older extensions of its parser drop them.
     timed = {name for name, kind, _ in SNAPSHOT_COLUMNS if kind == "timestamp"}
     shape = ", ".join(f"`{name}` {'bigint' if name in timed else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]
     parsed = F.from_json(F.lit(json.dumps(rows)), f"array<struct<{shape}>>", {"mode": "FAILFAST"})
     made = spark.range(0, 1, 1, 1).select(F.inline(parsed)).selectExpr(*columns)
-    if len(rows) > _FILES_OF_A_TASK:  # each partition of the store is a file of its own
+    if len(rows) > _FILES_OF_A_TASK:  # each partition of the store has a separate file
         made = made.repartition(-(-len(rows) // _FILES_OF_A_TASK))
     writer = made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true")
     writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id).append()

@@ -1,8 +1,8 @@
-"""The typed columns of a store's table: those that it has, those that its values need, and the statements between.
+"""The typed columns of a store's table: present columns, columns that the values need, and the statements between them.
 
 Iceberg has one present set of columns for all branches of a table, so readers of main see each change at once.
-``Shape.in_place`` says which changes they may see before the values are there; all others are made on a side table
-(``assets.spark.sides``).
+``Shape.in_place`` lists the changes that readers may see before the values are written. All other changes are made on a
+side table (``assets.spark.sides``).
 
 Invariants:
     - Iceberg tracks columns by id, so published versions read the same after a column changes.
@@ -46,17 +46,17 @@ _FIXED = frozenset(name for name, _, _ in COLUMNS)
 
 
 class SchemaChangeRefused(HoldfastError):
-    """The schema's type of a column can't hold the values that the table has in it."""
+    """The schema's type of a column can't hold the values that are stored in that column."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table needs for a schema: its schema version ``before``, that of afterwards, and the changes between.
+    """The changes that a table needs for a schema, with the schema versions before and after them.
 
-    The version is 0 without a schema, and one more for each change of the schema. ``digest`` identifies the schema.
-    ``again`` says that rows have values in an added column though they do not change.
+    The version is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the schema. ``again``:
+    unchanged rows have values in an added column, so all rows are written again.
     """
 
     before: int
@@ -68,17 +68,17 @@ class Shape:
 
     @property
     def changed(self) -> bool:
-        """Whether the table has another schema so far."""
+        """Whether the table still has another schema."""
         return self.version != self.before
 
     @property
     def in_place(self) -> bool:
-        """Whether readers may see the changes before a version is published: no value that they see changes."""
+        """Whether readers may see the changes before a version is published: no visible value changes."""
         return all(isinstance(step, Add | Widen) for step in self.steps)
 
     @property
     def replaced(self) -> bool:
-        """Whether a column is null, and must not be, in rows that do not change until they are written again."""
+        """Whether a column is null in unchanged rows until these rows are written again."""
         return self.again or any(isinstance(step, Replace) for step in self.steps)
 
 
@@ -87,7 +87,7 @@ def resolve_schema(
 ) -> StoreSchema | None:
     """The declared schema, or one inferred from the table's columns and the column json of the rows.
 
-    The rows are all of a full snapshot, or the changed ones of an incremental one.
+    The rows are all rows of a full snapshot, or the changed rows of an incremental one.
     """
     if schema is None or not schema.inferred:
         return schema
@@ -97,7 +97,7 @@ def resolve_schema(
         f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
         f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
     )
-    with names_by_case(spark):  # else it makes one field of {"a": 1} and {"A": 2}, and the other name is lost
+    with names_by_case(spark):  # otherwise Spark makes one field of {"a": 1} and {"A": 2}, and the second name is lost
         [found] = values.collect()
     return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
 
@@ -119,7 +119,7 @@ def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
 
 
 def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, inferred: bool = False) -> Shape:
-    """What a table needs for a schema; nothing is changed.
+    """The changes that a table needs for a schema; this call changes nothing.
 
     With ``inferred``, a column whose type can't be widened is replaced, and nothing is refused.
 
@@ -142,10 +142,11 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
 
 
 def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
-    """Give a table the columns of a shape; a second time changes nothing."""
+    """Apply a shape to the columns of a table; a second call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
-        # First: a run that dies between two statements leaves a version that no snapshot has; the next one is full.
+        # First: a run that dies between two statements leaves a version without a snapshot, so the next snapshot is
+        # full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
     for statement in _statements(shape):
@@ -168,7 +169,10 @@ def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
 
 
 def _statements(shape: Shape) -> Iterator[str]:
-    """The statements of a shape's changes, in order: each is a commit, so columns that are added share one."""
+    """The statements of a shape's changes, in order.
+
+    Each statement is one commit, so added columns share one statement.
+    """
     comments: dict[tuple[str, ...], str] = {(name,): f" COMMENT {literal(comment)}" for name, comment in shape.comments}
 
     def column(step: Add | Replace) -> str:

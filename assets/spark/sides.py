@@ -1,8 +1,8 @@
-"""Side tables: a change of a table's columns that readers see together with the values, or never.
+"""Side tables: readers see a change of a table's columns together with the values, or not at all.
 
-All branches of an Iceberg table have the same present columns, so a column that is renamed, dropped or made again on a
-branch changes for the readers of main, too. Therefore such a change is made on a side table: the table's own metadata
-under a second name in the catalog. It has the same files, versions and ids of columns.
+All branches of an Iceberg table have the same present columns. A column that is renamed, dropped or recreated on a
+branch therefore changes for the readers of main, too. Such a change is made on a side table: the table's metadata under
+a second name in the catalog, with the same files, versions and column ids.
 
     register ─► change the columns ─► write, audit, seal on its branch ─► its main moves ─► exchange ─► forget
                                                                                             │
@@ -39,7 +39,7 @@ _METADATA_PATH = "write.metadata.path"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side table: its name, the table that it is a side of, and the place of that one's metadata when it began."""
+    """A side table: its name, the name of the original table, and the original's metadata file at the start."""
 
     name: str
     table: str
@@ -66,7 +66,8 @@ def exchange(spark: SparkSession, side: Side) -> None:
         TableMoved: Another run committed to the table since the side was opened.
     """
     pointers = pointers_of(spark)
-    # Before the side's metadata comes to the table's folder, where the newest file counts if the catalog is lost.
+    # Do this before the side's metadata file gets into the table's folder, where the newest file counts if the catalog
+    # is lost.
     if pointers.place(_within(side.table)) == side.seen:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
         if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):
@@ -80,7 +81,7 @@ def forget(spark: SparkSession, name: str) -> None:
 
 
 def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: datetime) -> int:
-    """Remove the sides of a table that dead runs left; returns their number."""
+    """Remove the side tables that dead runs left for this table; returns their number."""
     if not spark.catalog.databaseExists(quoted(SIDES)):
         return 0
     rows = spark.sql(f"SHOW TABLES IN {quoted(SIDES)} LIKE '{sides_prefix(table)}*'").collect()

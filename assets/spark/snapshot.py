@@ -54,7 +54,7 @@ from holdfast.processors.snapshots.names import branch_name, history_name, quara
 from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, has_every_change
 
 _log = structlog.get_logger("snapshot")
-#: Attempts of a snapshot while other runs, such as maintenance, publish to its table.
+#: Maximum attempts at a snapshot while other runs, such as maintenance, publish to its table.
 ATTEMPTS = 3
 #: The rows that each source reads, for progress lines.
 _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
@@ -74,7 +74,7 @@ class SnapshotClaims(Protocol):
 class SnapshotResult:
     """A published snapshot; ``committed`` is False if an earlier run published it.
 
-    ``corrections`` counts the keys whose value the history got from the store, because the changelog lacked it.
+    ``corrections`` counts the keys whose value came from the store, because the changelog lacked the value.
     """
 
     manifest: SnapshotManifest
@@ -84,7 +84,7 @@ class SnapshotResult:
     seconds: float
     #: Bytes of the table's files.
     size: int = 0
-    #: The typed columns; inferred ones as this snapshot found them.
+    #: The typed columns; inferred columns are as this snapshot found them.
     schema: StoreSchema | None = None
 
     @property
@@ -106,8 +106,8 @@ def write_snapshot(
 ) -> SnapshotResult:
     """Write and publish the snapshot of a plan; repeated runs of one plan publish it once.
 
-    The table must have the fingerprints ``stored`` of the checkpoint's partitions; without them, it is compared with
-    the records that were read. ``tell`` gets progress lines every few seconds.
+    The table must have the fingerprints ``stored`` of the checkpoint's partitions. Without ``stored``, the table is
+    compared with the records that were read. ``tell`` gets progress lines every few seconds.
 
     Raises:
         ChangelogUnreadable: The changelog has records of an unknown format.
@@ -157,7 +157,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """At most so many rows are read: of changelog, checkpoint and base; a full snapshot reads the history, too."""
+    """Upper bound of the rows to read from changelog, checkpoint and base; a full snapshot also reads the history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -166,7 +166,7 @@ def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerpr
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
-    """Drop the branches of this snapshot's attempts. Others may be of live runs; maintenance drops dead ones."""
+    """Drop the branches of this snapshot's attempts; maintenance drops the branches of dead runs."""
     own = branch_name(plan.snapshot_id)
     versions.drop_branches(spark, plan.table, seen.branches(own))
     changes = history_name(plan.processor, plan.store)
@@ -246,7 +246,7 @@ def write_branch(work: Work) -> None:
 
 
 def replace_branch(work: Work, rows: DataFrame) -> None:
-    """Replace the content of the branch; values that do not fit the columns are put aside."""
+    """Replace the content of the branch; values that do not fit the columns go to the quarantine."""
     put_aside(work, rows, whole=True)
     current.replace_all(rows, work.target, work.branch, work.schema)
 
@@ -254,7 +254,7 @@ def replace_branch(work: Work, rows: DataFrame) -> None:
 def open_branch(work: Work, rows: DataFrame) -> bool:
     """Open the branch to write on, with the columns that the values of these rows need.
 
-    False when a column is made again: then every row of the table is to be written.
+    Returns False when a column is created again: then every row of the table must be written.
     """
     spark, plan = work.spark, work.plan
     seen = versions.Versions.of(spark, plan.table)
@@ -278,19 +278,20 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
 
 
 def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
-    """Whether the newest snapshot of the table is still the one that the plan knows."""
+    """Whether the plan's base is still the newest snapshot of the table."""
     return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write the values that do not fit the columns to the quarantine; ``whole``: the rows are all of the table."""
+    """Write the values that do not fit the columns to the quarantine; ``whole``: the rows are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
         return
     counted, hashed = None, typed_hash(work.schema)
     typed = type_rows(current.current_rows(rows, keep=() if whole else ("op",)), work.schema)
-    # One scan counts the unreadable values and computes what the audit expects: to parse costs more than to hash.
+    # One scan counts the unreadable values and computes the audit's expected fingerprints, because parsing costs more
+    # than hashing.
     if whole and hashed is not None:
         work.typed, counted = typed_prints(typed, hashed)
     elif hashed is not None and plan.base is not None and plan.base.typed_fingerprints:
@@ -397,7 +398,7 @@ def seal(work: Work, measured: Prints) -> None:
 def seal_branch(
     spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
 ) -> None:
-    """Commit a version without new rows whose summary holds the manifest, and its link of the chain to its base."""
+    """Commit a version without new rows; its summary holds the manifest and the link to its base."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)
@@ -418,7 +419,7 @@ def publish_history(work: Work) -> None:
 
 
 def publish_table(work: Work) -> None:
-    """Publish the table's branch: the only step that readers of the table see."""
+    """Publish the table's branch; readers of the table see only this step."""
     versions.fast_forward(work.spark, work.target, work.branch)
     if work.side is not None:
         sides.exchange(work.spark, work.side)

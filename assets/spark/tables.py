@@ -26,7 +26,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 #: The columns of the history. ``put`` and ``delete`` are changelog records. ``base`` and ``base_delete`` come from a
-#: full snapshot: the store had, or lacked, this value at the offset; the record that wrote it is not known.
+#: full snapshot: the store had, or lacked, this value at the offset. The record that wrote the value is not known.
 HISTORY_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("generation", "int", "number of the changelog: 1, and one more after each recreation"),
@@ -104,7 +104,7 @@ def create_history(spark: SparkSession, table: str) -> None:
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the quarantine of a store if it is missing, and the columns that one of an earlier version lacks."""
+    """Create the quarantine of a store if it is missing, and add the columns that an older quarantine lacks."""
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
     there = spark.table(quoted(table)).columns
     for name, kind, comment in QUARANTINE_COLUMNS:
@@ -154,10 +154,10 @@ def create_namespace(spark: SparkSession, namespace: str) -> None:
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:
-    """Run a statement that creates something; it may fail if another run created the same thing at that moment.
+    """Run a CREATE statement; it may fail if another run creates the same object at the same moment.
 
-    Iceberg's JDBC catalog checks, then inserts. The second of two runs gets a duplicate-key error in the words of its
-    database, not an error that the thing exists.
+    Iceberg's JDBC catalog checks, then inserts. The second of two runs gets the database's duplicate-key error, not an
+    "already exists" error.
     """
     try:
         spark.sql(statement)

@@ -1,7 +1,7 @@
 """Typed columns from stored values, in SQL only.
 
-The JSON of a value is parsed once for each row. A value that does not fit keeps its row, with key, value and JSON; all
-its typed columns are null, and ``why`` has the reason.
+The JSON of a value is parsed once for each row. A row whose value does not fit keeps key, value and JSON; all its typed
+columns are null, and ``why`` has the reason.
 
 Invariants:
     - Every row stays, and has either all its typed columns or none.
@@ -56,10 +56,10 @@ def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
 
 
 def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
-    """The rows with their typed columns, and ``why``: null where the value could be read.
+    """The rows with their typed columns, and ``why``: null if the value is readable.
 
     The rows have value, state_key and json among their columns; a null value (a deletion) gives null columns.
-    ``schema`` is the result of ``shapes.resolve_schema``; with None, ``why`` covers unknown formats only.
+    ``schema`` is the result of ``shapes.resolve_schema``; with None, ``why`` reports unknown formats only.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -78,7 +78,7 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
-#: SQL: whether a row is a record that a store keeps for itself.
+#: SQL: whether a row is an internal record of the store.
 OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 
 
@@ -88,7 +88,8 @@ OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
     """SQL that parses a value's JSON as the one field of an object, so that numbers, texts and nulls parse, too.
 
-    ``beside`` are all value schemas of the store: the one for any state key skips keys that have their own.
+    ``beside`` are all value schemas of the store: the schema for any state key skips keys that have a schema of their
+    own.
     """
     shape, apart = _shape(value), _shape(value, apart=True)
     name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
@@ -112,15 +113,15 @@ def _begins(value: ValueSchema) -> str:
 
 
 def _is_mixed(value: ValueSchema) -> bool:
-    """Whether objects have columns for their fields, and other values one for the whole value."""
+    """Whether the store mixes objects, which have columns for their fields, and other values, which have one column."""
     return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
-    """The fields that a value is parsed as: ``v`` has all paths of its columns, or is the whole value.
+    """The SQL type for parsing a value: ``v`` has all paths of its columns, or is the whole value.
 
-    If it is mixed, ``w`` is the value that is no object. The parser tells names by their case; queries do not. With
-    ``apart``, the fields have names that queries tell, too.
+    For mixed values, ``w`` is the value that is no object. The parser distinguishes names by case; queries do not. With
+    ``apart``, the fields get names that queries distinguish, too.
     """
     whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
     v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)
@@ -151,7 +152,7 @@ def _struct(tree: Mapping[str, Any], apart: bool) -> str:
 
 
 def _apart(names: Iterable[str]) -> dict[str, str]:
-    """Each name with one that differs from the others without case."""
+    """Each name with an alias that is unique without regard to case."""
     found: dict[str, str] = {}
     for name in names:
         again = sum(each.lower() == name.lower() for each in found)
@@ -232,7 +233,7 @@ def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
 
 
 def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
-    """A field of a parsed object, by the first of its names that is there."""
+    """A field of a parsed object: the first of its names that exists."""
     names = _apart(source for each in members for source in each.sources)
     return _first(parsed, [(names[source],) for source in member.sources])
 
@@ -244,7 +245,7 @@ def _parsed_column(at: int, value: ValueSchema, column: Column) -> str:
 
 
 def _place(tree: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """A path in JSON as the path in what was parsed."""
+    """A path in JSON as the path in the parsed struct."""
     return (_apart(tree)[path[0]], *_place(tree[path[0]], path[1:])) if path else ()
 
 
@@ -347,7 +348,7 @@ def _misfit(value: ValueSchema) -> str:
 
 
 def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, str]]:
-    """SQL tests of a parsed value, each with the reason that it stands for."""
+    """SQL tests of a parsed value, each with its reason."""
     name = _name(parsed)
     match kind:
         case Number():

@@ -1,7 +1,7 @@
-"""A sample of a written table's rows whose typed columns are compared with what Python reads from the stored values.
+"""Compares the typed columns of some rows of a written table with values that Python reads from the stored bytes.
 
-Small tables are compared whole. Of a larger one, the rows are those of some hashes of keys in one store partition: the
-scan then costs no more than that partition, and the next snapshot takes another one.
+Small tables are compared whole. Of a larger table, the sample is the rows with some hashes of keys in one store
+partition. The scan then costs no more than that partition, and the next snapshot samples another partition.
 
 Invariants:
     - The same version of a table gives the same sample.
@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, V
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
-#: About so many rows are compared; a longer value than so many bytes is left out.
+#: Approximate number of rows to compare, and the maximum value length in bytes; longer values are left out.
 ROWS, VALUE_BYTES = 500, 1 << 16
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}")"""
@@ -33,7 +33,7 @@ _READ = bytes([VALUE_VERSION, CODEC_JSON])
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """A typed column that has another content than the row's value."""
+    """A typed column differs from the row's value."""
 
     message_key: bytes
     state_key: str
@@ -64,7 +64,7 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
             found += misread
         elif misread:
             without[row["store_partition"], key] = misread
-    if without:  # a value that does not fit has no column, and is in the quarantine
+    if without:  # a value that does not fit has no columns; it is in the quarantine
         plain = sample.select("store_partition", "key", "value", "state_key", "json")
         for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():
             found += without.get((row["store_partition"], bytes(row["key"])), [])

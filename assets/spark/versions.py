@@ -45,7 +45,7 @@ class Version:
 class Versions:
     """The versions, branches and tags of a table at the moment of one reading of its metadata.
 
-    Maintenance expires versions without a tag, so a line of ancestors may end early. Snapshots are also found by tag.
+    Maintenance expires versions without a tag, so a chain of ancestors may end early. Snapshots are also found by tag.
     """
 
     summaries: Mapping[int, Mapping[str, str]]
@@ -77,9 +77,9 @@ class Versions:
         return 0 if at is None else int(self.summaries[at].get("total-records", 0))
 
     def published(self) -> Iterator[Version]:
-        """The snapshots that main has had, newest first, each with the ends of its checkpoints.
+        """The snapshots that main has had, newest first, each with the end offsets of its checkpoints.
 
-        Versions that were made from the history are not among them.
+        Versions that were built from the history are left out.
         """
         line = list(self.ancestors())
         found = list(filter(None, map(self._version, line)))
@@ -98,7 +98,7 @@ class Versions:
         return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
 
     def tagged(self, tag: str) -> Version | None:
-        """The snapshot of a tag; None if there is no such tag, or its version is no snapshot."""
+        """The snapshot of a tag; None if the tag does not exist, or its version is no snapshot."""
         kind, version = self.refs.get(tag, ("", 0))
         return self._version(version) if kind == "TAG" else None
 
@@ -127,7 +127,7 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
     """Create a branch with a unique name where main was when ``seen`` was read; returns the name.
 
-    Main may have moved since. The branch begins before that, so it can't be published over what another run published.
+    Main may have moved since the plan. The branch begins before that move, so it can't overwrite another run's version.
 
     Raises:
         TableMoved: The table was empty, and has a version now.
@@ -141,7 +141,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error of a run whose table got another version meanwhile."""
+    """The error of a run whose table got a version from another run meanwhile."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",

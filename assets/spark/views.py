@@ -3,8 +3,8 @@
     <store>_scd2   one row for each value of each key: valid_from, valid_to (null while it holds), their offsets
     <store>_feed   one row for each change: insert, update or delete, with the former value and JSON
 
-Changes are ordered by offset. Times are the changelog's, raised where needed so that they never go back within a key.
-``exact`` is false for a change that only a full snapshot found: it happened at that time or before.
+Changes are ordered by offset. Times are the changelog's times, raised where needed so that time never goes back within
+a key. ``exact`` is false for a change that only a full snapshot contains: the change happened at that time or before.
 
 Invariants:
     - The current rows of ``<store>_scd2`` are the rows of the store's table.
@@ -24,7 +24,7 @@ from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.coverage import seconds_of
 from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
-#: A key's changes in order; a value that a snapshot found at an offset precedes the record at that offset.
+#: A key's changes in order; a value from a full snapshot at an offset precedes the record at that offset.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
 _JSON = f"{JSON} AS json"
 
@@ -40,7 +40,7 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 
 
 def _changes(history: str) -> str:
-    """The rows of a history that changed a value, each with the row before it."""
+    """The rows of a history that changed a value, each with the previous row."""
     rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
     # a base row that repeats the known value is not a change
     return (
@@ -83,8 +83,8 @@ def feed_query(history: str, schema: StoreSchema | None) -> str:
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
     """A store's keys at a moment, with their typed columns: rows of ``<store>_scd2``, of one message key or of all.
 
-    ``at`` is a moment of the changelog's times: a datetime with a zone, or seconds since 1970. A moment that the
-    history does not cover is not refused; ``assets.spark.past.state_at`` refuses it.
+    ``at`` is a moment in the changelog's times: a datetime with a zone, or seconds since 1970. A moment outside of the
+    history is not refused; ``assets.spark.past.state_at`` refuses such a moment.
 
     Raises:
         TableUnknown: The store has no history: it was never published.

@@ -65,7 +65,7 @@ class ApplyJournal:
     ) -> tuple[ApplyRecord, bool]:
         """The processor's open apply, and whether this call created it and holds it.
 
-        An incident whose run is silent loses that run.
+        An incident whose recovery run is silent is taken from that run.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -84,10 +84,10 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of the hold, None when it is not free.
+        """Become the holder of an open apply; returns the token of the hold, None when another run holds the apply.
 
         ``seen`` is the token of the record that the caller read: after any change of the holder, the call has no
-        effect. The apply is free without a holder, with a silent one, or with one that the caller knows ``is_gone``.
+        effect. The apply is free if it has no holder, a silent holder, or a holder that the caller knows ``is_gone``.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -120,13 +120,14 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Give the apply up, and leave it open for another run; False when the hold is lost."""
+        """Release the apply and leave it open for another run; False when the hold is lost."""
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
         """End an apply; False when the hold is lost.
 
-        A deployment that it left as "deploying" is "deployed" again: without an apply, nothing is being deployed.
+        A deployment that the apply left as "deploying" becomes "deployed" again: without an apply, nothing is being
+        deployed.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 
@@ -190,7 +191,7 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An update of an open apply, which has no effect unless its token is this one."""
+    """An update of an open apply that takes effect only if the apply still has this token."""
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 
 

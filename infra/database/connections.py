@@ -25,7 +25,7 @@ from holdfast.infra.database.writes import insert_into
 class Connections:
     """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection.
 
-    ``steady_s`` is the clock of a SQLite database, seconds; Postgres has its own.
+    ``steady_s`` is the steady clock for a SQLite database, seconds; Postgres uses its server's clock.
     """
 
     def __init__(self, url: str, steady_s: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """The same database, with every transaction that writes bound to a hold: it raises HoldLost without it."""
+        """The same database for a holder: every write transaction raises HoldLost if the hold is lost."""
         bound = object.__new__(Connections)
         bound.engine, bound._fence = self.engine, fence
         return bound
@@ -63,15 +63,16 @@ class Connections:
             return connection.execute(query).all()
 
     def changed(self, statement: Any) -> bool:
-        """Execute an update in a transaction of its own; whether it changed exactly one row."""
+        """Execute an update in a separate transaction; returns whether it changed exactly one row."""
         with self.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
 
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
-        """The row that the query ``there`` finds, else a new one; and whether it is new.
+        """The row that the query ``there`` returns, or a new row; and whether the row is new.
 
-        An index of the table must refuse a second row: it decides between two processes that insert at once.
+        A unique index of the table must refuse a second row: the index decides between two processes that insert at
+        once.
         """
         while True:
             with self.writing() as connection:
@@ -82,7 +83,7 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # The row that was in the way is closed meanwhile.
+                # The conflicting row was closed meanwhile.
 
     @contextmanager
     def reported(self) -> Iterator[None]:

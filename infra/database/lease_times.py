@@ -4,5 +4,5 @@ from __future__ import annotations
 
 #: Interval at which a holder records that it is alive, seconds.
 BEAT_S = 5.0
-#: A holder without such a record for so long counts as dead, seconds.
+#: A holder that records nothing for this time counts as dead, seconds.
 SILENT_S = 60.0

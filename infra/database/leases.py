@@ -1,4 +1,4 @@
-"""Leases: who holds a processor, as an apply or as the recovery of an incident; never both.
+"""Leases: the current holder of a processor, which is either an apply or the recovery of an incident.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
@@ -31,10 +31,10 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: The silence of a holder whose beats the database does not have: an older version recorded it.
+#: The silence of a holder without recorded beats (an older version recorded the holder).
 NEVER_S = 1e9
 
-#: Why a holder counts as dead, in words.
+#: Why a holder counts as dead, as text.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
@@ -56,12 +56,12 @@ def _on_sqlite(element: database_seconds, compiler: SQLCompiler, **_: Any) -> st
 
 @compiles(database_seconds, "postgresql")
 def _on_postgres(element: database_seconds, compiler: SQLCompiler, **_: Any) -> str:
-    # Not now(): that is the begin of the transaction, which may have waited for a lock since.
+    # Not now(): it returns the start of the transaction, which may have waited for a lock since.
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 class database_time(GenericFunction[datetime]):
-    """The time of day of the database now; it is shown, and nothing is judged by it."""
+    """The database's present time of day; for display only."""
 
     type = tables.UtcDateTime()
     inherit_cache = True
@@ -97,17 +97,17 @@ def take(connection: Connection, processor: str) -> int:
 
 
 def silence(beat_s: Column[Any]) -> ColumnElement[float]:
-    """Seconds since a beat, by the database's clock; more than ``SILENT_S`` for one from before a reboot."""
+    """Seconds since a beat, by the database's clock; more than ``SILENT_S`` for a beat from before a reboot."""
     return func.abs(database_seconds() - beat_s)
 
 
 def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
-    """Whether a beat is older than ``SILENT_S``, or was never made."""
+    """Whether a beat is older than ``SILENT_S`` or missing."""
     return or_(beat_s.is_(None), silence(beat_s) > SILENT_S)
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take a processor from a silent recovery run, in the transaction that took ``token``.
+    """Take a processor from a silent recovery run, in the transaction that wrote ``token``.
 
     Raises:
         HeldByRecovery: The recovery run is live.
@@ -133,9 +133,9 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take a processor from the silent holder of its open apply, in the transaction that took ``token``.
+    """Take a processor from the silent holder of its open apply, in the transaction that wrote ``token``.
 
-    ``gone`` is the token of a holder that is known to be dead; it need not be silent for long. The apply stays open.
+    ``gone`` is the token of a holder that is known to be dead, so its silence is not required. The apply stays open.
     Returns False when its holder is live.
     """
     column = tables.applies.c
@@ -148,7 +148,7 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Keep a hold as it is until the end of the transaction.
+    """Lock the lease row, so that the hold stays unchanged until the end of the transaction.
 
     Raises:
         HoldLost: It has ended, or is another holder's.
@@ -161,7 +161,7 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error of a run whose hold is another run's now, or has ended."""
+    """The error of a run whose hold has ended or belongs to another run."""
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

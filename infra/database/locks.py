@@ -1,4 +1,4 @@
-"""Transactions that write, on a database that another process may have locked.
+"""Write transactions on a database that another process may have locked.
 
 Invariants:
     - A locked database is waited for and asked again, within a bound; then the error names who holds it.
@@ -52,7 +52,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
 
 
 def is_locked(failed: BaseException) -> bool:
-    """Whether a statement waited in vain for another transaction's lock."""
+    """Whether a statement failed because another transaction kept its lock."""
     seen = failed.orig if isinstance(failed, DBAPIError) else failed
     if isinstance(seen, sqlite3.Error):
         return getattr(seen, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -60,7 +60,7 @@ def is_locked(failed: BaseException) -> bool:
 
 
 def what_to_do(engine: Engine) -> str:
-    """What to do about a database that stays locked; on this machine, the sentence names the process that holds it."""
+    """The action for a database that stays locked; on this machine, the text names the process that holds the lock."""
     if engine.dialect.name != "sqlite":
         return (
             "Another session holds a row of the registry. Find it with `SELECT pid, client_addr, state, query FROM "

@@ -18,7 +18,7 @@ from sqlalchemy import Column, ColumnElement, Table, delete, func, select
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 
-#: Records of each processor that stay, whatever their age.
+#: Newest records of each processor that pruning keeps at any age.
 NEWEST_KEPT = 50
 
 
@@ -41,7 +41,7 @@ def prune_registry(database: Connections, before: datetime) -> Pruned:
     return Pruned(
         _prune(database, applies, applies.c.processor, *ended),
         _prune(database, incidents, incidents.c.processor, *closed, answered)
-        # beyond the newest of them, a question was asked again many times
+        # of the older incidents, a question that was asked again many times
         + _prune(database, incidents, incidents.c.processor, *closed, ~answered, among=(*closed, ~answered)),
         _prune(database, actions, actions.c.subject, actions.c.finished_at < before),
     )
@@ -54,7 +54,10 @@ def _prune(
     *conditions: ColumnElement[bool],
     among: tuple[ColumnElement[bool], ...] = (),
 ) -> int:
-    """Delete the rows that meet the conditions, without the newest of each owner ``among`` such; returns how many."""
+    """Delete the rows that meet the conditions, except the newest rows of each owner ``among`` them.
+
+    Returns the number.
+    """
     rank = func.row_number().over(partition_by=owner, order_by=table.c.id.desc())
     ranked = select(table.c.id, rank.label("rank")).where(*among).subquery()
     newest = select(ranked.c.id).where(ranked.c.rank <= NEWEST_KEPT)

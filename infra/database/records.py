@@ -43,7 +43,7 @@ class Incident:
     kind: str
     detail: Mapping[str, Any]
     opened_at: datetime
-    #: The run that recovers from it, and since when.
+    #: The run that recovers the incident, and the time of its claim.
     claimed_by: str | None
     claimed_at: datetime | None
     #: Number of attempts so far.
@@ -62,17 +62,17 @@ class Incident:
     acknowledgement: str = ""
     #: When an operator last asked for a retry.
     retried_at: datetime | None = None
-    #: Slot -> the fault that recovery left to a person; the other slots work, or recovery goes on with them.
+    #: Slot -> the fault that recovery left to a person; recovery continues with the other slots.
     asks: Mapping[str, str] = field(default_factory=dict)
-    #: The token of the run that has claimed the incident; each claim takes a new one. Writes with a former one have no
-    #: effect.
+    #: The token of the run that has claimed the incident. Each claim gets a new token; writes with an older token have
+    #: no effect.
     token: int = 0
     #: Seconds since the last sign of life of the claiming run, by the database's clock, when the record was read.
     silent_s: float = field(default=0.0, compare=False)
 
     @property
     def is_worked_on(self) -> bool:
-        """Whether a live run held the claim when it was read."""
+        """Whether a live run held the claim when the record was read."""
         return self.is_open and self.claimed_by is not None and self.silent_s <= SILENT_S
 
     @property
@@ -146,7 +146,7 @@ class ApplyRecord:
     plan_hash: str
     plan: str
     who: str
-    #: The run that carries the apply out; None when no run does.
+    #: The run that executes the apply; None when no run does.
     holder: str | None
     #: Changes with the holder. A write has an effect only with the present one.
     token: int
@@ -160,7 +160,7 @@ class ApplyRecord:
 
     @property
     def is_live(self) -> bool:
-        """Whether a live run held the open apply when it was read."""
+        """Whether a live run held the open apply when the record was read."""
         return self.finished_at is None and self.holder is not None and self.silent_s <= SILENT_S
 
 
@@ -178,7 +178,7 @@ class Release:
     folder: str | None
     #: Topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
-    #: When it was last deployed as the newest version; before that, when it was recorded.
+    #: When the release was last deployed as the newest version; if never, when it was recorded.
     made_at: datetime
-    #: When the release last worked on every partition; None when it never did.
+    #: When the release last processed every partition; None if never.
     worked_at: datetime | None

@@ -1,6 +1,6 @@
 """The registry: incidents, desired deployments, applied actions and snapshots in one small SQL database.
 
-Sensors, runs and commands share it; it outlives each of their processes.
+Sensors, runs and commands share the registry; it outlives their processes.
 
 Invariants:
     - Each processor has at most one open incident, and each incident at most one claimer; the database decides both.
@@ -42,8 +42,7 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: An incident's detail has one entry for each slot. The entry of this name, which no slot has, lists the slots that a
-#: person is asked about.
+#: Reserved key in an incident's detail, which otherwise has one entry for each slot: the slots that need a person.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -89,7 +88,10 @@ class Registry:
         return version
 
     def clock_ahead_s(self) -> float:
-        """How far the database's time of day is ahead of this machine's, seconds; negative when it is behind."""
+        """Seconds by which the database's time of day is ahead of this machine's.
+
+        Negative when the database is behind.
+        """
         began = datetime.now(UTC)
         (row,) = self._database.rows(select(leases.database_time().label("now")))
         middle = began + (datetime.now(UTC) - began) / 2
@@ -133,9 +135,9 @@ class Registry:
     def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
         """Claim an open incident for a run; returns the token of the claim, None when another run has the processor.
 
-        The run that holds the claim may ask again. Another run gets it when the holder is silent. A live apply of the
-        processor keeps recovery out; the apply of a silent holder stays open without it. ``gone`` is the token of an
-        apply whose holder the caller knows to be dead.
+        The run that already holds the claim may call again. Another run gets the claim when the holder is silent. A
+        live apply of the processor refuses the claim; the apply of a silent holder stays open without its holder.
+        ``gone`` is the token of an apply whose holder the caller knows to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -180,12 +182,12 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Do not count the last attempt: its fault passes without a repair."""
+        """Do not count the last attempt, because its fault passes without a repair."""
         some = (_INCIDENT.attempts > 0, *self._unclaimed())
         self._change(incident_id, *some, attempts=_INCIDENT.attempts - 1)
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
-        """Set kind, remedy and action of an incident; False when it is closed, or another run's."""
+        """Set kind, remedy and action of an incident; False when the incident is closed or claimed by another run."""
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
@@ -203,7 +205,10 @@ class Registry:
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
-        """Open a failed incident again with no attempt used; False when it has not failed, or another one is open."""
+        """Open a failed incident again with no attempt used.
+
+        False when it has not failed, or when another incident is open.
+        """
         failed = (_INCIDENT.id == incident_id, _INCIDENT.outcome == "failed")
         opened = {"closed_at": None, "outcome": None, "reason": "", "claimed_by": None, "claimed_at": None}
         fresh: dict[str, Any] = {"remedy": "", "action": "", "attempts": 0, "retried_at": now}
@@ -230,7 +235,7 @@ class Registry:
             connection.execute(insert(tables.incident_notes).values(values))
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
-        """Close an incident; False when it is another run's, or was closed before: it keeps its first outcome."""
+        """Close an incident; False when another run holds it or it is closed already (it keeps its first outcome)."""
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), closed_at=now, outcome=outcome, reason=reason)
 
     # --- deployments ---------------------------------------------------------------------------------------
@@ -286,7 +291,7 @@ class Registry:
         return tuple(map(_deployment, self._database.rows(query)))
 
     def knows_nothing(self) -> bool:
-        """Whether the registry holds no record: it is new, or was lost and created again."""
+        """Whether the registry holds no record, because it is new or was lost and created again."""
         asked = (tables.deployments, tables.applies, tables.incidents, tables.releases, tables.actions)
         return not any(self._database.rows(select(each).limit(1)) for each in asked)
 
@@ -343,12 +348,12 @@ class Registry:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _change(self, incident_id: int, *conditions: Any, **values: Any) -> bool:
-        """Whether the incident met the conditions, and was changed."""
+        """Update an incident if it meets the conditions; returns whether it was updated."""
         statement = update(tables.incidents).where(_INCIDENT.id == incident_id, *conditions).values(values)
         return self._database.changed(statement)
 
     def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
-        """What a write without a hold requires; one with a hold was compared with it at its begin."""
+        """Conditions of a write without a hold; a write with a hold was checked when its transaction began."""
         return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)
 
     def _incidents(self, query: Select[Any]) -> tuple[Incident, ...]:

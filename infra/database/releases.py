@@ -46,7 +46,7 @@ class ReleaseBook:
             upsert(connection, tables.releases, key, values, first={"made_at": now})
 
     def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
-        """Record that a release works on every partition; ``newest``: as the version after all other ones.
+        """Record that a release processes every partition; ``newest``: order it after all other versions.
 
         Raises:
             RecordUnknown: The release is unknown.
@@ -65,9 +65,9 @@ class ReleaseBook:
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The release that a rollback runs: of those that are older than the working one, the one that worked last.
+        """The release for a rollback: of the releases older than the working one, the one that worked last.
 
-        A release that was rolled back is not older than the one that runs now, so it is never chosen.
+        A release that was rolled back is not older than the running release, so it is never chosen.
         """
         now = self.working(processor)
         if now is None:
@@ -77,7 +77,10 @@ class ReleaseBook:
         return self._first(older.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
-        """The release of a version that worked last, else its newest one; None when the version is unknown."""
+        """The release of a version that worked last.
+
+        If none worked, the newest one; None when the version is unknown.
+        """
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.code_version == code_version)
         by_work = (_RELEASE.worked_at.is_(None), _RELEASE.worked_at.desc())
         return self._first(query.order_by(*by_work, _RELEASE.made_at.desc()))
@@ -87,7 +90,7 @@ class ReleaseBook:
         return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
-        """The releases of a processor; those that last worked, or were created, come first."""
+        """The releases of a processor, ordered by the time when they last worked or were created, newest first."""
         moment = func.coalesce(_RELEASE.worked_at, _RELEASE.made_at)
         query = select(tables.releases).where(_RELEASE.processor == processor).order_by(moment.desc()).limit(limit)
         return tuple(Release(**row._mapping) for row in self._database.rows(query))

@@ -48,7 +48,7 @@ _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
 def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Engine:
     """A SQLAlchemy engine for the registry's URL, without a connection yet.
 
-    ``steady_s`` is the clock of a SQLite database, seconds. All processes of the machine must see the same one.
+    ``steady_s`` is the steady clock for a SQLite database, seconds. All processes of the machine must share one clock.
 
     Raises:
         RegistryUnavailable: The URL is malformed, or its driver is not installed.
@@ -117,7 +117,7 @@ def migrate(engine: Engine) -> str:
 
 
 def _begin_file(path: Path) -> None:
-    """Create an absent file, and delete the journals that a lost file left: SQLite would replay them."""
+    """Create an absent file, and delete the journals of a lost file, which SQLite would replay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return

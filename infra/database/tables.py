@@ -194,7 +194,7 @@ apply_stages = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-#: One row for each processor that was ever held: the lock of a hold's begin and end, and the last token given out.
+#: One row for each processor that was ever held: the row to lock when a hold begins or ends, and the last issued token.
 leases = Table(
     "leases",
     metadata,

@@ -1,7 +1,7 @@
 """Gives the unused pages of a SQLite file back to the disk.
 
-SQLite fills the pages of deleted rows again, so a file of a bounded number of rows is bounded. It stays as large as it
-was once, for example after a setting was lowered. Only ``VACUUM`` makes it smaller; it needs the file for itself.
+SQLite reuses the pages of deleted rows, so a file with a bounded number of rows is bounded. But the file never shrinks
+by itself, for example after a setting was lowered. Only ``VACUUM`` shrinks it, and ``VACUUM`` needs exclusive access.
 
 Invariants:
     - A file that another process uses now stays as it is.
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from holdfast.infra.system.sizes import room_of
 
-#: A smaller file is not worth the time, bytes.
+#: Files below this size are not compacted, bytes.
 SMALL_BYTES = 64 << 20
 #: Part of a file that has to be unused.
 UNUSED_PART = 0.5
 
 
 def give_back(files: Iterable[Path], *, small_bytes: int = SMALL_BYTES) -> int:
-    """Make files smaller that are unused for the most part; returns the bytes that the disk got back."""
+    """Shrink files that are mostly unused pages; returns the number of bytes freed on the disk."""
     got = 0
     for file in files:
         with suppress(OSError, sqlite3.Error):

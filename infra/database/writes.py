@@ -1,4 +1,4 @@
-"""Writes that meet a row of the same key: decided by the database in one statement.
+"""Upserts: the database decides in one statement between insert and update.
 
 Invariants:
     - No look before a write: between a look and an insert, another process may insert.

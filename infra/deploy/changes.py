@@ -1,10 +1,10 @@
-"""The change of a processor's workers that is under way, as the operator tells it to workers of this machine.
+"""The change of a processor's workers in progress, as the operator announces it to workers of this machine.
 
     <home>/run/<processor>.workers.json
 
-It is a file, because a worker has to read it before it serves requests, and because it must end by itself when the
-operator was killed: it names the operator's process, and the times between which it is valid. A clock that was set back
-since makes it void: without it, workers join with cold state, and nobody waits.
+The announcement is a file, because a worker must read it before it serves requests, and because it must expire when the
+operator is killed. It names the operator's process and the period in which it is valid. If the clock was set back
+meanwhile, the announcement is void: workers then join with cold state, and no process waits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class WorkersChange(msgspec.Struct, frozen=True):
     Args:
         before: The slots before the change.
         slots: The slots after it.
-        until: When it becomes void, seconds since 1970.
+        until: When the announcement expires, seconds since 1970.
         join: Whether new workers may join their group now.
-        since: When it began, seconds since 1970.
-        operator: Text of the identity of the process that makes the change; empty where a former version told it.
+        since: When the change began, seconds since 1970.
+        operator: Text of the identity of the process that makes the change; empty if an older version wrote it.
     """
 
     before: tuple[str, ...]
@@ -39,19 +39,19 @@ class WorkersChange(msgspec.Struct, frozen=True):
     operator: str = ""
 
     def is_valid(self, now: float) -> bool:
-        """Whether the change is under way at a time: within its times, and its operator has not ended."""
+        """Whether the change is in progress at a time: within its period, and its operator's process lives."""
         operator = ProcessIdentity.parse(self.operator)
         return self.since <= now < self.until and (operator is None or fate_of(operator) != "ended")
 
 
 def new_change(before: tuple[str, ...], slots: tuple[str, ...], lasts_s: float) -> WorkersChange:
-    """A change that this process makes from now on, void after ``lasts_s`` seconds."""
+    """A change by this process, beginning now and void after ``lasts_s`` seconds."""
     now = time.time()
     return WorkersChange(before, slots, now + lasts_s, since=now, operator=str(own_identity()))
 
 
 def read_change(paths: Paths, processor: str) -> WorkersChange | None:
-    """The change that is under way; None without one, for one that is void, and for a damaged file."""
+    """The change in progress; None if there is none, if it expired, or if the file is damaged."""
     found = read_json(paths.workers_change(processor), WorkersChange)
     return found if found is not None and found.is_valid(time.time()) else None
 
@@ -67,5 +67,5 @@ def record_change(paths: Paths, processor: str, change: WorkersChange) -> None:
 
 
 def end_change(paths: Paths, processor: str) -> None:
-    """The change has ended: workers follow only what they follow always."""
+    """Record that the change has ended, so that workers follow their usual rules."""
     paths.workers_change(processor).unlink(missing_ok=True)

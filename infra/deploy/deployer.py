@@ -1,4 +1,4 @@
-"""The deployer: the port for what runs processors and outlives its callers, and the one place that chooses it.
+"""The deployer: the port to the system that runs processors; this module alone chooses the implementation.
 
 To add a deployer, write a class with the methods of ``LocalDeployer`` beside ``supervisord.py``, and return it from
 ``open_deployer``. No other product code names an implementation.
@@ -28,10 +28,10 @@ class Deployer(Protocol):
         """
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Register a program; whether anything changed. A changed program is stopped, and stays stopped."""
+        """Register a program; returns whether anything changed. A changed program is stopped, and stays stopped."""
 
     def differs(self, spec: ProgramSpec) -> bool:
-        """Whether a registered program was registered otherwise, so that ``apply`` would stop it."""
+        """Whether the registered program differs from this one, so that ``apply`` would stop it."""
 
     def start_program(self, name: str) -> None:
         """Start a program unless it has a process; returns at once (``programs`` has its state)."""
@@ -46,7 +46,7 @@ class Deployer(Protocol):
         """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
 
     def remove_all(self, names: Collection[str]) -> None:
-        """Remove programs; all are asked to stop before one is waited for."""
+        """Remove programs; all of them get the stop signal before the first wait."""
 
     def programs(self) -> dict[str, ProgramStatus]:
         """Every registered program, by name."""
@@ -62,11 +62,11 @@ class LocalDeployer(Deployer, Protocol):
         """Process id of the deployer; None when it does not run."""
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> bool:
-        """Stop all programs and the deployer, also one that does not answer; returns whether it ran."""
+        """Stop all programs and the deployer, even if the deployer does not answer; returns whether it ran."""
 
 
 def open_deployer(paths: Paths) -> LocalDeployer:
-    """The deployer of a home folder; nothing is started. Any number of callers may use one at once."""
+    """The deployer of a home folder; this call starts nothing. Several callers may use a deployer at once."""
     from holdfast.infra.deploy.supervisord import Supervisord  # slow to import; the port is needed everywhere
 
     return Supervisord(paths)

@@ -1,7 +1,7 @@
-"""Starts a program: reads command and environment from a private file, and replaces itself by the command.
+"""Starts a program: reads command and environment from a private file, then calls ``exec``.
 
-The supervisor runs ``python -I launch.py <file> <hash>``; only the standard library is imported. The process id stays,
-so the supervisor watches the program itself.
+The supervisor runs ``python -I launch.py <file> <hash>``, which imports only the standard library. The process id stays
+the same, so the supervisor watches the program itself.
 
 Invariants:
     - On Linux the kernel kills the program when the supervisor dies. Otherwise the program would run on beside the one

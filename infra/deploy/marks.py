@@ -2,7 +2,7 @@
 
     <home>/releases/<processor>/deployment.json
 
-A registry that was replaced by an older copy of itself has a smaller generation than the mark.
+A registry that was replaced by an older copy has a smaller generation than the mark.
 
 Invariants:
     - The registry is written first: a mark is never ahead of a registry that was not replaced.
@@ -35,12 +35,12 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def read_mark(paths: Paths, processor: str) -> Mark | None:
-    """The mark of a processor; None without one, and for one that is damaged."""
+    """The mark of a processor; None if it is missing or damaged."""
     return read_json(paths.deployment_mark(processor), Mark)
 
 
 def write_mark(paths: Paths, processor: str, mark: Mark) -> None:
-    """Replace the mark of a processor, unless the present one has a larger generation; it keeps its ``began_at``.
+    """Replace the mark of a processor, unless the present mark has a larger generation; ``began_at`` is kept.
 
     Raises:
         OSError: The file can't be written.

@@ -39,7 +39,7 @@ class SupervisorUnavailable(HoldfastError):
 
 
 class SupervisorSilent(SupervisorUnavailable):
-    """The supervisor's process runs, but does not answer; its programs may work. Fields: folder, pid."""
+    """The supervisor's process runs, but does not answer; its programs may still run. Fields: folder, pid."""
 
 
 class ProgramInvalid(HoldfastError):
@@ -190,5 +190,5 @@ def _log_value(path: str) -> str:
 
 
 def _shell_word(word: str) -> str:
-    """The word with backslashes, which unlike quotes also hide comment characters from the configuration."""
+    """The word with backslash escapes: quotes would not hide comment characters from the configuration."""
     return re.sub(r"([^A-Za-z0-9_@%+=:,./-])", r"\\\1", word)

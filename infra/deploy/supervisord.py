@@ -58,9 +58,9 @@ log = structlog.get_logger(__name__)
 SOCKET_PATH_MAX = 100
 #: How long one answer of supervisord may take, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: How long supervisord may run without its socket, as it starts and ends, seconds.
+#: How long supervisord may run without its socket during its start and its end, seconds.
 BETWEEN_S = 2.0
-#: How long a supervisord that does not answer may take to end, by itself and after SIGTERM, seconds.
+#: How long a silent supervisord may take to end, first without a signal and then after SIGTERM, seconds.
 SILENT_STOP_S = 5.0
 #: How long supervisord may take to start, seconds.
 START_WITHIN_S = 30.0
@@ -135,7 +135,7 @@ class Supervisord:
 
     def start(self, timeout_s: float = START_WITHIN_S) -> int:
         with self._lock():
-            # A second supervisord would take the socket of one that runs but is silent: it stops, or hangs.
+            # A second supervisord would take the socket of a running but silent supervisord, which then stops or hangs.
             wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
             pid = self.pid()
             if pid is not None:
@@ -168,7 +168,7 @@ class Supervisord:
                     raise self._silent(pid, f"it did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
             elif silent is not None and (mark := start_mark(silent)) is not None:
-                # One that is stopping answers no more, but ends. On Linux, programs end with it (``launch``).
+                # A stopping supervisord no longer answers, but ends. On Linux, its programs end with it (``launch``).
                 if not wait_until(lambda: start_mark(silent) is None, SILENT_STOP_S):
                     end_process(silent, mark, timeout_s=SILENT_STOP_S)
                 log.warning("supervisor.killed", pid=silent)
@@ -188,7 +188,7 @@ class Supervisord:
                 return "down"
             return "up"
 
-        answer = wait_until(known, BETWEEN_S)  # while it starts or ends, it runs without its socket
+        answer = wait_until(known, BETWEEN_S)  # while supervisord starts or ends, it runs without its socket
         if not answer:
             raise silent[-1]
         return answer == "up"
@@ -241,7 +241,7 @@ class Supervisord:
         return changed
 
     def start_program(self, name: str) -> None:
-        # Between two processes, supervisord answers that the program has started.
+        # Between two processes of a program, supervisord answers that the program has started.
         wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
@@ -284,7 +284,7 @@ class Supervisord:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _reread(self, name: str) -> bool:
-        """Have supervisord read its files again, and replace this one program if its file changed."""
+        """Make supervisord read its files again, and replace this program if its file changed."""
         ((added, changed, removed),) = self._ask(name, "reloadConfig")
         if name in changed or name in removed:
             with contextlib.suppress(ProgramUnknown):
@@ -374,7 +374,7 @@ class Supervisord:
     def _write_config(self) -> Path:
         folder = config_value(str(self._folder))
         path, socket = self._folder / "supervisord.conf", config_value(str(self._make_socket_folder()))
-        # supervisord sets its umask itself, and its programs inherit it
+        # supervisord sets its own umask, and its programs inherit that umask
         write_private(path, _CONFIG.format(folder=folder, socket=socket, umask=process_umask()))
         return path
 
@@ -427,7 +427,7 @@ def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
 def _how_it_ended(info: dict[str, Any], own_log: str) -> tuple[int | None, str | None]:
     """Exit code and signal of the last process, from supervisord's log.
 
-    supervisord's answers hold no signals, and 0 as the exit code of a process that ended in its first second.
+    supervisord's answers contain no signals, and report exit code 0 for a process that ended in its first second.
     """
     pattern = rf"(?:exited|stopped): {re.escape(info['name'])} \((?:exit status (\d+)|terminated by (\w+))"
     ends = re.findall(pattern, own_log)

@@ -1,7 +1,7 @@
 """Starts and stops the embedded broker: one KRaft node of Apache Kafka for laptops, the demo and tests, loopback only.
 
-``EmbeddedBroker.start`` starts it from the locked jars. One folder holds one broker: data, configuration, log and
-address file.
+``EmbeddedBroker.start`` starts the broker from the locked jars. One folder belongs to one broker: data, configuration,
+log and address file.
 
 Invariants:
     - At most one broker runs on a folder.
@@ -118,9 +118,10 @@ class BrokerAddress:
 
 
 class EmbeddedBroker:
-    """The broker of one folder, which holds everything that the broker writes, and is made when absent.
+    """The broker of one folder. The folder holds all files of the broker, and is created if absent.
 
-    A port of None takes the folder's last port if it is free, else any free port. ``heap_mb`` is the maximum heap, MiB.
+    With port None, the broker uses the folder's last port if it is free, else any free port. ``heap_mb`` is the maximum
+    heap, MiB.
     """
 
     #: Whether the node is the only controller. One of several controllers must never run alone on its metadata.
@@ -161,7 +162,7 @@ class EmbeddedBroker:
             BrokerDidNotStart: The broker ended, or gave no answer in time and was killed; holds its last log lines.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._folder / "start.lock"):  # a second starter waits, then sees the broker that runs
+        with locked(self._folder / "start.lock"):  # a second starter waits, then sees the running broker
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
@@ -186,7 +187,7 @@ class EmbeddedBroker:
             return address
 
     def find_or_start(self) -> BrokerAddress:
-        """The broker of this folder, started unless it runs, also when another process starts it at the same moment.
+        """The broker of this folder, started if needed; safe if another process starts it at the same moment.
 
         Raises:
             PortTaken, BrokerDidNotStart: As ``start``.
@@ -269,7 +270,7 @@ class EmbeddedBroker:
 
 
 def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a broker answers a metadata request, and names a broker and a controller; an open port is not enough."""
+    """Whether a broker answers a metadata request with a broker and a controller; an open port is not enough."""
     client = AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 2000}, logger=_SILENT)
     with suppress(KafkaException):
         metadata = client.list_topics(timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""A few records of a topic for a person: the newest ones, or the first ones from a place or a time on.
+"""A few records of a topic for display: the newest ones, or the first ones from an offset or a time.
 
 Invariants:
     - Only committed records are read, outside of every consumer group.
@@ -14,9 +14,10 @@ from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.infra.kafka.topics import Topics
 
-#: Offsets that are read for one newest record at first: transactions and compaction leave offsets without one.
+#: Offsets that are read first for each newest record; transaction markers and compaction leave offsets without a
+#: record.
 OFFSETS_EACH = 4
-#: Growth of that number while too few are found.
+#: Factor by which that number grows while too few records are found.
 WIDER = 16
 
 #: A record with its partition.
@@ -49,7 +50,7 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """The newest records of one partition, whose offsets are ``held``."""
+    """The newest records of one partition; ``held`` is its range of offsets."""
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

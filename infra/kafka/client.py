@@ -32,7 +32,7 @@ AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE
 
 
 class _RateLimited(logging.Handler):
-    """Logs each kind of library line once in ``REPEAT_AFTER_S``, with the number of lines left out since."""
+    """Logs each kind of library line once in ``REPEAT_AFTER_S``, with the number of lines suppressed since then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a line, or count it."""
+        """Log a line, or count it as suppressed."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -124,7 +124,7 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
 
 
 def listening_at(bootstrap: str) -> str | None:
-    """The first address of the bootstrap servers at which a program accepts connections; None when none does."""
+    """The first bootstrap address at which a program accepts connections; None when there is none."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

@@ -22,10 +22,12 @@ FETCHED_KB_MAX = 2_097_151
 
 
 class KafkaCluster:
-    """The engine's port ``Cluster``; ``client_config`` is for every client, the other two win over it.
+    """The engine's port ``Cluster``.
 
-    Each consumer fetches at most ``fetched_bytes`` ahead, and at most ``queued_bytes`` wait in the producer's queue.
-    Raises ClientSettingsInvalid when a setting is unknown or reserved.
+    ``client_config`` applies to every client; the other two configurations override it.
+
+    Each consumer prefetches at most ``fetched_bytes``, and the producer's queue holds at most ``queued_bytes``. Raises
+    ClientSettingsInvalid when a setting is unknown or reserved.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class KafkaCluster:
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
         chosen = {**self._client, **(producer_config or {})}
-        # The producer would wait for ever for a record that never fits into its queue.
+        # The producer would wait forever for a record that is larger than its queue.
         room = max(queued_bytes, 2 * (_record_bytes_max(chosen) or 0))
         self._producer = {"queue.buffering.max.kbytes": max(1, room >> 10), **chosen}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)

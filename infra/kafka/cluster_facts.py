@@ -1,4 +1,4 @@
-"""Facts about a cluster that a client can ask without changing anything: its brokers, version, clock, and its rights.
+"""Facts about a cluster, read without changing anything: its brokers, version, clock, and this client's rights.
 
 Invariants:
     - A fact that this client may not read is None, never an empty answer.
@@ -23,9 +23,9 @@ from holdfast.infra.kafka.topics import Topics
 
 #: The oldest brokers with the calls that Holdfast uses.
 BROKER_FROM = (3, 0)
-#: The topics that brokers write with their own clock.
+#: Topics to which brokers write with their own clock.
 _STAMPED = ("__consumer_offsets", "__transaction_state")
-#: The entry of a broker's configuration that Kafka 4.0 removed; older brokers have their version in it.
+#: A broker's configuration entry that Kafka 4.0 removed; older brokers hold their version in it.
 _OLD_VERSION = "inter.broker.protocol.version"
 
 
@@ -55,7 +55,7 @@ class ClusterFacts:
 def read_cluster(
     bootstrap: str, config: ClientConfig, topics: Iterable[str], groups: Iterable[str], *, timeout_s: float = 10.0
 ) -> ClusterFacts:
-    """The facts of a cluster that answered before; what it does not answer in time is unknown."""
+    """The facts of a cluster that has answered; facts that the cluster does not answer in time are unknown."""
     admin = admin_client(bootstrap, config)
     listed = admin.list_topics(timeout=timeout_s)
     names = [name for name in dict.fromkeys(topics) if name in listed.topics]
@@ -77,7 +77,7 @@ def read_cluster(
 
 
 def check_brokers(bootstrap: str, config: ClientConfig, *, timeout_s: float = 10.0) -> None:
-    """Ask a cluster whether it answers, and for its version; a client that may not read the version is let through.
+    """Check that a cluster answers and that its version is supported; an unreadable version passes.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -137,7 +137,7 @@ def _stamp_ms(admin: AdminClient, listed: Any, timeout_s: float) -> int | None:
 
 
 def _answer(asked: Future[Any], timeout_s: float) -> Any:
-    """The answer, or None when it is refused or late."""
+    """The answer of a request, or None when it is refused or late."""
     try:
         return asked.result(timeout_s)
     except (KafkaException, TimeoutError):

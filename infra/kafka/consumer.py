@@ -46,7 +46,7 @@ _OUT_OF_THE_GROUP = (
 
 #: ``fetch.queue.backoff.ms``: pause of fetching while the client's queue is full, milliseconds.
 FETCH_BACKOFF_MS = 10
-#: Longest single wait while no partition is assigned, seconds: an assignment does not end the library's wait.
+#: Longest single wait while no partition is assigned, seconds: an assignment does not interrupt the library's wait.
 LOOK_FOR_PARTITIONS_S = 0.02
 #: How long a look-up of committed offsets may take, seconds.
 LOOKUP_TIMEOUT_S = 10.0
@@ -57,7 +57,7 @@ SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 
 
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
-    """Messages grouped by partition, in their order; messages that carry an error go to ``on_error``."""
+    """Messages grouped by partition, in order; messages that carry an error go to ``on_error``."""
     if any(map(Message.error, messages)):
         # Identity, because comparing the library's errors with None raises.
         for message in messages:
@@ -77,7 +77,7 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
 
 
 def _batch(partition: Partition, messages: list[Message]) -> Batch:
-    """Messages of one partition as a batch; only their headers can raise, and those are read on access."""
+    """Messages of one partition as a batch. Only unreadable headers can raise, and headers are read on access."""
     offsets = list(map(Message.offset, messages))
     return Batch(
         partition,
@@ -97,7 +97,7 @@ def _generation_of(metadata: GroupMetadata) -> int:
 
 
 def _member_of(metadata: GroupMetadata) -> str | None:
-    """The member id in group metadata; None before the group has given one."""
+    """The member id in group metadata; None before the group has assigned an id."""
     return _metadata(metadata)[4:].split(b"\0")[1].decode() or None
 
 
@@ -143,7 +143,7 @@ class GroupConsumer:
         self._next: dict[Partition, int] = {}
         #: Whether an assignment arrived while the last poll waited.
         self._came = False
-        #: Start offset of the partitions that the group gave to this member and ``resume`` has not started yet.
+        #: Start offsets of assigned partitions that ``resume`` has not started yet.
         self._held: dict[Partition, int] = {}
         self._ends = ReadEnds()
         #: Partitions sought or revoked since the last poll began.
@@ -161,7 +161,7 @@ class GroupConsumer:
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,
             # Pause of fetching after the queue was full. With the library's default of 1 s, a worker that empties the
-            # queue sooner waits for the rest of the second.
+            # queue sooner waits for the rest of that second.
             "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 10_000,
@@ -180,9 +180,9 @@ class GroupConsumer:
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # The library gets a partition only in ``resume``. Assigned at a logical offset (end, stored), it would
-            # look the number up, and an answer after the seek would overwrite the seek silently. Assigned at a guessed
-            # number, the log may not reach back that far.
+            # The library gets a partition only in ``resume``. With a logical offset (end, stored), the library would
+            # look the number up, and a late answer would silently overwrite the seek. With a guessed offset, the log
+            # may begin later.
             self._came = True
             self._held.clear()
             if self._cooperative:
@@ -244,7 +244,7 @@ class GroupConsumer:
         return wanted
 
     def _ask_for_broker(self) -> None:
-        """Ask for metadata now and then: an idle member does not notice that a broker is back."""
+        """Request metadata from time to time, because an idle member does not notice that a broker is back."""
         now = time.monotonic()
         if self._brokers_down_since is None or now < self._ask_at:
             return
@@ -315,7 +315,7 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # The seek may have overtaken the start of fetching, as a pause can (see ``_begin``): assign again.
+        # The seek may have overtaken the start of fetching, as a pause can (``_begin``): assign the partition again.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
@@ -323,8 +323,9 @@ class GroupConsumer:
     def _begin(self, starts: Mapping[Partition, int]) -> None:
         """Assign partitions in the library, each at its offset.
 
-        They are never paused here. A pause or a resume that overtakes the start of fetching makes the library forget
-        the start, and the partition stops for good (librdkafka issues 2190 and 5591; seen once in 600 assignments).
+        This class never pauses partitions. A pause or a resume that overtakes the start of fetching makes the library
+        lose the start, and the partition stops for good (librdkafka issues 2190 and 5591; seen once in 600
+        assignments).
         """
         self._next.update(starts)
         self._ends.begin(starts if self._cooperative else self._next)
@@ -369,14 +370,14 @@ class GroupConsumer:
         return self._ends.is_ended(partition, self._next.get(partition), self.high_watermark(partition))
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        # At another position, records that were handed out are not processed yet.
+        # At another position, some delivered records are not processed yet.
         return self._ends.without_records(partition, position) if self._next.get(partition) == position else None
 
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
-        # While a group is empty, Kafka accepts offsets without a generation: nothing would fence this member after its
-        # successor's work.
+        # While a group is empty, Kafka accepts offsets without a generation, so nothing would fence this member after
+        # its successor has started.
         if generation < 0:
             raise MembershipLost(
                 "This worker is no longer a member of its consumer group.",
@@ -439,7 +440,7 @@ class GroupConsumer:
             )
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
-            if partition not in self._moved:  # else it is the end of before
+            if partition not in self._moved:  # otherwise this is the end from before the seek
                 self._ends.told(partition, message.offset())
         else:
             _log.warning("input error", error=error.str(), next="the client library retries")

@@ -50,11 +50,11 @@ class TopicUnusable(KafkaFailed):
 
 
 class TransactionAborted(KafkaFailed):
-    """The transaction must be aborted, with its local writes; its batch is processed again."""
+    """The transaction and its local writes must be aborted; its batch is processed again."""
 
 
 class ProducerFenced(KafkaFailed):
-    """A newer producer with this transactional id took over; the worker drops everything and rejoins."""
+    """A newer producer with this transactional id took over; the worker drops all its tasks and rejoins."""
 
     cause = "fenced"
 
@@ -64,10 +64,13 @@ class HeadersUnreadable(KafkaFailed):
 
 
 class MembershipLost(KafkaFailed):
-    """This member is not in its group, so Kafka would not fence its commits; it drops everything and rejoins."""
+    """This member is not in its group, so Kafka would not fence its commits.
+
+    The worker drops all its tasks and rejoins.
+    """
 
     cause = "fenced"
 
 
 class OutcomeUnknown(KafkaFailed):
-    """A commit got no answer, and may have happened; the engine reads the committed offsets first."""
+    """A commit got no answer and may have happened; the engine reads the committed offsets to decide."""

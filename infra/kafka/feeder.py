@@ -23,7 +23,7 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 class Feeder:
     """Sends records; use it in a ``with`` block, which drops queued records after an error.
 
-    ``then`` says how an operator continues after a failure, as an imperative sentence. All methods raise KafkaFailed
+    ``then`` tells an operator how to continue after a failure, as an imperative sentence. All methods raise KafkaFailed
     when Kafka refused this record or an earlier one.
     """
 

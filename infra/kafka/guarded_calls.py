@@ -1,8 +1,8 @@
 """Calls of the client library with a deadline that always ends the wait.
 
 After a broker's restart, some transactional calls of librdkafka do not return at their own timeout (seen with
-``send_offsets_to_transaction`` on 2.16.0; also librdkafka issues 3013, 3041 and 3971). They run on a thread of their
-own, so the worker keeps reporting while it waits, and abandons the call at the deadline.
+``send_offsets_to_transaction`` on 2.16.0; also librdkafka issues 3013, 3041 and 3971). These calls run on a separate
+thread, so the worker keeps reporting while it waits, and abandons the call at the deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT_STEP_S = 1.0
 
 
 class CallHangs(Exception):
-    """A call did not return by its deadline; drop its thread and its client."""
+    """A call did not return by its deadline; discard its thread and its client."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Call:
 
 
 class GuardedCalls:
-    """Makes calls one after the other on one thread of this name."""
+    """Makes calls one after the other on one thread with the given name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class GuardedCalls:
         self.lost = False
 
     def run(self, work: Callable[[], None], *, limit_s: float, on_wait: Callable[[], None]) -> None:
-        """Make a call, and return when it returns; ``on_wait`` is called every ``WAIT_STEP_S`` meanwhile.
+        """Make a call and wait for its end; ``on_wait`` is called every ``WAIT_STEP_S`` during the wait.
 
         Raises:
             CallHangs: The call did not return within ``limit_s``.
@@ -63,7 +63,7 @@ class GuardedCalls:
             raise call.failure
 
     def close(self) -> None:
-        """Let the thread end; the thread of an abandoned call ends when that call returns."""
+        """End the thread; after an abandoned call, the thread ends when that call returns."""
         self._calls.put(None)
 
     def _make_calls(self) -> None:

@@ -1,7 +1,7 @@
-"""When an open transaction counts as hanging: a pure judgement over what the brokers say of it.
+"""Decides from the brokers' answers whether an open transaction is hanging; no I/O.
 
-The threshold is ``transaction.max.timeout.ms`` of the brokers plus ``SLACK_S``: a coordinator ends the transactions
-that it knows before.
+The threshold is ``transaction.max.timeout.ms`` of the brokers plus ``SLACK_S``: a coordinator ends its own transactions
+earlier.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from holdfast.infra.kafka.records import Partition
 
-#: Kafka's default of ``transaction.max.timeout.ms``, for brokers that do not say, seconds.
+#: Kafka's default of ``transaction.max.timeout.ms``, seconds; for brokers that do not report the setting.
 MAX_TIMEOUT_S = 900.0
 #: Added to the maximum timeout before a transaction counts as hanging, seconds: brokers check every 10 s, and the
 #: clocks of brokers and clients differ.
@@ -27,11 +27,11 @@ class OpenTransaction:
     partition: Partition
     producer_id: int
     producer_epoch: int
-    #: Offset of its first record in the partition, and seconds since its last one.
+    #: Offset of the transaction's first record in the partition, and seconds since its last record.
     start_offset: int
     since_write_s: float
-    #: What its coordinator knows: the producer's name, the state, seconds since the start, and seconds after which the
-    #: coordinator aborts it. All None when no coordinator knows the transaction.
+    #: Facts from the coordinator: the producer's name, the state, seconds since the start, and seconds after which the
+    #: coordinator aborts the transaction. All None when no coordinator knows the transaction.
     transactional_id: str | None = None
     state: str | None = None
     age_s: float | None = None
@@ -55,10 +55,10 @@ class OpenTransaction:
 
 
 def state_of(transaction: OpenTransaction) -> TransactionState:
-    """``open`` (a coordinator knows the transaction), ``hanging`` (none does, and it is too old) or ``unexplained``.
+    """``open`` (known to a coordinator), ``hanging`` (unknown to all coordinators, and too old) or ``unexplained``.
 
-    An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this
-    client may not see its transactional id.
+    An unexplained transaction is unknown to the coordinators, but young: it began or ended during the inspection, or
+    this client may not see its transactional id.
     """
     if transaction.transactional_id is not None:
         return "open"

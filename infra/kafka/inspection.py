@@ -1,6 +1,7 @@
-"""Sizes of partitions on disk, and open or hanging transactions: requests that librdkafka does not have.
+"""Sizes of partitions on disk, and open or hanging transactions: librdkafka lacks these requests.
 
-A second client library, kafka-python, makes these requests. The engine uses it only where something may be left open.
+A second client library, kafka-python, makes these requests. The engine uses it only if a transaction may have been left
+open.
 
 Invariants:
     - Reading changes nothing. The changes, ``abort`` and ``end``, happen only while the named transaction is open.
@@ -52,7 +53,7 @@ _REFUSED = frozenset(
     }
 )
 _AWAY = frozenset({"KafkaTimeoutError", "NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError"})
-#: A leader or a coordinator is on a broker that is not registered yet: it starts again, as when an answer is retriable.
+#: A leader or a coordinator is on a broker that is not registered yet: repeat the request as after a retriable error.
 _NOT_THERE_YET = frozenset({"UnknownBrokerIdError", "BrokerNotAvailableError"})
 _NOT_ADMITTED = frozenset(
     {"AuthenticationFailedError", "SaslAuthenticationFailedError", "UnsupportedSaslMechanismError"}
@@ -60,7 +61,7 @@ _NOT_ADMITTED = frozenset(
 
 
 class Inspector:
-    """Reads sizes and transactions of one cluster; close it, or use it in a ``with`` block.
+    """Reads partition sizes and transactions of one cluster; close it, or use it in a ``with`` block.
 
     ``client_config`` is in librdkafka's syntax; the constructor raises ClientSettingsInvalid for a security setting
     without a counterpart in kafka-python. ``timeout_s`` limits each request, seconds. All methods raise
@@ -103,7 +104,10 @@ class Inspector:
             self._admin.close()
 
     def sizes(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Bytes on disk of each partition, of its largest replica; partitions that no broker has are absent."""
+        """Bytes on disk of each partition (its largest replica).
+
+        Partitions without a replica on any broker are absent.
+        """
         right = Right("Describe", "cluster")
         numbers = sorted(partitions)
         what = f"describe the size of {topic} on disk"
@@ -137,7 +141,7 @@ class Inspector:
     def open_transactions(self, topic: str, partitions: Iterable[int]) -> tuple[OpenTransaction, ...]:
         """The open transactions on these partitions, sorted.
 
-        A transaction that ends during the look is left out: the partitions' leaders are asked before and after the
+        A transaction that ends during the inspection is left out: the leaders are asked before and after the
         coordinators.
         """
         numbers = sorted(partitions)
@@ -173,7 +177,7 @@ class Inspector:
         return self.max_timeout_s()
 
     def max_timeout_s(self) -> float:
-        """``transaction.max.timeout.ms`` of the brokers, seconds; ``MAX_TIMEOUT_S`` when they do not say."""
+        """``transaction.max.timeout.ms`` of the brokers, seconds; ``MAX_TIMEOUT_S`` when they do not report it."""
         from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType
 
         entry = "transaction.max.timeout.ms"
@@ -187,16 +191,16 @@ class Inspector:
         try:
             what, right = "describe the brokers' configuration", Right("DescribeConfigs", "cluster")
             return int(self._ask(ask, what, right)) / 1000
-        except (AccessRefused, LookupError, ValueError):  # a broker leaves out what it withholds
+        except (AccessRefused, LookupError, ValueError):  # a broker leaves out settings that the client may not read
             return MAX_TIMEOUT_S
 
     def abort(self, transaction: OpenTransaction) -> bool:
         """Write the marker that a hanging transaction lacks; False when that transaction is no longer open.
 
-        It is aborted, except where a coordinator says that a worker's last transaction was committed: a worker ends
-        what was left open before it begins another one, so it is this one.
+        The hanging transaction is aborted, unless a coordinator reports that a worker's last transaction was committed.
+        A worker ends an open transaction before it begins another one, so the committed transaction is this one.
 
-        Only for hanging transactions: a transaction that its coordinator knows ends by its producer or its timeout.
+        Only for hanging transactions: other transactions are ended by their producer or by the coordinator's timeout.
         """
         return self._end_this(transaction, commit=self._committed_last(transaction.producer_id))
 
@@ -209,7 +213,7 @@ class Inspector:
         return known is not None
 
     def _committed_last(self, producer_id: int) -> bool:
-        """Whether this is the producer of a worker, and its last transaction was committed."""
+        """Whether this producer belongs to a worker whose last transaction was committed."""
         right = Right("Describe", "transactional-id", "*")
         ask = partial(self._admin.list_transactions, producer_id_filters=[producer_id])
         listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())
@@ -220,7 +224,10 @@ class Inspector:
         )
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """What the coordinator says of a transactional id; None when no producer has used it, or it has expired."""
+        """The coordinator's answer about a transactional id.
+
+        None when no producer has used the id, or it has expired.
+        """
         from kafka.errors import TransactionalIdNotFoundError
 
         def ask() -> Any:
@@ -236,14 +243,14 @@ class Inspector:
         return ProducerState(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """Those of the partitions on which a transaction of this producer is open."""
+        """The subset of the partitions on which this producer has an open transaction."""
         return frozenset(place for place, producer in self._open_on(partitions) if producer[0] == producer_id)
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
         """The transactions on these partitions that have ended, sorted.
 
-        The leaders are asked before and after the coordinators. The same transaction is open both times, and has ended
-        in between: so a coordinator left its marker out, and no producer works on it.
+        The leaders are asked before and after the coordinators. If the same transaction is open both times but ended
+        for the coordinator, the coordinator left its marker out, and no producer works on the transaction.
         """
         places = tuple(partitions)
         before = self._open_on(places)
@@ -305,7 +312,7 @@ class Inspector:
         self._ask(lambda: self._admin._manager.run(send), what, Right("Alter", "cluster"))
 
     def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], Any]:
-        """Open transactions: (partition, (id, epoch, first offset)) -> what the leader says of the producer."""
+        """Open transactions: (partition, (id, epoch, first offset)) -> the leader's description of the producer."""
         from kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in numbers]
@@ -332,7 +339,7 @@ class Inspector:
         described: dict[str, Any] = {}
         for name in names:
             ask = partial(self._admin.describe_transactions, [name])
-            # The transaction may have ended, and this client may not see it.
+            # The transaction may have ended, or this client may not see it.
             with suppress(KafkaFailed):
                 right = Right("Describe", "transactional-id", name)
                 described.update(self._ask(ask, f"describe transaction {name}", right))

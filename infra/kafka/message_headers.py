@@ -1,7 +1,7 @@
 """The headers of a batch's messages, read on access: most streams need none.
 
-Kafka's header names are bytes that should be UTF-8, and the broker does not check them. The client library decodes a
-message's names together, so one name that is no UTF-8 makes all headers of its message unreadable.
+Kafka's header names are bytes that should be UTF-8, but brokers do not check them. The client library decodes all names
+of a message together, so one invalid name makes all headers of the message unreadable.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.infra.kafka.records import Headers, Partition
 class MessageHeaders(Sequence[Headers]):
     """The headers of messages of one partition; ``read`` takes them from a message.
 
-    Access raises HeadersUnreadable for the first message whose headers can't be read. It reads such a message once: the
-    client library returns damaged objects the second time, which end the process.
+    Access raises HeadersUnreadable for the first message with unreadable headers. The class reads such a message once:
+    a second read of the client library returns damaged objects, which crash the process.
     """
 
     __slots__ = ("_messages", "_offsets", "_partition", "_read", "_unreadable")
@@ -49,7 +49,7 @@ class MessageHeaders(Sequence[Headers]):
         known = min((at for at in self._unreadable if first <= at < last), default=None) if self._unreadable else None
         found: list[Headers] = []
         try:
-            # What was read before an error stays in the list, so its length tells which message raised.
+            # Headers read before an error stay in the list, so the list's length identifies the message that raised.
             found.extend(map(self._read, self._messages[first : last if known is None else known]))
         except (SystemError, ValueError) as failure:
             known = first + len(found)

@@ -1,4 +1,4 @@
-"""The keys of the newest records of topics: a sample that shows by which partitioner their producers place keys.
+"""The keys of the newest records of topics: a sample that shows the partitioner of the topics' producers.
 
 Invariants:
     - The sample is bounded in partitions, records and seconds. What was not reached in time is left out.
@@ -19,7 +19,7 @@ from holdfast.infra.waiting import Deadline
 #: Most partitions of a topic, and newest records of each partition, in a sample.
 PARTITIONS_MAX = 16
 RECORDS_EACH = 100
-#: Longest time for all topics together, seconds: it is a part of each start of a worker.
+#: Longest time for all topics together, seconds; each start of a worker waits for it.
 SAMPLE_S = 3.0
 _POLL_S = 0.02
 

@@ -1,4 +1,4 @@
-"""Partitioners: the hashes by which producers choose a key's partition, and the one that a topic's producers use."""
+"""Partitioners: the hashes by which producers choose a key's partition, and detection of a topic's partitioner."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from holdfast.infra.kafka.records import KeysOf
 
 MURMUR2, CRC32 = "murmur2", "crc32"
-#: Answers of ``spread_of``: there is no key to judge by; the keys fit neither hash.
+#: Answers of ``spread_of``: "unknown": there is no key to judge by; "neither": the keys fit neither hash.
 UNKNOWN, NEITHER = "unknown", "neither"
-#: Answer of ``Placing.by``: some keys lie where one hash puts them, all others where the other one does.
+#: Answer of ``Placing.by``: one hash explains some keys, the other hash explains all other keys.
 BOTH = "both"
-#: Probability below which keys don't lie by chance where a hash would put them.
+#: Below this probability, the fit of keys to a hash is not chance.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
 
@@ -61,12 +61,12 @@ def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """What the keys of a topic say about its producers.
+    """The conclusion about a topic's producers from the places of its keys.
 
     Args:
         by: MURMUR2, CRC32, BOTH, NEITHER or UNKNOWN.
-        is_sure: Whether there are enough keys, so that those of another partitioner would not lie so by chance.
-        places: Key -> the partitions in which it lies.
+        is_sure: Whether the sample is large enough to exclude another partitioner by chance.
+        places: Key -> the partitions that contain it.
     """
 
     by: str
@@ -75,12 +75,12 @@ class Placing:
 
     @property
     def moved(self) -> bytes | None:
-        """A key that lies in more than one partition; None if there is none."""
+        """A key in more than one partition; None if there is none."""
         return next((key for key, numbers in sorted(self.places.items()) if len(numbers) > 1), None)
 
 
 def placing_of(keys: KeysOf, count: int) -> Placing:
-    """What the keys of a topic with ``count`` partitions say; ``keys`` may be a sample."""
+    """The conclusion from the keys of a topic with ``count`` partitions; ``keys`` may be a sample."""
     places: dict[bytes, set[int]] = {}
     for number, found in keys.items():
         for key in found:
@@ -89,7 +89,7 @@ def placing_of(keys: KeysOf, count: int) -> Placing:
     fits = {name: {at for at in seen if place(at[1], count) == at[0]} for name, place in PARTITIONERS.items()}
     whole = [name for name, those in fits.items() if those == seen]
     by, chance = UNKNOWN, 1.0
-    if len(whole) == 1:  # where both fit, as with one partition, nothing is said
+    if len(whole) == 1:  # if both hashes fit, as with one partition, the keys prove nothing
         by, chance = whole[0], (1 / count) ** len(seen)
     elif not whole:
         union = set().union(*fits.values())

@@ -45,8 +45,8 @@ BATCH_BYTES_MAX = 1_000_000
 
 #: ``linger.ms`` outside of transactions: how long a record waits for others in its batch, milliseconds.
 LINGER_MS = 5
-#: ``linger.ms`` in transactions. No reader sees a record before the commit, and a flush does not linger: longer batches
-#: cost client and broker less.
+#: ``linger.ms`` in transactions. Readers see no record before the commit, and a flush does not linger, so longer
+#: batches only save work of client and broker.
 LINGER_IN_TRANSACTIONS_MS = 25
 
 #: Gets the offset of a delivered record.
@@ -54,13 +54,13 @@ OnDelivered = Callable[[int], None]
 
 #: A call is abandoned this long after its own timeout, seconds.
 HANG_AFTER_S = 5.0
-#: How long an abort may take, seconds. After a broker's restart the library can hold the request for half a minute in
+#: How long an abort may take, seconds. After a broker's restart the library can keep the request for half a minute in
 #: the queue of a connection that it does not open. A new producer connects at once, and aborts the transaction.
 ABORT_WITHIN_S = 5.0
 
-#: ``retry.backoff.ms``: the library repeats a request whose answer was lost after at least 0.8 of this, unannounced.
+#: ``retry.backoff.ms``: after at least 0.8 of this time, the library silently repeats a request whose answer was lost.
 RETRY_BACKOFF_MS = 500
-#: A step of a commit that took this long, seconds, may have been sent twice, and one copy may still arrive.
+#: A step of a commit that took longer than this, seconds, may have been sent twice, and one copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
 #: Pause before a retriable transactional request is repeated, seconds.
 RETRY_EVERY_S = 0.02
@@ -103,7 +103,7 @@ class EngineProducer:
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
         self.doubts = 0
-        #: Is called about once a second while a request waits for its answer.
+        #: Called about once a second while a request waits for its answer.
         self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -114,7 +114,7 @@ class EngineProducer:
             "batch.size": BATCH_BYTES_MAX,
             "queue.buffering.max.messages": 500_000,
             "compression.type": "lz4",
-            # As Java and Spark partition: by the key, where a record names no partition.
+            # The same as in Java and Spark: by the key, if the record names no partition.
             "partitioner": "murmur2_random",
             "reconnect.backoff.max.ms": 1000,
             "retry.backoff.ms": RETRY_BACKOFF_MS,
@@ -127,7 +127,7 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
-            # Only transactions ask for offsets, so a delivered record needs no report.
+            # Only transactions need the reported offsets, so a delivered record needs no report.
             settings.setdefault("delivery.report.only.error", True)
         self._doubtful = False
         self._init_timeout_s = 2 * self._timeout_s
@@ -220,7 +220,7 @@ class EngineProducer:
                 deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
-                # The record that met the full queue is the last one that the iterator gave out.
+                # The iterator's last record is the record that met the full queue.
                 first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
@@ -247,13 +247,13 @@ class EngineProducer:
         return int(self._serve(lambda: self._producer.flush(WAIT_STEP_S)))
 
     def _serve(self, call: Callable[[], int]) -> int:
-        """Make a call in which the client library calls delivery reports."""
+        """Make a call during which the client library runs delivery reports."""
         try:
             return call()
         except KafkaException as failure:
             raise self._translate(failure.args[0], "deliver the records") from failure
         except SystemError as clash:
-            # The library called a report while its own fatal error was raised; ask for that error.
+            # The library ran a report while its fatal error was raised; read that error.
             raise self._fatal("deliver the records") from clash
 
     def _not_taken(self, error: KafkaError, topic: str) -> KafkaFailed:
@@ -337,7 +337,7 @@ class EngineProducer:
                 raise self._translate(error, what) from failure
 
     def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call; record whether it took so long that it may have been sent twice."""
+        """Make a call; record whether it took so long that the library may have sent it twice."""
         began = time.monotonic()
         try:
             self._call(call, timeout_s, what)
@@ -347,7 +347,7 @@ class EngineProducer:
                 self.doubts += 1
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has a timeout of its own, and abandon it ``HANG_AFTER_S`` after that timeout."""
+        """Make a call that has its own timeout; abandon it ``HANG_AFTER_S`` after that timeout."""
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:

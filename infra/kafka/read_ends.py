@@ -1,10 +1,10 @@
-"""Which partitions a member has read to their ends: by ends that were fetched since the partition's last start.
+"""Tracks the partitions that a member has read to their ends, by the ends fetched since the partition's last start.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
                         └────────── E does not count ───────────────┘            └── counts
 
-The client library keeps the end of its last fetch across pauses, seeks and assignments. Records may be behind it by
-then, and they may be older than those of other inputs.
+The client library keeps the end of its last fetch across pauses, seeks and assignments. That end is then out of date:
+newer records may exist, and they may be older than records of other inputs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from holdfast.infra.kafka.records import Partition
 
 
 class ReadEnds:
-    """The partitions whose ends count, and the offsets at which the library told an end.
+    """The partitions whose ends count, and the end offsets that the library reported.
 
-    It tells the end of committed records, so an open transaction is behind it.
+    The library reports the end of committed records, so an open transaction lies after that end.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ReadEnds:
             self._read_to.pop(partition, None)
 
     def came(self, partition: Partition) -> None:
-        """Records of a partition came: the library drops older answers, so its end is as new as these records."""
+        """Records of a partition arrived: the library drops older answers, so its end is as new as these records."""
         self._fetched.add(partition)
 
     def told(self, partition: Partition, offset: int) -> None:
@@ -40,7 +40,7 @@ class ReadEnds:
         self._read_to[partition] = offset
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The library's end if it is behind ``position``, so that no readable record lies between; else None."""
+        """The library's end if it is after ``position`` and no readable record lies between; else None."""
         told = self._read_to.get(partition, 0)
         return told if told > position else None
 
@@ -48,5 +48,5 @@ class ReadEnds:
         """Whether a partition is read to its end, given the next offset and the end of the last fetch."""
         if partition not in self._fetched or position is None or end is None:
             return False
-        # Offsets behind the last record may be markers of transactions: the library tells that there is nothing else.
+        # Offsets after the last record may be transaction markers; the library reports that no other record follows.
         return max(position, self._read_to.get(partition, 0)) >= end

@@ -24,10 +24,10 @@ from holdfast.infra.waiting import Deadline
 
 #: A read fails after this long without a new record, seconds.
 NO_PROGRESS_S = 60.0
-#: Wait of one poll, seconds: librdkafka waits so long for a full batch, also after it met the end of the partition. An
-#: audit reads each partition of each changelog anew, most of them in less time than that.
+#: Wait of one poll, seconds: librdkafka waits this long for a full batch, even after the end of the partition. An audit
+#: reads each partition of each changelog, most of them in less than this time.
 POLL_S = 0.02
-#: Most messages that one poll takes from the client library.
+#: Maximum number of messages that one poll takes from the client library.
 MESSAGES_AT_ONCE = 5_000
 
 
@@ -59,7 +59,7 @@ def read_range(
 def read_range_for_proof(
     bootstrap: str, topic: str, partition: int, start: int, end: int, *, extra_config: ClientConfig | None = None
 ) -> Iterator[Record]:
-    """As ``read_range``, of committed records; a record whose headers can't be read comes without them."""
+    """Like ``read_range``, but only committed records; a record with unreadable headers comes without headers."""
     place = Partition(topic, partition)
     for messages in _range(bootstrap, place, start, end, True, extra_config):
         yield from _records(place, messages, _readable_or_none)
@@ -101,7 +101,7 @@ def read_batches(
 
 
 class RangeReader:
-    """Reads one place of a topic after another over one connection; use it in a ``with`` block."""
+    """Reads several ranges of a topic, one after another, over one connection; use it in a ``with`` block."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class RangeReader:
         return int(self._consumer.position([TopicPartition(*self._place)])[0].offset)
 
     def poll(self, records_max: int = MESSAGES_AT_ONCE) -> tuple[list[Message], int | None]:
-        """Records that arrive within ``POLL_S``, and the end offset of the partition once the reader meets it.
+        """Records that arrive within ``POLL_S``, and the end offset of the partition once the reader reaches its end.
 
         Raises:
             AccessRefused: This client may not read the topic.

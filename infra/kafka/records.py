@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 Headers = list[tuple[str, bytes | None]] | None
 #: Settings of the client library by name; they may hold secrets.
 ClientConfig = Mapping[str, str | int | float | bool]
-#: Partition -> different keys of its newest records; a partition that was not read is absent.
+#: Partition -> distinct keys of its newest records; a partition that was not read is absent.
 KeysOf = Mapping[int, frozenset[bytes]]
 
 
@@ -22,7 +22,7 @@ class Partition(NamedTuple):
 
 
 class NotedOffset(int):
-    """A next offset of a group, with a text that Kafka keeps beside it until the next commit (the offset's metadata).
+    """A next offset of a group, with its metadata: a text that Kafka stores until the next commit.
 
     Only members of the group read notes. A tool that sets the offset deletes the note.
     """
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as required; None leaves the number to the cluster, or to the topic that this one derives from."""
+    """A topic as required; None leaves the number to the cluster, or to the topic from which this topic is derived."""
 
     name: str
     partitions: int | None = None
@@ -71,7 +71,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the cluster has it; a topic that is deleted and created again has another ``topic_id``."""
+    """A topic as the cluster describes it; a topic that is deleted and created again gets another ``topic_id``."""
 
     name: str
     topic_id: str
@@ -90,10 +90,10 @@ class GroupShares:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What the transaction coordinator says of a transactional id.
+    """The transaction coordinator's state of a transactional id.
 
-    ``state`` is that of its last transaction; ``ending``: its markers are being written; ``none``: the id has had no
-    transaction since its producer was initialised.
+    ``state`` is the state of the id's last transaction; ``ending``: the coordinator is writing the markers; ``none``:
+    the id has had no transaction since its producer was initialised.
     """
 
     producer_id: int
@@ -103,7 +103,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """A transaction that is open on a partition although its coordinator says that it has ended."""
+    """A transaction that is open on a partition although its coordinator reports that it has ended."""
 
     partition: Partition
     producer_id: int
@@ -129,7 +129,7 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
-#: Begin of the transactional ids of workers; those of loads from the warehouse have this begin and this end.
+#: Prefix of the transactional ids of workers; loads from the warehouse have this prefix and this suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 #: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.
 GroupMetadata = Any

@@ -18,12 +18,11 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 
-#: ``fetch.max.bytes``. The system clears fresh memory for larger answers, and records that wait longer leave the
-#: CPU's caches.
+#: ``fetch.max.bytes``. For larger answers, the system clears new memory, and records leave the CPU's caches before use.
 FETCH_BYTES = 4 << 20
 #: Largest ``queued.max.messages.kbytes``, KiB; the library's objects take several times as much memory.
 AHEAD_KB_MAX = 8 << 10
-#: Messages taken from the library at once: the CPU's caches still hold them when they are freed.
+#: Messages taken from the library at once: few enough to be freed while they are still in the CPU's caches.
 PIECE = 2_000
 #: How long the first piece waits for more messages after its first one, seconds.
 GATHER_S = 0.002
@@ -46,11 +45,11 @@ def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
 
 
 class ChangelogConsumer:
-    """The engine's port ``ChangelogReplayer``; it belongs to no group, and its settings win over ``config``.
+    """The engine's port ``ChangelogReplayer``; the consumer joins no group, and its own settings override ``config``.
 
-    It fetches ``fetched_kb`` KiB ahead, and at most ``AHEAD_KB_MAX``. ``poll`` may return several batches of a
-    partition. It raises AccessRefused when this client may not read the changelog, and KafkaFailed when the changelog
-    was truncated or deleted.
+    The consumer prefetches ``fetched_kb`` KiB, limited to ``AHEAD_KB_MAX``. ``poll`` may return several batches of a
+    partition. ``poll`` raises AccessRefused when this client may not read the changelog, and KafkaFailed when the
+    changelog was truncated or deleted.
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
@@ -83,16 +82,16 @@ class ChangelogConsumer:
 
     def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
         # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
-        # of fetching makes the library forget the start (librdkafka issues 2190 and 5591).
+        # of fetching makes the library lose the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics, self._timed = {partition.topic for partition in starts}, timed
-        # The library ends the former fetch later, in another thread. Until then it reports the position of that fetch,
-        # as if the records before it were replayed. So the partitions that have a position now are remembered.
+        # The library ends the previous fetch later, in another thread. Until then it reports the position of that
+        # fetch, as if earlier records had been replayed. So the code remembers the partitions that have a position now.
         self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        # Not by a new assignment, which would drop the fetched records of the other partitions.
+        # A pause, not a new assignment: an assignment would drop the fetched records of the other partitions.
         self._consumer.pause(places_of(partitions))
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
@@ -121,7 +120,7 @@ class ChangelogConsumer:
         left, wait_s = records_max, timeout_s
         while left > 0:
             asked = min(left, PIECE)
-            # Asked for all at once, the library would wait for the timeout at the end of a changelog.
+            # If all records were requested at once, the library would wait for the timeout at the end of a changelog.
             messages = self._consumer.consume(1, wait_s) if wait_s else []
             if messages or not wait_s:
                 messages += self._consumer.consume(asked - len(messages), GATHER_S if wait_s else 0)

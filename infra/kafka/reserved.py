@@ -1,7 +1,7 @@
-"""Settings of the client library that the engine depends on: the values that it needs, under every name of a setting.
+"""Client library settings that the engine depends on: their required values, under every alias of a setting.
 
-The names and aliases are those of librdkafka's CONFIGURATION.md. A setting that may be lowered for a reason, as
-``session.timeout.ms``, is not here.
+The names and aliases are those of librdkafka's CONFIGURATION.md. Settings that a user may have reason to lower, such as
+``session.timeout.ms``, are not listed.
 
 Invariants:
     - A refusal names the setting as it was written, also where that is an alias.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Alias -> the documented name, of those settings that are reserved.
+#: Alias -> documented name, for the reserved settings.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "request.required.acks": "acks",
@@ -34,7 +34,7 @@ class Reserved:
 
     Args:
         why: The reason, as a sentence without a full stop.
-        allows: Whether a value says what holds anyway.
+        allows: Whether a value equals the value that the engine sets anyway.
     """
 
     why: str
@@ -46,7 +46,7 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _number(fits: Callable[[int], bool]) -> Callable[[str], bool]:
-    """Values that are numbers and fit; what is no number is left to the library, which names it."""
+    """Accepts numbers that fit, and texts that are no number: the library itself reports such a text."""
 
     def allows(value: str) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Rights on the cluster: the right that a refused call lacks, and the ACL rule that grants it.
+"""Rights on the cluster: the missing right of a refused call, and the ACL rule that grants the right.
 
 Invariants:
     - A refusal names operation, resource and rule, and no address.
@@ -29,7 +29,7 @@ REFUSALS = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: Errors that a reader with assigned partitions ignores: the library looks its group up without using it.
+#: Errors that a reader with assigned partitions ignores: the library looks up the reader's group but never uses it.
 WITHOUT_A_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 #: The principal when the settings hold no user name: the broker derives it from a certificate or a ticket.
@@ -79,7 +79,8 @@ def refusal_of(
 ) -> AccessRefused | None:
     """As ``refused``, from an error of the client library; None when no right was missing.
 
-    ``operation`` is what the client needs on topics, and ``names`` has the resources that it uses, by kind.
+    ``operation`` is the operation that the client needs on topics, and ``names`` has the resources that it uses, by
+    kind.
     """
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: (operation, "topic"),
@@ -94,7 +95,7 @@ def refusal_of(
 
 
 def not_writable(config: Mapping[str, Any], topics: Iterable[str], *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """The topics that a client with these settings may not write to; empty when the brokers do not say.
+    """The topics that a client with these settings may not write to; empty when brokers do not report rights.
 
     Completes the refusal of a transaction, which names no topic.
     """

@@ -35,7 +35,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The records from ``offset`` up to ``end``, the first offset that was not looked at."""
+    """The records from ``offset`` up to ``end``, the first offset that was not read."""
 
     partition: Partition
     offset: int
@@ -58,7 +58,7 @@ def sample(
 ) -> tuple[Window, ...]:
     """Up to ``records_max`` records at each place (a partition and an offset), in the order of the places.
 
-    A place whose offset was deleted is read from the first offset that is left.
+    If the offset of a place was deleted, reading starts at the first existing offset.
 
     Raises:
         AccessRefused: This client may not read the topic.

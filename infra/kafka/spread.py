@@ -1,4 +1,4 @@
-"""Which partitioner the producers of a topic use, judged by a sample of its newest keys."""
+"""Judges from a sample of a topic's newest keys which partitioner its producers use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies a topic into the files of an archive, and puts it back from them.
+"""Copies a topic into the files of an archive, and restores the topic from these files.
 
     partition-<n>.jsonl.gz      one line of JSON for each record: offset, timestamp_ms, key, value, headers (Base64)
 
@@ -29,7 +29,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
 
-#: Largest record that the client library accepts, bytes: every record of a topic must fit into it again.
+#: Largest record that the client library accepts, bytes: a restored topic must accept each of its old records.
 RECORD_BYTES_MAX = 1_000_000_000
 #: Records between two checks of the acknowledgements.
 POLL_EVERY = 1_000
@@ -57,7 +57,7 @@ def file_of(partition: int) -> str:
 
 
 def own_config(topics: Topics, name: str) -> dict[str, str]:
-    """The configuration entries that were set on this topic, without those that it inherits from the brokers.
+    """The configuration entries that were set on this topic, without entries inherited from the brokers.
 
     Raises:
         KafkaFailed: The topic does not exist, or Kafka refused.

@@ -32,7 +32,7 @@ SETTLE_TIMEOUT_S = 20.0
 SETTLE_CHECK_EVERY_S = 0.02
 #: Timeout of the first attempt of a request that Kafka may refuse silently, seconds.
 _FIRST_TRY_S = 0.5
-#: A topic that does not exist.
+#: The name of a topic that does not exist.
 _NO_TOPIC = "holdfast-no-topic"
 
 Answer = TypeVar("Answer")
@@ -47,7 +47,7 @@ _LEADERLESS = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError._NOENT,  # the client found no leader of any partition that it was asked for
+    KafkaError._NOENT,  # the client found no leader of any requested partition
 )
 _ABSENT = (
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -63,7 +63,7 @@ class TransactionUndecided(KafkaFailed):
 
 
 class Topics:
-    """Facts about topics and groups of one cluster, and changes to them: the engine's port ``TopicView``, and more.
+    """Facts about topics and groups of one cluster, and changes to them; implements the engine's port ``TopicView``.
 
     ``timeout_s`` limits each request, seconds. All methods raise BrokerUnreachable when no broker answers,
     AccessRefused when a right is missing, and KafkaFailed when the cluster refuses for another reason.
@@ -77,7 +77,7 @@ class Topics:
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
         self._principal = principal_of(self._extra)
-        #: The last error by which a broker refused to authenticate this client.
+        #: The last error with which a broker refused to authenticate this client.
         self._not_admitted: KafkaError | None = None
         self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
@@ -91,7 +91,7 @@ class Topics:
         """The number of brokers.
 
         Raises:
-            BrokerUnreachable: Nothing answers; names the security settings when a program listens there.
+            BrokerUnreachable: Nothing answers; names the security settings when a program listens at the address.
         """
         try:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
@@ -114,7 +114,7 @@ class Topics:
         return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those of the topics that exist."""
+        """The facts of the topics that exist; absent topics are left out."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -166,7 +166,7 @@ class Topics:
         return True
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set these configuration entries of a topic; the others stay."""
+        """Set these configuration entries of a topic; other entries stay unchanged."""
         op = AlterConfigOpType.SET
         entries = [ConfigEntry(key, value, incremental_operation=op) for key, value in config.items()]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
@@ -174,13 +174,13 @@ class Topics:
             self._result(future, f"alter the config of topic {name}", Right("AlterConfigs", "topic", name))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its records, and wait until brokers no longer list it. Does nothing without the topic."""
+        """Delete a topic with its records, and wait until no broker lists it; ignores an absent topic."""
         for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
             self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
         wait_until(lambda: not self.describe([name]), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
-        """Delete the records below these offsets, which must not be beyond the partitions' ends."""
+        """Delete the records below these offsets; an offset must not be beyond its partition's end."""
         places = [TopicPartition(place.topic, place.number, offset) for place, offset in offsets.items()]
         futures = self._admin.delete_records(places, request_timeout=self._timeout_s)
         for place, future in futures.items():
@@ -201,10 +201,10 @@ class Topics:
     def settled_end_offsets(
         self, topic: str, timeout_s: float = SETTLE_TIMEOUT_S, *, upto: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """By partition, the last stable offset, once every transaction that wrote before the call has ended.
+        """By partition, the last stable offset after every transaction that wrote before the call has ended.
 
-        Kafka answers a commit before it writes the last markers, and readers see the records after that. ``upto`` has
-        the offsets that must become stable, by partition; None takes the present high watermarks.
+        Kafka answers a commit before it writes the last markers; readers see the records only after the markers.
+        ``upto`` has the offsets that must become stable, by partition; None means the present high watermarks.
 
         Raises:
             TransactionUndecided: A transaction holds a partition back; fields: topic, partition, seen, expected.
@@ -237,7 +237,7 @@ class Topics:
     def offsets_of_all(
         self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
     ) -> dict[str, dict[int, int]]:
-        """Offsets of many topics, by topic and partition, in one request; what does not exist is left out.
+        """Offsets of many topics, by topic and partition, in one request; absent topics and partitions are left out.
 
         ``partitions`` has the number of partitions of each topic. ``stable`` is the last stable offset, ``end`` the
         high watermark.
@@ -259,7 +259,7 @@ class Topics:
                     if answer is not None:
                         found[place.topic][place.partition] = answer.offset
             except LeaderMoving:
-                # The client says the same of topics that are all gone, and of topics without a leader.
+                # The client returns the same error if all topics are gone and if topics have no leader.
                 if self.describe(partitions):
                     raise
 
@@ -275,16 +275,16 @@ class Topics:
         return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        """The keys of the newest records by topic, as ``newest_keys``; ``partitions`` as in ``offsets_of_all``."""
+        """The keys of the newest records by topic, from ``newest_keys``; ``partitions`` as in ``offsets_of_all``."""
         starts, ends = self.offsets_of_all(partitions, "start"), self.offsets_of_all(partitions, "stable")
         return newest_keys(self.bootstrap, self._extra, starts, ends)
 
     def committed_offsets(self, group: str, topics: Iterable[str] = ()) -> dict[Partition, int]:
-        """The offsets that a group has committed; waits until transactions that write them end.
+        """The offsets that a group has committed; waits until open transactions that write offsets of the group end.
 
-        A consumer that never joins the group reads them: requests of the admin client to a coordinator that moves can
+        A consumer that never joins the group reads the offsets: admin client requests to a coordinator that moves can
         crash the process (librdkafka issues 4605 and 5040). Topics that this client may not describe are left out; for
-        those in ``topics``, the method raises AccessRefused instead.
+        the topics in ``topics``, the method raises AccessRefused instead.
         """
         self._check_visible(topics)
         listed = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
@@ -316,9 +316,9 @@ class Topics:
         )
 
     def live_groups(self) -> dict[str, frozenset[str]]:
-        """The groups that have members and that this client may see: group -> topics that its members read now.
+        """The groups with members, as far as this client may see them: group -> topics that its members read now.
 
-        A group of a protocol that this client does not know counts as live, and its topics are unknown.
+        A group with a protocol that this client does not know counts as live; its topics are unknown.
         """
         groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "describe the groups")
         found: dict[str, frozenset[str]] = {}
@@ -430,7 +430,7 @@ class Topics:
     def _patient(self, ask: Callable[[], Answer]) -> Answer:
         """Repeat a request while a coordinator or a leader moves or loads, as after a broker's start.
 
-        Also after a request without an answer: librdkafka loses some of its own retries; a new request succeeds.
+        Repeats a request without an answer, too: librdkafka loses some retries of its own; a new request succeeds.
         """
         return retry(ask, lambda failed: isinstance(failed, CoordinatorMoving | BrokerUnreachable), self._timeout_s)
 

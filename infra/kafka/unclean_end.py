@@ -2,8 +2,8 @@
 
 A broker that restarts before its registration has expired still leads its partitions. It loads their transactions and
 completes them. Then it registers again, and for a moment no partition has a leader. The transaction coordinator of
-Kafka 4.1 to 4.4 mistakes a partition without leader for a deleted one: it skips the partition's marker and marks the
-transaction complete. One part of the transaction is then committed, and the other part hangs for ever. With an expired
+Kafka 4.1 to 4.4 treats a partition without a leader as deleted: it skips the partition's marker and marks the
+transaction complete. Part of the transaction is then committed, and the rest hangs forever. With an expired
 registration the broker starts without partitions, and gets all of them at one moment.
 
 Invariants:
@@ -34,7 +34,7 @@ _FENCED = re.compile(r"Fencing broker 1 .*BrokerRegistrationChangeRecord\(broker
 
 
 def ended_uncleanly(data: Path) -> bool:
-    """Whether the last broker on this data folder was killed; False when no broker ever ran."""
+    """Whether the last broker on this data folder was killed; False when no broker ever ran on it."""
     return (data / "__cluster_metadata-0").exists() and not (data / ".kafka_cleanshutdown").exists()
 
 
@@ -43,7 +43,7 @@ def expire_registration(
 ) -> None:
     """Run the controller alone, on a free port, until it has fenced the dead broker.
 
-    A failure is only logged: the broker starts all the same, and reports the cause better. ``broker_log`` is the log
+    A failure is only logged, because the broker starts anyway and reports the cause better. ``broker_log`` is the log
     file that ``java_command`` (Java with its options and class path) configures.
     """
     properties = data.parent / "controller.properties"

@@ -1,4 +1,4 @@
-"""Feeds the flights into three source topics, in the order of their scheduled departure, and what they are joined with.
+"""Sends the flights, in the order of scheduled departure, and the tables that they are joined with.
 
 The key in ``flights`` is the aircraft's tail number, if the flight has one. The key in ``departures`` is the route, the
 key in ``origins`` the airport of origin. The key in ``weather`` is the airport, in ``planes`` the tail number, and in
@@ -43,7 +43,7 @@ ORIGINS_TOPIC = "origins"
 WEATHER_TOPIC = "weather"
 PLANES_TOPIC = "planes"
 AIRLINES_TOPIC = "airlines"
-#: The source topics: each of the first three gets each flight once, the others get what flights are joined with.
+#: The source topics: each of the first three gets each flight once; the others get the join tables.
 TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
 #: Flights between two checks of the pace.
@@ -87,8 +87,8 @@ def feed(
 ) -> FeedProgress:
     """Send weather, aircraft, airlines and then the flights; returns when every record is acknowledged.
 
-    The defaults send all flights at full speed; with ``months``, those of the first months of the year. ``again`` feeds
-    topics that hold records, too: processors then count every flight again. ``progress`` is called a few times a
+    The defaults send all flights at full speed; with ``months``, the flights of the first months of the year. ``again``
+    also feeds topics that hold records: processors then count every flight again. ``progress`` is called a few times a
     second; an error that it raises ends the feed.
 
     Raises:
@@ -108,7 +108,7 @@ def feed(
     with Feeder(bootstrap, extra_config) as feeder:
         for flight in flights:
             if sent == 0:
-                # Reading and sorting the file does not count.
+                # Reading and sorting the file is not part of the measured time.
                 began = reported = time.monotonic()
             value, due, tailnum = encode(flight), due_ms(flight), flight["tailnum"]
             without_aircraft += tailnum is None

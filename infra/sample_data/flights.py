@@ -38,7 +38,7 @@ _NUMBERS = (
 _ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
 #: Flights that become dictionaries at once.
 _BATCH_ROWS = 8_192
-#: How the files write a value that there is not.
+#: The text for a missing value in the files.
 NOT_AVAILABLE = "NA"
 
 Flight = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The tables beside the flights: the weather of each hour at the airports of origin, aircraft, and airlines.
+"""The tables that flights are joined with: hourly weather at the airports of origin, aircraft, and airlines.
 
 Rows are dictionaries with every column of the file; ``NA`` becomes None. The order is that of the file.
 """
@@ -32,7 +32,7 @@ def read_weather(months: int = 12) -> Iterator[Row]:
 
 
 def read_planes() -> Iterator[Row]:
-    """Yield the aircraft that the registry of the year knows: a sixth of the flights have none of them.
+    """Yield the aircraft in the registry of that year; a sixth of the flights used an aircraft that is not in it.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.

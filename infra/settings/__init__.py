@@ -2,7 +2,7 @@
 
 Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
 (``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and ``groups`` has a class for each group. The project file (``project_file``)
-has the same names; variables win over it. Other modules get values as arguments.
+uses the same names; variables override it. Other modules get values as arguments.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments win over variables, and these over the project file."""
+        """Arguments override variables, and variables override the project file."""
         given = getattr(init_settings, "init_kwargs", {})
         return init_settings, env_settings, ProjectSource(settings_cls, project_of(given))
 
@@ -197,7 +197,7 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
 
     @property
     def workers_directory(self) -> Path:
-        """The working directory of workers: the project, else the checkout, else the folder that holds the home."""
+        """The working directory of workers: the project, else the checkout, else the parent folder of the home."""
         return self.project or CHECKOUT or self.home.parent
 
     @property
@@ -353,5 +353,5 @@ def _invalid(invalid: ValidationError, project: ProjectFile | None) -> SettingsI
 
 
 def _is_secret(place: tuple[int | str, ...]) -> bool:
-    """Whether the setting at this place of the model is secret, or lies in a secret one."""
+    """Whether the setting at this place of the model is secret, or is inside a secret setting."""
     return any(not field.repr for end in range(len(place)) if (field := field_at(Settings, place[: end + 1])))

@@ -1,4 +1,4 @@
-"""Each setting with its value, where the value came from, and what it means; secrets masked."""
+"""Each setting with its value, the source of the value, and its meaning; secrets are masked."""
 
 from __future__ import annotations
 

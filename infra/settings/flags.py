@@ -1,6 +1,6 @@
-"""Settings by options of a command line: they win over variables and the project file.
+"""Settings from options of a command line; they override variables and the project file.
 
-An option sets the variable in this process, so the processes that it starts have the same value.
+An option sets the variable in this process, so child processes get the same value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.infra.settings.project_source import FLAGS
 
 
 def take_flags(project: str | None, values: Iterable[str]) -> Callable[[], None]:
-    """Set the project's folder and ``NAME=VALUE`` settings; returns a function that takes them back.
+    """Set the project's folder and ``NAME=VALUE`` settings; returns a function that undoes both.
 
     Raises:
         SettingsInvalid: A value has no ``=``, or a name is no setting.

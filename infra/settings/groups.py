@@ -390,7 +390,7 @@ class WebhookSettings(Group):
     )
 
     def secrets(self) -> Iterator[str]:
-        """The URL with each part of its path and query: chats put their token there."""
+        """The URL and each part of its path and query, because chat services put their token there."""
         return secrets_of_url(self.url or "", whole=True)
 
 
@@ -421,7 +421,7 @@ class WebserverSettings(Group):
 
     @property
     def asks(self) -> bool:
-        """Whether each request needs a token, or a proxy that names its person."""
+        """Whether each request needs a token or a proxy that names the person."""
         return bool(self.tokens or self.proxies)
 
     @field_validator("path_prefix")

@@ -24,7 +24,10 @@ class SettingsInvalid(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class SettingName:
-    """One setting: its key in the project file, and its field. ``holds_keys``: its value is an object of free names."""
+    """One setting: its key in the project file, and its field.
+
+    ``holds_keys``: the value is an object whose keys the user chooses.
+    """
 
     key: tuple[str, ...]
     field: FieldInfo

@@ -1,4 +1,4 @@
-"""Which settings a worker reads: they are a part of its deployment, so a restart of it has those of its deployment.
+"""The settings that a worker reads. They are part of its deployment, so a restarted worker keeps them.
 
 Invariants:
     - Each group and each setting is named in ``OF_WORKERS`` or in ``OF_OTHERS``; a test refuses one that is in neither.
@@ -22,7 +22,7 @@ from holdfast.infra.settings import Settings
 OF_WORKERS = frozenset(
     {"kafka", "serving", "checkpoints", "standby_replicas", "memory_max_mb", "log_format", "log_level"}
 )
-#: The others: of Dagster, the warehouse, the registry and the daemon, or of the place where all of them are.
+#: Settings that workers do not read: for Dagster, the warehouse, the registry, the daemon, or the location of all.
 OF_OTHERS = frozenset(
     {
         *("home", "cache", "group_access", "project", "processors", "workers", "registry_url", "archive"),
@@ -34,17 +34,17 @@ _PREFIX = "HOLDFAST_"
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """A secret by its digest, which no one can compute without the key of the home folder."""
+    """A secret as its digest; computing the digest requires the key of the home folder."""
 
     digest: str
 
 
-#: Variable -> its value; a secret has its digest, or None where it was recorded without a key.
+#: Variable -> its value; a secret is a digest, or None if it was recorded without a key.
 Recorded = dict[str, str | Secret | None]
 
 
 def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Recorded:
-    """What is recorded of the environment of a worker; ``key`` is that of the digests of secrets."""
+    """The recorded settings of a worker's environment; ``key`` is the key for digests of secrets."""
     return {
         name: _digest(name, value, key) if name in _secrets() or masked(value) != value else value
         for name, value in sorted(environment.items())
@@ -53,12 +53,12 @@ def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Rec
 
 
 def shown(recorded: Mapping[str, str | Secret | None]) -> dict[str, str | None]:
-    """The settings as they may be printed: secrets without their digests."""
+    """The settings for printing: secrets without their digests."""
     return {name: value if isinstance(value, str) else None for name, value in recorded.items()}
 
 
 def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | Secret | None]) -> dict[str, str]:
-    """The environment with the recorded settings of workers, and with its own secrets."""
+    """The environment with the recorded settings of workers; secrets come from the environment itself."""
     others = {name: value for name, value in environment.items() if not _is_of_workers(name)}
     secret = {
         name: value

@@ -45,7 +45,7 @@ class ProjectFile:
 
     @property
     def folder(self) -> Path:
-        """Where relative paths of the file start, and from where modules are imported."""
+        """The folder for relative paths in the file and for imports of modules."""
         return self.path.parent
 
     def has(self, *key: str) -> bool:
@@ -65,7 +65,10 @@ class ProjectFile:
         return str(self.path) if line is None else f"{self.path}, line {line}"
 
     def _lines(self) -> dict[tuple[str, ...], int]:
-        """The line of each key and table. A line starts a statement when the text before it is valid TOML."""
+        """The line of each key and table.
+
+        A line starts a statement when the text before it is valid TOML.
+        """
         lines: dict[tuple[str, ...], int] = {}
         table: tuple[str, ...] = ()
         texts = self.text.splitlines()
@@ -83,7 +86,7 @@ class ProjectFile:
 
 
 def find_project(start: Path, chosen: str | Path | None) -> ProjectFile | None:
-    """The project file of ``chosen``, a folder; else the nearest one from ``start`` upwards. None without one.
+    """The project file of the folder ``chosen``; else the nearest one from ``start`` upwards. None without one.
 
     An empty ``chosen`` reads no file.
 
@@ -135,7 +138,7 @@ def _text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as failure:
         if path.name == _SHARED:
-            return None  # another program's file, as far as is known
+            return None  # another program's file, as far as this code can see
         reason = failure.strerror if isinstance(failure, OSError) else str(failure)
         raise ProjectInvalid(
             f"{path} can't be read: {reason}.",

@@ -1,4 +1,4 @@
-"""The project file as a source of settings, and where the value of a setting came from."""
+"""The project file as a source of settings, and the origin of each setting's value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from holdfast.infra.settings.names import PREFIX
 from holdfast.infra.settings.project_file import VARIABLE, ProjectFile, find_project
 
-#: Settings that are a path; in a project file it is relative to the project's folder.
+#: Settings with a path as value; in a project file a path is relative to the project's folder.
 _PATHS = ("home", "cache", "ivy_settings")
 #: Variables that options of this command line set, with the option (``infra.settings.flags``).
 FLAGS: dict[str, str] = {}
@@ -23,7 +23,7 @@ FLAGS: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from. ``place`` is a file with its line, a variable, an option, or the word ``default``."""
+    """The origin of a value. ``place`` is a file with its line, a variable, an option, or the word ``default``."""
 
     kind: Literal["default", "project", "file", "variable", "flag"]
     place: str
@@ -35,14 +35,14 @@ class Origin:
 
 
 class ProjectSource(PydanticBaseSettingsSource):
-    """The values of the project file, and the defaults of a project: its own home, and no processors."""
+    """The values of the project file, and a project's defaults: a separate home, and no processors."""
 
     def __init__(self, settings_cls: type[BaseSettings], project: ProjectFile | None) -> None:
         super().__init__(settings_cls)
         self._project = project
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one field, its name, and that it is no JSON."""
+        """The value of one field, its name, and False because the value is not JSON."""
         return self().get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class ProjectSource(PydanticBaseSettingsSource):
 
 
 def project_of(given: Mapping[str, Any]) -> ProjectFile | None:
-    """The project file for settings with these arguments: that of ``project``, or that of the environment.
+    """The project file for settings with these arguments: the file of ``project``, or of the environment.
 
     Raises:
         ProjectInvalid: As ``find_project``.
@@ -72,7 +72,10 @@ def project_of(given: Mapping[str, Any]) -> ProjectFile | None:
 
 
 def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
-    """Where the setting at this key gets its value. An object gets its keys from several places: the strongest one."""
+    """The origin of the setting at this key.
+
+    If several places give keys of an object, the strongest place is returned.
+    """
     variable = PREFIX + "__".join(key).upper()
     seen = {name.upper(): name for name in os.environ if name.upper().startswith(PREFIX)}
     exact = seen.get(variable) or next((seen[name] for name in sorted(seen) if name.startswith(f"{variable}__")), None)

@@ -22,7 +22,7 @@ Properties = dict[str, Annotated[str, BeforeValidator(_as_text)]]
 
 
 class Concealing(BaseModel):
-    """A model whose fields with ``repr=False`` are secret. Others may hold a secret in a URL, which is masked."""
+    """A model that hides secrets: fields with ``repr=False``, and secrets inside URLs of other fields."""
 
     def secrets(self) -> Iterator[str]:
         """Every secret in the values, also in those of nested models."""

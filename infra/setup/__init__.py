@@ -1,1 +1,1 @@
-"""What a machine needs beyond Python, found or fetched: an environment, a Java, jars, a browser."""
+"""Finds or fetches the parts of a machine beyond Python: an environment, a Java, jars, a browser."""

@@ -1,10 +1,11 @@
-"""Makes this checkout runnable with nothing but Python and make.
+"""Sets up this checkout on a machine that has only Python and make.
 
 ``python3 -m holdfast.infra.setup.bootstrap [--browser]`` is what ``make setup`` runs.
 
-It creates ``.venv``. There pip installs uv, and uv installs the project and exactly what ``requirements.lock`` names,
-every file checked by its hash. That environment then prepares the rest (``holdfast.infra.machine``: Java, jars, a
-browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
+It creates ``.venv``. There pip installs uv, and uv installs the project and exactly the packages of
+``requirements.lock``, with a hash check of every file. That environment then prepares the rest
+(``holdfast.infra.machine``: Java, jars, a browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in``
+instead.
 
 Invariants:
     - Only the standard library is used, and old Pythons can parse this module to report their version.
@@ -36,11 +37,11 @@ LOCK = PROJECT / "requirements.lock"
 UV = ENVIRONMENT / "bin" / "uv"
 #: The module that prepares the machine.
 MACHINE = "holdfast.infra.machine"
-#: pip installs this; it installs the rest.
+#: pip installs this package; uv installs all others.
 FIRST = ("uv",)
-#: pyspark comes as source, 455 MB of jars: compressing them again into a wheel costs 9 s for nothing.
+#: pyspark is a source package with 455 MB of jars; compressing them again into a wheel costs 9 s without benefit.
 STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
-#: Only downloads of so many megabytes are worth a line.
+#: A download of at least this size gets a progress line, megabytes.
 LARGE_MB = 20.0
 
 _DOWNLOAD = re.compile(r"Downloading \S+ \(([\d.]+)(\w+)\)")
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
     problem = python_problem(sys.version_info[:2])
     if problem:
         return _complain(problem, "Name a newer one, as in `make PYTHON=python3.12 setup`.")
-    # The folder itself is the lock: it is there before anything is made.
+    # The folder itself is the lock file, because it exists before the first step.
     folder = os.open(PROJECT, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -73,7 +74,7 @@ def main(arguments: list[str]) -> int:
 
 
 def python_problem(version: tuple[int, int]) -> str | None:
-    """What is wrong with a Python of this version, if something is."""
+    """The fault of a Python of this version; None if it is usable."""
     if version >= OLDEST_PYTHON:
         return None
     return f"This is Python {version[0]}.{version[1]}; Holdfast needs {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer."
@@ -93,7 +94,7 @@ def _fingerprint() -> str:
 
 def _install() -> None:
     started = time.monotonic()
-    # uv compiles only what it installs in the same run, so the rest of an interrupted run is installed again.
+    # uv compiles only packages of the same run, so packages of an interrupted run are installed again.
     complete = STAMP.exists() and _fits()
     STAMP.unlink(missing_ok=True)
     if not complete:
@@ -104,12 +105,12 @@ def _install() -> None:
         first.write(requirements_of(LOCK.read_text(), FIRST))
         first.flush()
         _pip("install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", first.name)
-    # The lock is complete, so there is nothing to resolve.
+    # The lock is complete, so uv resolves nothing.
     _uv_install("--require-hashes", *STORED, "-r", str(LOCK))
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
     _say("compiling the packages to bytecode, and fetching the jars beside it")
-    # The preparation that follows does the same, and tells what fails.
+    # The preparation that follows repeats this step and reports its failures.
     with subprocess.Popen(
         [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):
@@ -121,15 +122,15 @@ def _install() -> None:
 def _compile() -> None:
     """Write the bytecode of all packages, by all cores.
 
-    Without it, every process compiles what it imports, and again each time where PYTHONDONTWRITEBYTECODE is set.
+    Without this step, every process compiles its imports, and repeats that each time if PYTHONDONTWRITEBYTECODE is set.
     """
-    # Packages have files of other Pythons, such as templates: their errors are not ours.
+    # Packages contain files for other Python versions, such as templates; their errors do not matter here.
     folders = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages")]
     subprocess.run([str(PYTHON), "-m", "compileall", "-qq", "-j", "0", *folders], cwd=PROJECT, check=False)
 
 
 def _fits() -> bool:
-    """Whether .venv is an environment of this Python at this place, neither copied nor outdated."""
+    """Whether .venv belongs to this Python and this folder, and is neither a copy nor outdated."""
     if not PYTHON.exists():
         return False
     ask = "import sys; print(sys.version.split()[0], sys.prefix)"
@@ -141,7 +142,7 @@ def _write_lock() -> None:
     """Write requirements.lock for the oldest Python, with the versions that it holds unless requirements.in differs."""
     _say("writing requirements.lock from requirements.in")
     environment, flags = _for_uv()
-    # Packages in a folder of this machine have hashes that no registry serves.
+    # Packages in a local folder have hashes that differ from the registry's hashes.
     environment.pop("UV_FIND_LINKS", None)
     oldest = ".".join(map(str, OLDEST_PYTHON))
     command = [str(UV), "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python-version", oldest]
@@ -164,9 +165,9 @@ def _for_uv() -> tuple[dict[str, str], list[str]]:
 
 
 def _uv_install(*arguments: str) -> None:
-    """Run uv pip install; uv shows its progress on a terminal, and elsewhere the telling lines are printed."""
+    """Run uv pip install; on a terminal uv shows its progress, elsewhere only the important lines are printed."""
     environment, flags = _for_uv()
-    # Packages that come as source are built apart, by builders of the lock: only such wheels stay in uv's cache.
+    # Source packages are built in isolation, by the locked builders: only such wheels stay in uv's cache.
     builders = ["--build-constraints", str(LOCK), "--require-build-hashes"]
     command = [str(UV), "pip", "install", "--python", str(PYTHON), "--no-deps", *builders, *flags, *arguments]
     if sys.stderr.isatty():

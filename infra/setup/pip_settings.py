@@ -1,4 +1,6 @@
-"""Translates pip's configuration for uv, which reads none of it: a machine that is set up for pip needs nothing more.
+"""Translates pip's configuration for uv, which does not read it.
+
+A machine that is set up for pip then needs no other set-up.
 
 Invariants:
     - Only the standard library is used.
@@ -14,7 +16,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-#: pip's options and the variables in which uv takes the same.
+#: pip's options and the uv variables with the same meaning.
 VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX",),
     "extra-index-url": ("UV_INDEX",),
@@ -27,7 +29,7 @@ VARIABLES = {
     "timeout": ("UV_HTTP_TIMEOUT",),
     "no-cache-dir": ("UV_NO_CACHE",),
 }
-#: pip's sections, from the weakest to the strongest; other sections belong to other commands.
+#: pip's sections, from the weakest to the strongest; other sections apply to other pip commands.
 SECTIONS = ("global", "install", ":env:")
 
 _LINE = re.compile(r"^(:env:|[a-z]+)\.([a-z-]+)=(.+)$")
@@ -48,7 +50,7 @@ def uv_variables(
 ) -> dict[str, str]:
     """The environment for uv, from pip's options and this process's environment.
 
-    With ``system_certificates``, the system keeps certificates: pip uses them by itself, uv by a variable.
+    With ``system_certificates``, the operating system keeps certificates: pip uses them by default, uv by a variable.
     """
     told: dict[str, str] = {}
     if "REQUESTS_CA_BUNDLE" in environment:
@@ -59,7 +61,7 @@ def uv_variables(
             told[variable] = ("," if option == "find-links" else " ").join(words)
     if system_certificates and "SSL_CERT_FILE" not in {**told, **environment}:
         told["UV_SYSTEM_CERTS"] = "true"
-    # pip takes the best of all indexes. The hashes of the lock make that safe.
+    # pip chooses the best version from all indexes. The hashes of the lock make that safe.
     told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {**told, **environment}
 
@@ -70,6 +72,6 @@ def uv_flags(options: Mapping[str, str]) -> list[str]:
 
 
 def _existing(places: list[str]) -> list[str]:
-    """pip ignores a folder that is not there; uv stops."""
+    """The existing folders: pip ignores a folder that does not exist, but uv fails."""
     paths = [place if "://" in place else str(Path(place).expanduser()) for place in places]
     return [place for place in paths if "://" in place or Path(place).exists()]

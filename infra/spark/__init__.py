@@ -1,1 +1,1 @@
-"""Spark: its configuration, the session, the warm server, and its failures as one sentence."""
+"""Spark: its configuration, the session, the warm server, and its failures as short sentences."""

@@ -1,7 +1,9 @@
-"""Makes the archive of Spark's and Iceberg's classes: a Spark with a warehouse of its own runs the kinds of queries
-that a snapshot runs.
+"""Makes the archive of Spark's and Iceberg's classes.
 
-It takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and environment.
+A Spark with a temporary warehouse runs the same kinds of queries as a snapshot.
+
+The archive takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and
+environment.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.system.files import locked
 from holdfast.infra.warehouse.properties import CATALOG
 
-#: How long the JVM may take to write the archive when it ends, seconds; ten on two quiet cores.
+#: How long the JVM may take to write the archive at its end, seconds; it takes ten seconds on two idle cores.
 WRITE_WITHIN_S = 300.0
-#: Rows, kept small: the classes count.
+#: Few rows are enough, because only the loaded classes matter.
 _ROWS = 200
 _STATEMENTS = (
     "MERGE INTO rows t USING (SELECT *, row_number() OVER (PARTITION BY key ORDER BY name) AS n FROM changed) c "
@@ -47,7 +49,7 @@ def record_classes(settings: Settings) -> Path:
 
     Raises:
         NoJava, JarUnavailable: Java or the jars are missing.
-        ClassesNotArchived: Spark does not run on this machine alone, or it failed.
+        ClassesNotArchived: Spark does not run locally, or Spark failed.
     """
     java = find_java()
     archive = spark_class_data(settings, java, spark_jars(settings, java))
@@ -59,7 +61,7 @@ def record_classes(settings: Settings) -> Path:
             "`local[*]` or `warm`, and leave `spark.jars` and `spark.driver.extraClassPath` out of "
             "`HOLDFAST_SPARK__CONF`.",
         )
-    # options before the lock's file: they make the folder
+    # These options come before the lock's file, because they create the folder.
     recording = archive.recording()
     with locked(archive.file.with_suffix(".lock")):
         if archive.is_usable:
@@ -97,7 +99,7 @@ def _record(settings: Settings, folder: Path, options: tuple[str, ...]) -> None:
 
 
 def _exercise(session: Any) -> None:
-    """Queries that load what snapshots load: create, append, merge, windows, joins, branches and metadata."""
+    """Runs queries that load the classes of snapshots: create, append, merge, windows, joins, branches and metadata."""
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.recording")
     session.sql(f"USE {CATALOG}.recording")
     session.sql(

@@ -59,7 +59,7 @@ def log_configuration(settings: Settings) -> Path:
 
 
 def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> ClassData | None:
-    """The archive of Spark's and Iceberg's classes; None where the jars are not on the driver's own class path."""
+    """The archive of Spark's and Iceberg's classes; None if the jars are not on the driver's class path."""
     pyspark = package_folder("pyspark")
     if pyspark is None or not jars_on_class_path(settings):
         return None
@@ -87,11 +87,11 @@ def jvm_configuration(
 ) -> dict[str, str]:
     """The properties that a JVM is started with.
 
-    ``local`` is for spilled data of this JVM alone; ``class_options`` are those of its archive of classes.
+    ``local`` is the folder for spilled data of this JVM; ``class_options`` are the options for its archive of classes.
     """
     folder = settings.paths.spark
-    # The serial collector grows the heap as needed, gives memory back, and uses one thread.
-    # Spark and Iceberg load 23,000 classes: a smaller metaspace grows four times, each by a collection of the heap.
+    # The serial collector grows the heap as needed, returns memory, and uses one thread. Spark and Iceberg load 23,000
+    # classes: a smaller metaspace grows four times, and each time collects the heap.
     options = ["-XX:+UseSerialGC", "-XX:MetaspaceSize=192m"]
     options.append(f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}")
     options.append(f"-Dderby.system.home={folder}")
@@ -111,7 +111,7 @@ def jvm_configuration(
         "spark.executorEnv.PYTHONPATH": python_path(),
         "spark.sql.warehouse.dir": str(folder / "tables"),
         "spark.sql.extensions": EXTENSIONS,
-        # Hadoop sets modes itself, whatever the process's umask is
+        # Hadoop sets file modes itself and ignores the process's umask
         "spark.hadoop.fs.permissions.umask-mode": f"{process_umask():03o}",
         **guarded_ports(settings),
         **session_configuration(settings),
@@ -121,7 +121,7 @@ def jvm_configuration(
 def guarded_ports(settings: Settings) -> dict[str, str]:
     """The properties that make the driver's and executors' ports refuse programs without the secret.
 
-    On one machine, on YARN and on Kubernetes, Spark draws the secret itself. Beyond loopback, connections are also
+    On one machine, on YARN and on Kubernetes, Spark generates the secret itself. Beyond loopback, connections are also
     encrypted.
     """
     beyond = {} if is_loopback(settings.spark.driver_host) else {"spark.network.crypto.enabled": "true"}
@@ -129,7 +129,7 @@ def guarded_ports(settings: Settings) -> dict[str, str]:
 
 
 def connection_secret(settings: Settings) -> dict[str, str]:
-    """The secret of Spark's own connections where Spark draws none; it must never be on a command line."""
+    """The secret of Spark's own connections if Spark generates none; it must never be on a command line."""
     if not settings.spark.authenticates:
         return {}
     given = settings.spark.secret or settings.spark.conf.get(AUTHENTICATE_SECRET)

@@ -47,7 +47,7 @@ def short_errors(doing: str) -> Iterator[None]:
 
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
-    """The error for what Spark raised while it was asked to ``doing``."""
+    """The error for an exception that Spark raised while it was asked to ``doing``."""
     texts = [masked(text) for text in _texts(failure)]  # before a text is cut: half a secret is not recognised
     ours = _OURS.findall("\n".join(texts))
     if ours:
@@ -83,7 +83,7 @@ def _cause(texts: list[str]) -> str:
     """The innermost cause, else the first line."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
-    # a class name alone says nothing
+    # a class name alone has no information
     with_text = [cause for cause in causes if not re.fullmatch(r"[\w.$]+(Exception|Error)?:?( null)?", cause)]
     own = [line.lstrip(": ") for line in lines if not line.startswith(("An error occurred while calling", "at "))]
     return with_text[-1] if with_text else causes[-1] if causes else own[0] if own else "its JVM gave no answer"
@@ -166,7 +166,7 @@ _KNOWN: tuple[_Known, ...] = (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
         r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext|"
-        # py4j says no more than this when the connection to the JVM broke under a call
+        # py4j has only this text when the connection to the JVM broke during a call
         r"\A\s*An error occurred while calling \S+\s*\Z",
         SparkUnavailable,
         "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "

@@ -1,7 +1,7 @@
-"""The files that a JVM of Spark is started with: its properties and its options, which may hold secrets.
+"""Files for the start of a Spark JVM: its properties and its options, which may hold secrets.
 
-Every user of a machine can read command lines. So a JVM gets everything by files of mode 0600, which are deleted once
-it has read them. Its command line has only their paths.
+Every user of a machine can read command lines. So a JVM reads everything from files of mode 0600, which are deleted
+once the JVM has read them. The command line has only the paths of these files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions
 def private_properties(folder: Path, name: str, configuration: Mapping[str, str]) -> Iterator[Path]:
     """Write the properties into files of the folder; yields the path for ``spark-submit --properties-file``.
 
-    The files are deleted at the end of the block. The JVM must have read them by then: it answers.
+    The files are deleted at the end of the block. By then the JVM must have read them, which is certain once it
+    answers.
     """
     properties = folder / f"{name}.properties"
     written = [properties]
@@ -47,7 +48,7 @@ def properties_text(values: Mapping[str, str]) -> str:
 
 
 def java_arguments(options: str) -> str:
-    """The text of a Java argument file with these options, which are quoted as for Spark: one to a line."""
+    """The text of a Java argument file with these options, one on each line, quoted as Spark does."""
     return "".join('"' + re.sub(r'([\\"])', r"\\\1", word) + '"\n' for word in shlex.split(options))
 
 
@@ -65,5 +66,5 @@ def _escaped(text: str, more: str) -> str:
 
 
 def _word(text: str) -> str:
-    """One word in Spark's syntax of options."""
+    """One word, quoted in Spark's syntax of options."""
     return '"' + re.sub(r'([\\"])', r"\\\1", text) + '"' if re.search(r"[\s'\"\\]", text) else text

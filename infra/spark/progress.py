@@ -15,7 +15,7 @@ TOLD_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Running stages: their tasks, the finished ones among them, and the records read so far."""
+    """Running stages: the number of their tasks, of finished tasks, and of records read so far."""
 
     tasks: int
     done: int
@@ -23,14 +23,14 @@ class Progress:
 
 
 class Narrator:
-    """Writes progress lines: the present step, its duration and, not over Connect, its progress in Spark."""
+    """Writes progress lines: the present step, its duration and, except over Connect, its progress in Spark."""
 
     def __init__(self, session: Any, tell: Callable[[str], None]) -> None:
         self._session, self._tell = session, tell
         self._what, self._since = "", time.monotonic()
 
     def doing(self, what: str) -> None:
-        """Begin a step; ``what`` names it in the lines."""
+        """Begin a step; ``what`` is its name in the lines."""
         self._what, self._since = what, time.monotonic()
 
     def line(self) -> str:
@@ -67,10 +67,10 @@ def is_remote(session: Any) -> bool:
 
 
 def progress_of(session: Any) -> Progress | None:
-    """Progress of the running stages in this process's JVM; None without stages, and over Connect."""
+    """Progress of the running stages in this process's JVM; None if there are no stages, and over Connect."""
     if is_remote(session):
         return None
-    with suppress(Exception):  # a JVM that ends has no progress; the query itself reports the end
+    with suppress(Exception):  # a JVM that ends has no progress; the query itself reports the failure
         stages = session.sparkContext._jsc.sc().statusStore().activeStages()
         running = [stages.apply(number) for number in range(stages.size())]
         if running:

@@ -86,13 +86,13 @@ def find_server(settings: Settings) -> SparkServer | None:
 
 
 def start_server(settings: Settings, class_options: Sequence[str] | None = None) -> SparkServer:
-    """Start the warm Spark unless it runs; returns when it answers.
+    """Start the warm Spark if it does not run; returns when it answers.
 
-    ``class_options`` are options of its JVM in place of those for the archive of its classes.
+    ``class_options`` replace the JVM options that use the archive of its classes.
 
     Raises:
         NoJava, JarUnavailable: Java or the jars are missing.
-        SparkUnavailable: The server ended, or did not answer in time; holds its last log lines.
+        SparkUnavailable: The server ended, or did not answer in time; the error has its last log lines.
     """
     settings.paths.spark.mkdir(parents=True, exist_ok=True)
     with locked(settings.paths.spark / "warm.lock"):
@@ -122,17 +122,17 @@ def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServ
             action=f"Mend the cause that `{log}` names last, then run `holdfast spark start`.",
             log=str(log),
         )
-    process.returncode = 0  # from here on the file identifies the server; Popen must not wait for it
+    process.returncode = 0  # after this line the file identifies the server; Popen must not wait for it
     record_identity(_file(settings), server.pid)
     write_private(_file(settings), json.dumps(asdict(server)))
     return server
 
 
 def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
-    """End the warm Spark, and kill it after ``within_s`` seconds; False when it did not run."""
+    """Stop the warm Spark, with a kill after ``within_s`` seconds; False when it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
-        with suppress(ProcessLookupError):  # its Python workers belong to its session
+        with suppress(ProcessLookupError):  # its Python workers belong to the session of the same process
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
     identity_beside(_file(settings)).unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _configuration(
     """The properties of the server's JVM."""
     local = settings.paths.spark / "warm"
     local.mkdir(parents=True, exist_ok=True)
-    # Each client sets the catalog of its own session; a catalog of the server would be shared by all sessions.
+    # Each client sets the catalog for its own session; all sessions would share a catalog of the server.
     return {
         name: value
         for name, value in jvm_configuration(settings, jars, local, class_options).items()

@@ -56,7 +56,7 @@ END_WITHIN_S = 20.0
 _spill: Path | None = None
 #: By this variable, pyspark's functions choose the kind of column.
 _OVER_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
-#: Open sessions over Spark Connect in this process, which threads may share: the variable is set while there is one.
+#: Number of open Spark Connect sessions in this process, across threads: the variable is set while it is above 0.
 _connections = 0
 _counting = threading.Lock()
 
@@ -76,7 +76,7 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
 
 def _open(settings: Settings, app_name: str) -> SparkSession:
     prepare_catalog(settings)
-    # this logger prints a page of JSON for each failed query, beside the exception with the same content
+    # this logger prints a page of JSON for each failed query, which repeats the exception
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
@@ -88,7 +88,7 @@ def _open(settings: Settings, app_name: str) -> SparkSession:
 def stop_spark(session: Any) -> None:
     """End a session, and the JVM if it belongs to this process; a Spark Connect server keeps running."""
     if is_remote(session):
-        with suppress(Exception):  # a server that has ended has nothing to release
+        with suppress(Exception):  # an ended server has nothing to release
             session.stop()
         _count_connections(-1)
         return
@@ -96,7 +96,7 @@ def stop_spark(session: Any) -> None:
 
     gateway = SparkContext._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    with suppress(Exception):  # a JVM that was killed can't be asked to stop
+    with suppress(Exception):  # a killed JVM can't be asked to stop
         session.stop()
     if gateway is None or process is None:
         return
@@ -115,7 +115,7 @@ def stop_spark(session: Any) -> None:
 
 
 def _own(settings: Settings, app_name: str) -> SparkSession:
-    """A session in a JVM of this process, which runs queries itself or drives a cluster."""
+    """A session in a JVM of this process, which runs queries locally or drives a cluster."""
     java = find_java()
     spill = _spill_folder(settings.paths.spark)
     jars = spark_jars(settings, java)
@@ -139,7 +139,7 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
 
 
 def _start_jvm(spill: Path, configuration: dict[str, str]) -> None:
-    """Start the JVM of this process unless it runs, with everything by file: no property is on its command line."""
+    """Start the JVM of this process if it does not run; all properties come from files, none from the command line."""
     from pyspark import SparkContext
 
     with ExitStack() as started:
@@ -194,7 +194,7 @@ def _count_connections(change: int) -> None:
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:
-    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late.
+    """Properties of ``HOLDFAST_SPARK__CONF``; the catalog's properties may be secret and are set ``late``.
 
     ``connection_secret`` gives the secret of Spark's connections.
     """

@@ -1,4 +1,4 @@
-"""The folder of spilled data of each JVM: named by the process that started it, and deleted once that has ended.
+"""The folder of spilled data of each JVM, named after its starting process and deleted after that process ended.
 
 Invariants:
     - A live process holds the lock of the file ``lock`` in its folder: the kernel knows who lives, also in another
@@ -25,7 +25,7 @@ def new_spill_folder(folder: Path) -> Path:
     global _lock
     own = folder / "local" / f"{os.getpid()}-{start_mark(os.getpid())}"
     own.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "local.lock"):  # a folder without its lock is not being made, it is of a former version
+    with locked(folder / "local.lock"):  # a folder without a lock file is not in creation: an older version made it
         _delete_ended(folder)
         own.mkdir(exist_ok=True)
         if _lock is not None:
@@ -51,13 +51,13 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that made this folder runs."""
+    """Whether the process that made this folder still runs."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # a former version made no lock
+    except OSError:  # an older version made no lock file
         pid, _, mark = folder.name.partition("-")
         return pid.isdecimal() and is_running(int(pid), mark)
     return False

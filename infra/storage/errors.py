@@ -15,11 +15,11 @@ class ObjectMissing(StorageFailed):
 
 
 class ObjectTooLarge(StorageFailed):
-    """An object has more bytes than its reader takes; reading stopped there. Fields: object, limit."""
+    """An object is larger than its reader allows; reading stopped at the limit. Fields: object, limit."""
 
 
 class ObjectOutside(StorageFailed):
-    """A name leads outside of the object store; the store was not asked. Fields: url, object."""
+    """A name leads outside of the object store; no request was sent. Fields: url, object."""
 
 
 class StorageUnusable(HoldfastError):

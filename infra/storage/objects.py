@@ -34,12 +34,12 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30
 #: Attempts of one request to S3.
 ATTEMPTS = 2
-#: Suffix of a file that is being written, which is no object yet.
+#: Suffix of a file in writing, which is no object yet.
 _PART = ".part"
 
 
 def _check_url(url: str, shown: str) -> None:
-    """Refuse a URL without a bucket, which fsspec would take for a folder."""
+    """Refuse a URL without a bucket, which fsspec would treat as a folder."""
     seen = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", url)
     if seen is None or (seen[2] == "//" and seen[3]) or seen[1] == "file":
         return
@@ -176,7 +176,7 @@ class FsspecObjects:
             self._files.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 return self._files.open(target, "wb", block_size=size)
-            except FileNotFoundError:  # another process deleted the last object of this folder, and the folder
+            except FileNotFoundError:  # another process deleted the last object of this folder, and the folder with it
                 if last:
                     raise
         return None
@@ -240,7 +240,7 @@ def is_object_name(name: str) -> bool:
 
 
 def at_most(name: str, chunks: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
-    """The pieces of an object, as long as they have no more than ``bytes_max`` bytes in all.
+    """The pieces of an object, up to ``bytes_max`` bytes in total; raises when the object is larger.
 
     Raises:
         ObjectTooLarge: The object has more; the piece with the first byte too many is not passed on.

@@ -1,1 +1,1 @@
-"""What the operating system gives: processes, files and who may read them, memory, ports."""
+"""Adapters to the operating system: processes, files and their permissions, memory, ports."""

@@ -1,4 +1,4 @@
-"""Files that several processes share: replaced whole, locked, readable by their owner only; folders of packages.
+"""Files that several processes share: atomic replacement, locks, private permissions; folders of packages.
 
 Invariants:
     - A reader sees the old content or the new content, never a part.
@@ -17,14 +17,14 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a file, which is made when absent; waits for the process that holds the lock."""
+    """Hold the exclusive lock of a file, which is created if absent; waits while another process holds the lock."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
-    """Give a file this content, as UTF-8; False when the file has the content already, and stays as it is.
+    """Write this content to a file, as UTF-8; returns False and leaves the file unchanged if the content is equal.
 
     ``mode`` has the permissions of the new file, before the umask.
     """
@@ -45,6 +45,6 @@ def write_private(path: Path, text: str) -> bool:
 
 
 def package_folder(name: str) -> Path | None:
-    """The folder of an installed package, without an import of the package; None when it is not installed."""
+    """The folder of an installed package, found without importing it; None when the package is not installed."""
     spec = importlib.util.find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent

@@ -1,4 +1,4 @@
-"""Names of the holders of applies: the process of a machine, to show it and to test whether it has ended.
+"""Names of the holders of applies: the process and machine, for display and to test whether the process has ended.
 
     HOST/BOOT/NAMESPACE/PID/START MARK/RANDOM
 
@@ -21,7 +21,7 @@ def new_holder() -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of a holder is known to have ended; False for holders that this process can't see."""
+    """Whether the process of a holder is known to have ended; False for a process that this one can't see."""
     text = name.partition("/")[2].rpartition("/")[0]
     identity = ProcessIdentity.parse(text)
     return identity is not None and fate_of(identity) == "ended"

@@ -1,4 +1,4 @@
-"""Reads a small JSON file into a type; whatever is wrong with the file gives None, as does a file that is absent."""
+"""Reads a small JSON file into a type; returns None for an absent, unreadable or invalid file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import msgspec
 
 Document = TypeVar("Document")
 
-#: What decoding JSON of unknown origin raises. Deep nesting raises RecursionError, which is no ValueError.
+#: The exceptions of decoding untrusted JSON. Deep nesting raises RecursionError, which is no ValueError.
 JSON_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_json(file: Path, kind: type[Document]) -> Document | None:
-    """The content of a JSON file as ``kind``; None if it can't be read, is no JSON, or has fields of other types."""
+    """The content of a JSON file as ``kind``.
+
+    None if the file can't be read, is no JSON, or has fields of other types.
+    """
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, *JSON_FAILURES):

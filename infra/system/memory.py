@@ -11,9 +11,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """The MiB that a process can take without swapping, as the kernel estimates them; None where it does not say.
+    """The MiB that a process can allocate without swapping, as the kernel estimates; None if there is no estimate.
 
-    A container's limit (``memory.max`` of cgroup v2) counts where it leaves less.
+    A container's limit (``memory.max`` of cgroup v2) applies if it leaves less memory.
     """
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
@@ -28,7 +28,7 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
 
 
 def used_mib(statm: Path = Path("/proc/self/statm")) -> float | None:
-    """The resident memory of this process, MiB; None where the system does not say."""
+    """The resident memory of this process, MiB; None if the system does not report it."""
     try:
         pages = int(statm.read_text().split()[1])
     except (OSError, ValueError, IndexError):

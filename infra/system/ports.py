@@ -1,4 +1,4 @@
-"""TCP ports of this machine: free ones of its loopback interface, and which process listens at one."""
+"""TCP ports of this machine: free ports of its loopback interface, and the process that listens at a port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 def can_bind(port: int) -> bool:
     """Whether a server could listen on this port now."""
     with socket.socket() as probe:
-        # The broker sets the same option: a port whose last connections are in TIME_WAIT is free.
+        # The broker sets the same option, so a port whose last connections are in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             probe.bind((LOOPBACK, port))
@@ -38,7 +38,7 @@ def port_is_open(port: int) -> bool:
 
 
 def listens_at(pid: int, port: int) -> bool | None:
-    """Whether a process holds a listening TCP socket at this port; None where the system can't tell."""
+    """Whether a process has a listening TCP socket at this port; None if the system can't report it."""
     try:
         held = set(_sockets_of(pid))
         listening = {inode for table in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", table), port)}
@@ -56,7 +56,7 @@ def _sockets_of(pid: int) -> Iterator[str]:
 
 
 def _listening(table: Path, port: int) -> Iterator[str]:
-    """The inodes of the sockets that listen at a port; no row of a table that the system does not have."""
+    """The inodes of the sockets that listen at a port; nothing if the system lacks the table."""
     if not table.exists():
         return
     for line in table.read_text().splitlines()[1:]:

@@ -1,7 +1,7 @@
 """Keeps the home folder private: only the user of a process can read and write the files of that process.
 
-New files get their mode from the umask, which every process takes at its start (``keep_private``) or from the process
-that starts it (``UMASK``). Files of an older home are corrected at a start.
+New files get their mode from the umask, which every process sets at its start (``keep_private``) or inherits from its
+parent (``UMASK``). Files of an older home are corrected at a start.
 
 Invariants:
     - Rights are only taken away, and only below the home folder.
@@ -23,7 +23,7 @@ import structlog
 
 from holdfast.infra.paths import Paths
 
-if TYPE_CHECKING:  # processes that only start others load no settings
+if TYPE_CHECKING:  # processes that only start other processes load no settings
     from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("privacy")
@@ -36,7 +36,7 @@ GROUP_UMASK: Final = 0o007
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """An open home: its former mode, the number of corrected paths, and the paths that could not be corrected."""
+    """A home that was open to others: its previous mode, the number of corrected paths, and the paths that failed."""
 
     home: Path
     mode: int
@@ -48,14 +48,14 @@ _taken = UMASK
 
 
 def process_umask() -> int:
-    """The umask for processes that this process starts: the one that it took, else ``UMASK``."""
+    """The umask for child processes: the umask that this process set, else ``UMASK``."""
     return _taken
 
 
 def keep_private(settings: Settings) -> None:
-    """Take Holdfast's umask for this process and the processes that it starts; correct a home that is open to others.
+    """Set Holdfast's umask for this process and its children; correct a home that is open to others.
 
-    Logs a warning with what was changed. Call it at the entry of a process, before the process writes files.
+    Logs a warning with the corrections. Call it at the entry of a process, before the process writes files.
     """
     global _taken
     umask = _taken = GROUP_UMASK if settings.group_access else UMASK
@@ -82,7 +82,7 @@ def keep_private(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def private_files(settings: Settings) -> Iterator[None]:
-    """Holdfast's umask while the block runs, for a process that belongs to a user's own program; corrects the home."""
+    """Sets Holdfast's umask during the block, for a process of a user's own program; corrects the home."""
     before = os.umask(UMASK)
     try:
         keep_private(settings)
@@ -92,9 +92,9 @@ def private_files(settings: Settings) -> Iterator[None]:
 
 
 def mend_home(paths: Paths, umask: int) -> Mended | None:
-    """Take from a home, and from all in it, the rights that the umask forbids; None when nobody could reach anything.
+    """Remove the rights that the umask forbids from a home and its content; None if no other user could read the home.
 
-    A home folder with the right mode is not searched: nobody reaches what is in it.
+    A home folder with the right mode is not searched, because other users can't reach its content.
     """
     try:
         mode = stat.S_IMODE(paths.home.stat().st_mode)
@@ -104,10 +104,11 @@ def mend_home(paths: Paths, umask: int) -> Mended | None:
         return None
     ours, foreign = _entries(paths)
     if foreign:
-        # Another folder was named as the home. Names as common as `logs` are Holdfast's only beside its own files.
+        # A foreign folder may have been named as the home. Common names such as `logs` count as Holdfast's only next to
+        # other files of Holdfast.
         ours = [path for path in ours if _is_open(path, umask)] if any(map(Path.exists, paths.proofs)) else []
     changed, left = 0, []
-    # The folder itself comes first: from then on nobody reaches the rest.
+    # The folder itself comes first: after that, no other user can reach its content.
     for below in ([] if foreign else [paths.home], *map(_below, ours)):
         for path in below:
             done = _close(path, umask)
@@ -117,7 +118,7 @@ def mend_home(paths: Paths, umask: int) -> Mended | None:
 
 
 def _entries(paths: Paths) -> tuple[list[Path], list[Path]]:
-    """What the home folder holds: Holdfast's files and folders, and others."""
+    """The content of the home folder: Holdfast's files and folders, and others."""
     ours: list[Path] = []
     foreign: list[Path] = []
     with contextlib.suppress(OSError):
@@ -127,7 +128,7 @@ def _entries(paths: Paths) -> tuple[list[Path], list[Path]]:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """A path and all below it, without symbolic links; folders before what they hold."""
+    """A path and everything below it, without symbolic links; a folder comes before its content."""
     if path.is_symlink():
         return
     yield path

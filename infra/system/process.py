@@ -1,4 +1,4 @@
-"""Processes that are known by their id only: whether the same process still runs, and how to end it.
+"""Processes known only by id: whether the same process still runs, and how to end it.
 
 Invariants:
     - A process is identified by its id *and* its start mark, because systems reuse ids. Whatever outlives this process
@@ -27,21 +27,21 @@ from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
-#: What this process can see of another one. ``unseen``: it belongs to another boot, machine or container.
+#: What this process can see of another process. ``unseen``: that process belongs to another boot, machine or container.
 Fate = Literal["running", "ended", "unseen"]
 
 #: Pause between two checks whether a process has ended, seconds.
 CHECK_EVERY_S = 0.02
 #: How long a killed process may take to disappear, seconds.
 KILLED_WITHIN_S = 10.0
-#: Most characters of another process's command line that are shown.
+#: Maximum number of characters shown of another process's command line.
 COMMAND_MAX = 80
 #: How long ``ps`` may take, seconds.
 PS_WITHIN_S = 10.0
 
 
 def start_mark(pid: int) -> str | None:
-    """The start mark of a process, which no other process with the same id has; None when none runs."""
+    """The start mark of a process, unique among processes with the same id; None when no such process runs."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -52,7 +52,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def running_for_s(pid: int) -> float | None:
-    """How long ago a process was started, by the kernel's clock since boot; None when it has ended or is not known."""
+    """Seconds since the start of a process, by the kernel's clock since boot; None if it has ended or is unknown."""
     mark = start_mark(pid)
     if mark is None or not mark.isdecimal():
         return None
@@ -77,8 +77,8 @@ class ProcessIdentity:
     mark: str
     #: The kernel's id of this boot; ``-`` where the system names none.
     boot: str
-    #: Pid and time namespace, in which ``pid`` and ``mark`` count: containers of one machine have one boot and the same
-    #: small ids. ``-`` where the system has none.
+    #: Pid and time namespace of ``pid`` and ``mark``: containers of one machine have the same boot id and the same
+    #: small pids. ``-`` if the system has no namespaces.
     namespace: str
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ def own_identity() -> ProcessIdentity:
 
 
 def fate_of(identity: ProcessIdentity) -> Fate:
-    """Whether this process still runs, as far as it can be seen from here."""
+    """Whether a process still runs, as far as this process can see."""
     if (identity.boot, identity.namespace) != (_boot(), _namespace()):
         return "unseen"
     return "running" if is_running(identity.pid, identity.mark) else "ended"
@@ -119,7 +119,7 @@ def write_identity(file: Path, identity: ProcessIdentity) -> None:
 
 
 def read_identity(file: Path) -> ProcessIdentity | None:
-    """The identity that a file holds; None without the file, and for another text."""
+    """The identity in a file; None if the file is absent or has another text."""
     try:
         return ProcessIdentity.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -129,28 +129,34 @@ def read_identity(file: Path) -> ProcessIdentity | None:
 def identity_beside(file: Path) -> Path:
     """The file with the identity of the process that a JSON file names by ``pid`` and ``mark``.
 
-    It is a file of its own because former versions refuse a JSON file with fields that they do not know.
+    The identity has a separate file, because older versions refuse a JSON file with unknown fields.
     """
     return file.with_suffix(".process")
 
 
 def record_identity(file: Path, pid: int) -> None:
-    """Write the identity of a process beside the JSON file that is going to name it; nothing for an ended process."""
+    """Write the identity of a process next to the JSON file that will name it; does nothing for an ended process."""
     identity = identity_of(pid)
     if identity is not None:
         write_identity(identity_beside(file), identity)
 
 
 def recorded_runs(file: Path, pid: int, mark: str) -> bool:
-    """Whether the process that a JSON file of this home names runs here; False for one of another boot or container."""
+    """Whether the process that a JSON file of this home names runs here.
+
+    False for a process of another boot or container.
+    """
     identity = read_identity(identity_beside(file))
     if identity is None or (identity.pid, identity.mark) != (pid, mark):
-        return is_running(pid, mark)  # written by a former version
+        return is_running(pid, mark)  # written by an older version
     return fate_of(identity) == "running"
 
 
 def lock_holders(file: Path) -> tuple[str, ...]:
-    """The other processes that hold a lock of a file, as ``process ID (command)``; none where the system can't tell."""
+    """The other processes that hold a lock of a file, as ``process ID (command)``.
+
+    Empty if the system can't report them.
+    """
     try:
         found = file.stat()
         rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -164,7 +170,7 @@ def lock_holders(file: Path) -> tuple[str, ...]:
 def completed(
     command: Sequence[str], within_s: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command without input in a session of its own; raises TimeoutExpired after ``within_s`` seconds."""
+    """Run a command without input in a new session; raises TimeoutExpired after ``within_s`` seconds."""
     return subprocess.run(
         command,
         cwd=folder,
@@ -182,9 +188,9 @@ def completed(
 def start_detached(
     command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``.
+    """Start a process that outlives this one, in a new session; its output replaces the file ``output``.
 
-    The process has Holdfast's umask, whatever this one has.
+    The process gets Holdfast's umask, regardless of this process's umask.
     """
     with output.open("wb") as out:
         return subprocess.Popen(
@@ -211,10 +217,10 @@ def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
 
 
 def end_tree(pid: int, mark: str, *, timeout_s: float, asked: bool = False) -> bool:
-    """End a process and the processes that it started in its own group; False when the process was killed.
+    """End a process and its descendants in its process group; False when the process had to be killed.
 
-    The process gets SIGTERM (unless it was ``asked`` to end already), and SIGKILL after ``timeout_s`` seconds. Its
-    descendants get SIGKILL once it has ended. Descendants in another group were started to outlive it, and stay.
+    The process gets SIGTERM (unless it was ``asked`` to end already), and SIGKILL after ``timeout_s`` seconds. After
+    its end, its descendants get SIGKILL. Descendants in another group were started to outlive it, so they stay.
     """
     started = {each: start_mark(each) for each in _below_in_group(pid)}
     if asked:
@@ -244,7 +250,8 @@ def group_members(group: int) -> tuple[int, ...]:
 def end_group(group: int, *, timeout_s: float) -> None:
     """Send SIGTERM to a process group, wait up to ``timeout_s`` seconds, then send SIGKILL.
 
-    The id must belong to the caller's own group: the id of a group is free for other processes once all members ended.
+    The id must belong to a process group that the caller started: other processes can reuse an id once its group has
+    ended.
     """
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if group_members(group):

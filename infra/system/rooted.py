@@ -1,7 +1,7 @@
-"""Paths that stay below one folder: the owner of the question whether a name leads outside.
+"""Paths below one folder: this module alone decides whether a name leads outside.
 
-Names in manifests, in rows of the registry and in listings of object stores were written by somebody else. Code that
-reads, writes or deletes by such a name gets its path here.
+Names in manifests, registry rows and listings of object stores are untrusted. Code that reads, writes or deletes by
+such a name gets its path from this module.
 
 Invariants:
     - Symbolic links are followed before the judgement. The folder itself may be a link.
@@ -21,7 +21,7 @@ class PathOutside(HoldfastError):
 
 
 def inside(root: Path, name: str | Path) -> Path:
-    """The path of ``name`` below ``root``; a full path must lie below it already.
+    """The path of ``name`` below ``root``; an absolute ``name`` must already be below ``root``.
 
     Raises:
         PathOutside: The name is empty, has a part ``..``, or leads outside of ``root`` or to ``root`` itself.
@@ -37,7 +37,7 @@ def inside(root: Path, name: str | Path) -> Path:
 
 
 def remove_folder(root: Path, name: str | Path) -> None:
-    """Delete a folder below ``root`` with all in it, as far as the disk allows; a link is not followed.
+    """Delete a folder below ``root`` with its content, as far as possible; does not follow a link.
 
     Raises:
         PathOutside: As ``inside``.

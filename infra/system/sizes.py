@@ -1,4 +1,4 @@
-"""Sizes on the disk: of folders, of the free room, and of log files, which are rotated while a program writes to them.
+"""Sizes on the disk: folders, free space, and log files, which are rotated while a program writes to them.
 
 Invariants:
     - A size is what the disk gave (blocks), so a sparse file counts what it uses.
@@ -22,7 +22,7 @@ ROTATED = ".1"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The disk below a folder; both in bytes. ``free_bytes`` is what this user may still write."""
+    """The disk of a folder; both in bytes. ``free_bytes`` is the space that this user may still write."""
 
     total_bytes: int
     free_bytes: int
@@ -41,7 +41,7 @@ def room_of(path: Path) -> Room:
 
 
 def size_on_disk(places: Iterable[Path], *, without: Iterable[Path] = ()) -> int:
-    """Bytes of files and folders together; ``without`` names files and folders inside of them that do not count."""
+    """Bytes of files and folders together; ``without`` names files and folders inside them to leave out."""
     left_out, seen, total = {str(each) for each in without}, set(), 0
     for place in places:
         for facts in _files(str(place), left_out):
@@ -52,10 +52,10 @@ def size_on_disk(places: Iterable[Path], *, without: Iterable[Path] = ()) -> int
 
 
 def rotate(log: Path, max_bytes: int) -> bool:
-    """Move the content of a log beside it when it uses ``max_bytes`` or more; whether it did.
+    """Move the content of a log to a second file when the log uses ``max_bytes`` or more; returns whether it did.
 
-    The file stays, because a running program has it open: its content is copied, replaces the former copy, and is cut.
-    Lines that are written between the copy and the cut are lost.
+    The file itself stays, because a running program has it open. Its content is copied over the previous copy, and then
+    the file is truncated. Lines that are written between the copy and the truncation are lost.
     """
     try:
         if log.is_symlink() or log.stat().st_blocks * _BLOCK_BYTES < max_bytes:
@@ -63,7 +63,7 @@ def rotate(log: Path, max_bytes: int) -> bool:
     except FileNotFoundError:
         return False
     former = log.with_name(log.name + ROTATED)
-    with suppress(OSError):  # on a full disk the copy fails, and the room counts more than the lines
+    with suppress(OSError):  # on a full disk the copy fails; free space matters more than the lines
         shutil.copyfile(log, former)
     os.truncate(log, 0)
     return True

@@ -34,7 +34,7 @@ __all__ = ["CATALOG", "TableUnknown"]
 
 #: Attempts to create a catalog that another process creates at the same time.
 _RACES_MAX = 5
-#: Most characters of a database's answer that are shown.
+#: Maximum number of characters shown of a database's answer.
 ANSWER_MAX = 400
 
 
@@ -46,7 +46,8 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
             file = _sqlite_file(settings.catalog)
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
-                # A locked database is waited for once: the library asks it twice, and waits each time.
+                # The wait for a locked database happens once here; the library would query the database twice and wait
+                # each time.
                 with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
                     asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):
@@ -75,7 +76,7 @@ def prepare_catalog(settings: Settings) -> SqlCatalog:
 
 
 def existing_catalog(settings: Settings, wanted: str = "a snapshot") -> SqlCatalog:
-    """As ``prepare_catalog``, but an absent catalog is not created; ``wanted`` is what the caller looks for.
+    """Like ``prepare_catalog``, but never creates the catalog; ``wanted`` names the object that the caller reads.
 
     Raises:
         TableUnknown: There is no catalog, and no table.
@@ -106,8 +107,8 @@ def _refuse_lost(settings: Settings) -> None:
 def register_tables(settings: Settings) -> dict[str, str]:
     """Register the tables of the warehouse that the catalog lacks; returns table -> metadata file.
 
-    The newest metadata file of a table counts. An unfinished write does no harm: the main branch of a table holds
-    audited versions only.
+    The newest metadata file of a table is used. An unfinished write does no harm, because the main branch of a table
+    contains only audited versions.
     """
     catalog = open_catalog(settings)
     registered = {}
@@ -192,7 +193,7 @@ def _settings(where: Settings | Paths) -> Settings:
 
 
 def locked_by(catalog: str) -> str:
-    """What is locked and by which process, if that is known, and that nothing is lost; for a locked catalog."""
+    """Names the locked catalog and, if known, the process that holds the lock, and states that nothing is lost."""
     files = []
     if catalog.startswith("sqlite:"):
         # In WAL mode the locks are on the file beside the database.

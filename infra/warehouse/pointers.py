@@ -1,7 +1,7 @@
-"""Where the catalog says that a table's metadata is, and the exchange of that place: Iceberg's commit, from outside.
+"""The catalog's pointer to a table's metadata file, and the exchange of that pointer: an Iceberg commit without Spark.
 
-A catalog in a database has one row for each table, with the path of its newest metadata file. Each commit to a table
-is one update of that row, on condition that nobody else committed (``JdbcTableOperations`` of Iceberg's JDBC catalog).
+A catalog in a database has one row for each table, with the path of its newest metadata file. Each commit to a table is
+one update of that row, on condition that no other client committed (``JdbcTableOperations`` of Iceberg's JDBC catalog).
 
 Invariants:
     - A table's place moves only from the place that the caller has seen.
@@ -21,7 +21,7 @@ from holdfast.infra.warehouse.properties import CATALOG, catalog_of_session
 
 
 class CatalogPointers:
-    """The rows of the catalog that a Spark session uses; ``properties`` gives the session's value of a name.
+    """The rows of the catalog of a Spark session; ``properties`` returns the session's value of a property.
 
     Tables are named ``namespace.table``. Every method raises CatalogUnavailable or CatalogUnusable when the catalog's
     database can't be used.
@@ -44,7 +44,7 @@ class CatalogPointers:
         return found
 
     def find(self, table: str) -> str | None:
-        """The path of the newest metadata file of a table or of a view; None when the catalog has none of that name."""
+        """The path of the newest metadata file of a table or view; None when the catalog has no entry of that name."""
         with short_errors(self._shown), self._engine.connect() as connection:
             query = select(IcebergTables.metadata_location).where(*_row(table))
             return connection.execute(query).scalar_one_or_none()

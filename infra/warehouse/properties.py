@@ -86,7 +86,7 @@ def _jdbc_url(url: str) -> str:
 def catalog_of_session(properties: Callable[[str], str | None]) -> str:
     """SQLAlchemy's URL of the catalog that a Spark session uses; it may hold a password.
 
-    ``properties`` gives the session's value of a name such as ``spark.sql.catalog.holdfast.uri``.
+    ``properties`` returns the session's value of a property such as ``spark.sql.catalog.holdfast.uri``.
     """
     prefix = f"spark.sql.catalog.{CATALOG}."
     url = (properties(f"{prefix}uri") or "").removeprefix("jdbc:")

@@ -24,20 +24,20 @@ from holdfast.infra.warehouse.table_files import list_files, unreachable
 
 
 class TableElsewhere(HoldfastError):
-    """The files of a table are outside of the folder that this warehouse gives it."""
+    """The files of a table are not in the folder that this warehouse gives the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     """A table in its present version."""
 
-    #: Identity of the table; a new table of the same name has another.
+    #: Identity of the table; a new table with the same name has another identity.
     uuid: str
     #: Its metadata file, which changes with each commit.
     metadata: str
     #: Id of the current snapshot; None when the table is empty.
     snapshot: int | None
-    #: Rows, and bytes of the data files, by that snapshot's summary; None when the summary lacks them.
+    #: Number of rows, and bytes of the data files, from that snapshot's summary; None when the summary lacks them.
     rows: int | None
     size_bytes: int | None
 
@@ -96,7 +96,7 @@ def drop_table(settings: Settings, name: str, uuid: str) -> bool:
 
 
 def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
-    """Delete these files of a table, and folders that are then empty. Ignores files that are gone.
+    """Delete these files of a table, and folders that are then empty; absent files are ignored.
 
     Raises:
         TableElsewhere: A file is not below the folder of the table; no file was deleted.

@@ -36,7 +36,7 @@ class TableVersion:
     current: bool
     #: Time of its commit, seconds since 1970.
     written_at: float
-    #: Size of its data files; None when its summary lacks it.
+    #: Size of the version's data files; None when its summary lacks the size.
     size_bytes: int | None
     #: Properties that its writer set.
     summary: Mapping[str, str]

@@ -11,7 +11,7 @@ from holdfast.infra.warehouse.properties import pyiceberg_properties
 
 
 def list_files(settings: Settings, location: str) -> tuple[str, ...]:
-    """Sorted paths of all files below a URL, relative to it; empty when nothing is there.
+    """Sorted paths of all files below a URL, relative to the URL; empty when there are none.
 
     Raises:
         StorageUnavailable: The files can't be listed.

@@ -1,4 +1,4 @@
-"""What a table's or a view's newest metadata file says, read without a JVM and without a query.
+"""The content of a table's or a view's newest metadata file, read without a JVM and without a query.
 
 Invariants:
     - Nothing is kept between two calls: each reads the catalog's row and the file that it names.
@@ -32,7 +32,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Reference(msgspec.Struct, frozen=True, rename="kebab"):
-    """A branch or a tag: the version that it is at."""
+    """A branch or a tag, with its version."""
 
     snapshot_id: int
     type: str
@@ -102,7 +102,7 @@ class MetadataReader:
         return found
 
     def view_queries(self, name: str) -> frozenset[str]:
-        """The query of a view's present version, in each dialect that it has; empty when there is no such view."""
+        """The query of a view's present version, in each of its dialects; empty when the view does not exist."""
         found = self._read(name, _ViewMetadata)
         present = () if found is None else (x for x in found.versions if x.version_id == found.current_version_id)
         return frozenset(each.sql for version in present for each in version.representations)

@@ -24,11 +24,11 @@ class VersionReader:
         self.name = ".".join(table.name())
 
     def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and its ancestors; None when none has it.
+        """The newest value of a property in the summaries of this version and its ancestors; None when there is none.
 
-        The second part is whether this version itself has the property: versions by maintenance and by other writers
-        lack Holdfast's properties. Where maintenance has expired the line of ancestors, older versions with a tag are
-        asked; ``counts`` decides whether another version's value may stand for this one.
+        The second part is whether this version itself has the property: versions from maintenance and from other
+        writers lack Holdfast's properties. If maintenance has expired an ancestor, older versions with a tag are
+        searched; ``counts`` decides whether another version's value is valid for this version.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))
         first = line[-1].sequence_number or 0

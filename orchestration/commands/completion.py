@@ -1,4 +1,4 @@
-"""Names that the shell completes: processors and stores that were deployed from this home.
+"""Names for shell completion: processors and stores that were deployed from this home.
 
 Invariants:
     - A completion never fails and starts nothing: without a registry, or with one that does not answer, it is empty.
@@ -16,7 +16,7 @@ WAIT_S = 0.2
 
 
 def processors(incomplete: str) -> list[str]:
-    """The names of deployed processors that begin so."""
+    """The names of deployed processors with this prefix."""
     return sorted({name for name, _ in _deployed() if name.startswith(incomplete)})
 
 
@@ -31,8 +31,8 @@ def stores(incomplete: str) -> list[str]:
 def _typed() -> set[str]:
     """The words of the command line so far.
 
-    An option that still lacks its value ends typer's parsing of the words before it, so they are read where the shell
-    leaves them.
+    An option without its value stops typer's parsing of the words before it, so the code reads the words from the
+    shell.
     """
     bash = os.environ.get("COMP_WORDS", "")  # tidy: allow-environment because bash leaves them here
     others = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # tidy: allow-environment because zsh and fish do so here
@@ -41,7 +41,7 @@ def _typed() -> set[str]:
 
 def _deployed() -> list[tuple[str, list[str]]]:
     """Each recorded release: its processor and its stores."""
-    with suppress(Exception):  # whatever is wrong, the shell must stay usable; the command itself tells it
+    with suppress(Exception):  # whatever the error is, the shell must stay usable; the command itself reports the error
         import sqlite3  # neither is needed for `holdfast --help`
 
         from holdfast.infra.settings import load_settings

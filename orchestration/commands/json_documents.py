@@ -1,4 +1,4 @@
-"""The JSON that commands print with ``--json``: one model for each command, from which its JSON Schema is made.
+"""The JSON of commands with ``--json``: one model for each command, which is also the source of its JSON Schema.
 
 Invariants:
     - A field is never renamed or removed, and its type only widens. New fields may come: programs ignore what they do
@@ -447,7 +447,7 @@ class Event(Answer):
 
 
 _APPLIED: Any = TypeAdapter(Applied)
-#: Words of a command -> the type of its answer. Every verb of ``plan``, ``explain`` and ``apply`` has the group's.
+#: Words of a command -> the type of its answer. Every verb of ``plan``, ``explain`` and ``apply`` has its group's type.
 ANSWERS: dict[str, Any] = {
     "error": TypeAdapter(Failed),
     "version": TypeAdapter(Version),
@@ -490,6 +490,6 @@ ANSWERS: dict[str, Any] = {
 
 
 def answer_of(words: str) -> Any:
-    """The type of a command's answer; None when it prints no JSON."""
+    """The type of a command's answer; None when the command prints no JSON."""
     group = words.partition(" ")[0]
     return ANSWERS.get(words) or (ANSWERS.get(group) if group in ("plan", "explain", "apply") else None)

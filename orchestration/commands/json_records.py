@@ -1,4 +1,4 @@
-"""The JSON about records and messages; ``json_documents`` has all other documents, and their rules."""
+"""The JSON models of records and messages; ``json_documents`` has all other models, and their rules."""
 
 from __future__ import annotations
 

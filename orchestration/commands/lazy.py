@@ -1,7 +1,7 @@
-"""Commands whose modules are imported when they run, so ``holdfast --help`` imports none of them.
+"""Commands whose modules are imported only when they run, so ``holdfast --help`` imports none of them.
 
-A command line lists each lazy command with its name, its one line of help and its place, ``module:attribute``. The
-attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns one of both.
+A command line lists each lazy command with its name, one line of help, and its place, ``module:attribute``. The
+attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns a function or a ``typer.Typer``.
 
 Invariants:
     - Running a command, its ``--help`` and the completion of its options use the imported command only.
@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 class Lazy:
     """Name, place (``module:attribute``) and one line of help of a command or a group of commands.
 
-    ``foreign_options``: the command passes options that it does not know to another parser, ``--help`` too.
+    ``foreign_options``: the command passes unknown options, including ``--help``, to another parser.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Lazy:
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command that is not imported yet."""
+    """A placeholder for a command that is not imported yet."""
 
     def __init__(self, lazy: Lazy) -> None:
         super().__init__(name=lazy.name, help=lazy.help)
@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
 
 
 def lazy_group(*lazies: Lazy) -> type[TyperGroup]:
-    """A class for ``typer.Typer(cls=...)``: these commands follow those that are registered."""
+    """A class for ``typer.Typer(cls=...)``: these lazy commands follow the registered commands."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **attributes: Any) -> None:

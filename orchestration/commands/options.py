@@ -33,14 +33,14 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 
 def command_settings(log_level: str = "WARNING") -> Settings:
-    """The settings of this process, whose files are private; log events below ``log_level`` are not printed."""
-    # The first need of settings, logging and their libraries: `holdfast --help` loads none of them.
+    """The settings of this process, with private files; log events below ``log_level`` are not printed."""
+    # The first import of settings, logging and their libraries: `holdfast --help` loads none of them.
     from holdfast.infra.log import configure_logging
     from holdfast.infra.settings import load_settings
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    configure_logging("WARNING", settings.log_format)  # a home that was open is told by every command
+    configure_logging("WARNING", settings.log_format)  # every command logs that a home was open to other users
     keep_private(settings)
     configure_logging(log_level, settings.log_format)
     return settings

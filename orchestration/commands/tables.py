@@ -13,14 +13,14 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-#: Longer words are broken where the terminal is too narrow.
+#: Words longer than this are broken if the terminal is too narrow.
 _WORD_MAX = 24
 #: Columns of the terminal beside a cell: with a frame, and without.
 _FRAMED, _PLAIN = 3, 2
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table whole, on the lines that the console's width asks for."""
+    """Print a table without cutting cells, on as many lines as the console's width requires."""
     for column in table.columns:
         column.overflow = "fold"
     if not console.is_terminal:

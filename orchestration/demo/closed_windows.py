@@ -1,7 +1,7 @@
 """Which windows of the flights must have been sent: computed from the file, without the engine and without Spark.
 
-A window is sent once, when the stream time of its partition is at its end and grace. Stream time is the last departure
-of all keys of the partition; behind a ``group_by`` it is that of all partitions.
+A window is sent once, when the stream time of its partition reaches the window's end plus grace. Stream time is the
+last departure of all keys of the partition; after a ``group_by`` it is the last departure of all partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Departures:
 
 
 def departure(flight: Flight) -> int | None:
-    """When a flight left, milliseconds since 1970; None for a cancelled one."""
+    """The departure of a flight, milliseconds since 1970; None for a cancelled flight."""
     return left_ms(flight, None, due_ms(flight), None) if left(flight) else None
 
 
@@ -59,7 +59,7 @@ def hours(times: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Start and end of the sessions of departures in their order; a session ends one millisecond after its last one."""
+    """Start and end of the sessions of ordered departures; a session ends one millisecond after its last departure."""
     start = last = times[0]
     for time in times:
         if time - last > GAP_MS:
@@ -70,7 +70,7 @@ def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Key and number of each window that was sent, which is given by key and start; 0 for one that is not expected."""
+    """Key and number of each sent window, given by key and start; 0 for a window that is not expected."""
     numbers = {key: {start: number for number, start in enumerate(starts, 1)} for key, starts in expected.items()}
     return ((key, numbers.get(key, {}).get(start, 0)) for key, start in closed)
 
@@ -81,7 +81,7 @@ def _closed(
     wait_ms: int,
     partitions: int,
 ) -> dict[str, list[int]]:
-    """Key -> the starts of its closed windows; one closes ``wait_ms`` after its end."""
+    """Key -> the starts of its closed windows; a window closes ``wait_ms`` after its end."""
     place = {key: PARTITIONERS[MURMUR2](key.encode(), partitions) for key in departures.times}
     stream: dict[int, int] = {}
     for key, times in departures.times.items():

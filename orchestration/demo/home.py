@@ -19,7 +19,7 @@ from holdfast.infra.settings import WARM, Settings
 
 #: The demo's home folder, below the home folder of the settings.
 FOLDER = "demo"
-#: The file that marks a folder as made by the demo.
+#: The marker file of a folder that the demo created.
 MARKER = "made-by-demo"
 
 
@@ -30,15 +30,15 @@ class HomeNotFree(HoldfastError):
 
 
 def demo_settings(settings: Settings) -> Settings:
-    """The settings of a demo: a home folder of its own, the processors that ship, and one Spark for all of its steps.
+    """The settings of a demo: a separate home folder, the included processors, and one Spark for all steps.
 
-    A Spark that the settings name is used instead; a local one would start a JVM for each step.
+    If the settings name a Spark, the demo uses it; a local Spark would start a JVM for each step.
     """
     local = settings.spark.master.startswith("local")
     spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
     shipped = Settings.model_fields["processors"].default
     own = {"home": settings.home / FOLDER, "spark": spark, "processors": shipped, "definitions": None, "project": None}
-    # The demo publishes its snapshots itself; one that Dagster publishes meanwhile would overtake them.
+    # The demo publishes its snapshots itself; a snapshot by Dagster meanwhile would overtake them.
     snapshots = settings.snapshots.model_copy(update={"automatic": False})
     return settings.model_copy(update={**own, "snapshots": snapshots})
 
@@ -47,7 +47,7 @@ def prepare_home(paths: Paths) -> bool:
     """Empty the home folder and mark it; returns whether files of an earlier demo were deleted.
 
     Raises:
-        HomeNotFree: A broker or supervisor runs in it, or it has files and no marker.
+        HomeNotFree: A broker or supervisor runs in the home, or the home has files and no marker.
     """
     home = paths.home
     held = sorted(path.name for path in home.iterdir()) if home.is_dir() else []

@@ -11,10 +11,10 @@ from holdfast.processors.application.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
-    """The offsets of their sources that they have not committed; if there are none, the messages of repartition topics.
+    """Uncommitted offsets of the source topics; if there are none, uncommitted messages of repartition topics.
 
-    The end of a repartition topic is behind watermarks, which come without end, and behind the marker of its last
-    transaction, which is no record and no offset to commit. So its records are read.
+    A repartition topic's end offset is no measure of lag: watermarks arrive without end, and the marker of the last
+    transaction has an offset but no record. So the records of the topic are read.
     """
     lag, grouped = 0, list[tuple[str, Mapping[Partition, int]]]()
     for one in definitions:
@@ -27,7 +27,7 @@ def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
 
 
 def _behind(topics: Topics, topic: str, committed: Mapping[Partition, int]) -> Iterator[Record]:
-    """The messages of a repartition topic that are not committed: all, where nothing is."""
+    """The uncommitted messages of a repartition topic; all messages if nothing is committed."""
     starts = topics.start_offsets(topic)
     for number, end in topics.end_offsets(topic, committed=True).items():
         first = committed.get(Partition(topic, number), starts[number])

@@ -1,7 +1,7 @@
 """Finds lost, doubled and disordered records of an output topic by the sequence number in each record.
 
-A processor numbers its updates of a key 1, 2, 3, … A missing number is a lost record, a repeated number a doubled
-one, and a number below the one before it is out of order.
+A processor numbers its updates of a key 1, 2, 3, … A missing number is a lost record. A repeated number is a duplicate.
+A number below the previous one is out of order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.infra.kafka.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """Counts of one output topic; the last four are 0 when every update is there once and in order."""
+    """Counts of one output topic; the last four are 0 when every update exists once and in order."""
 
     records: int
     keys: int
@@ -39,7 +39,7 @@ def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, i
     """Compare updates (key, sequence number), in partition order, with the expected number of updates of each key."""
     records = disordered = 0
     last: dict[str, int] = {}
-    odd: dict[str, set[int]] = {}  # the numbers of keys whose updates are not 1, 2, 3, … in this order
+    odd: dict[str, set[int]] = {}  # keys whose update numbers are not 1, 2, 3, … in this order, with the numbers
     for key, number in updates:
         records += 1
         before = last.get(key, 0)

@@ -1,4 +1,4 @@
-"""Publishes the results of the demo: runs of Dagster, which write the tables of those processors that are ready.
+"""Publishes the results of the demo: Dagster runs that write the tables of the processors that are ready.
 
     processors that nobody killed: no lag, all windows sent ─┬─► run ─┐
                                                              ├─► run ─┤
@@ -46,13 +46,13 @@ _GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action=
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The runs that publish results; they start in the order in which they were begun."""
+    """The runs that publish results; they start in the order of the calls of ``begin``."""
 
     settings: Settings
     instance: dg.DagsterInstance
     #: ``SIDE_BY_SIDE`` workers.
     threads: ThreadPoolExecutor
-    #: The ids of the runs that have begun.
+    #: The ids of the started runs.
     run_ids: set[str] = field(default_factory=set)
     #: Set when the demo failed or was interrupted: no run begins any more.
     given_up: Event = field(default_factory=Event)
@@ -64,7 +64,7 @@ class Publishing:
         definitions: Sequence[ProcessorDefinition],
         ready: Callable[[ProcessorDefinition], object] = lambda _: None,
     ) -> None:
-        """Publish the results of these processors, each in a run of its own when ``ready`` returns for it."""
+        """Publish the results of these processors, each in a separate run after ``ready`` returns for it."""
 
         def run(definition: ProcessorDefinition) -> Checked:
             ready(definition)
@@ -76,7 +76,7 @@ class Publishing:
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
-        """Give up when the block fails or is interrupted: no run begins, and ``end_runs`` ends those under way.
+        """Cancel when the block fails or is interrupted: no new run starts, and ``end_runs`` ends the running ones.
 
         A wait for the tables then fails soon, not after minutes.
         """
@@ -90,11 +90,11 @@ class Publishing:
             raise
 
     def await_table(self, processor: str) -> None:
-        """Return when the table of this processor's result is there; raises as ``tables``."""
+        """Return when this processor's result table exists; raises the errors of ``tables``."""
         self._runs[processor].result()
 
     def tables(self) -> Checked:
-        """Each table with its checks' fingerprints, when all runs that were begun have ended.
+        """Each table with its checks' fingerprints, after all started runs have ended.
 
         Raises:
             DemoFailed: An asset or a check failed.

@@ -79,20 +79,22 @@ from holdfast.processors.application.registration import ProcessorDefinition, lo
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Processors and the share of the feed after which they are killed, those with more to catch up with earlier: groups,
-#: windows and tables; sessions; a join of two streams.
+#: Processors and the share of the feed after which they are killed. Processors with a longer catch-up are killed
+#: earlier: groups, windows and tables; sessions; a join of two streams.
 VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
-#: How often the feed is looked at, to kill on the way, seconds: on a fast machine it takes a few seconds.
+#: Interval of the checks of the feed's progress, which decide when to kill, seconds: on a fast machine the feed takes a
+#: few seconds.
 _LOOK_EVERY_S = 0.5
 #: How a run of Dagster can have ended.
 _ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
 #: The topics that get each flight.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
-#: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
+#: How long the runs of the recoveries may take to end after their incidents are closed, seconds; else the daemon keeps
+#: running.
 RUNS_END_S = 60.0
 
 
@@ -120,7 +122,7 @@ class Demo:
 
     @property
     def topics(self) -> Topics:
-        """The cluster's topics, by one client: they are asked a few times a second."""
+        """The cluster's topics through one shared client, because they are read a few times a second."""
         if self._topics is None:
             self._topics = Topics(bootstrap_servers(self.settings), client_config(self.settings))
         return self._topics
@@ -138,8 +140,8 @@ def run_demo(
     settings = demo_settings(settings)
     # Dagster's definitions and the processes that the demo starts read their settings from the environment
     os.environ.update(environment_of(settings))
-    # Broker and Spark run for two minutes, in which the second compiler costs more than it gives. Without that one,
-    # Java reserves so little room for compiled code that Spark fills it, and then searches for code to drop.
+    # Broker and Spark run for two minutes; in that time the second compiler costs more than it gains. Without that
+    # compiler, Java reserves little space for compiled code; Spark fills it, and Java then searches for code to drop.
     os.environ["JDK_JAVA_OPTIONS"] = f"{BRIEF} {CODE_CACHE}"
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
@@ -148,7 +150,7 @@ def run_demo(
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        # What ends writes its last words into the log, too.
+        # The last output of ended processes also goes into the log.
         with stderr_to(log), ExitStack() as running:
             demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
@@ -208,8 +210,8 @@ def _await_results(
     spark: Future[SparkServer] | None,
     definition: ProcessorDefinition,
 ) -> None:
-    """Wait until this processor has no lag and has sent all windows that are due, and until Spark is there."""
-    # A client of its own: the demo's asks meanwhile.
+    """Wait until this processor has no lag and has sent all due windows, and until Spark has started."""
+    # A separate client, because other threads use the demo's client meanwhile.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
 
     def caught_up() -> bool:
@@ -257,10 +259,10 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 
 
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
-    """Start everything but Spark; the daemon starts beside what follows."""
+    """Start everything except Spark; the daemon starts in parallel with the next steps."""
     settings, terminal = demo.settings, demo.terminal
-    # Each takes a second or two, and the broker's start waits mostly. SQLAlchemy's mapper is among it, so nothing uses
-    # a database meanwhile: a statement would fail on half of that.
+    # Each import takes a second or two, while the broker's start mostly waits. SQLAlchemy's mapper is one of them, so
+    # nothing may use a database meanwhile: a statement would fail on a half-imported mapper.
     modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
     imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
     if settings.kafka.bootstrap_servers is None:
@@ -278,7 +280,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # makes Dagster's databases, for the daemon and for this process
+    local.check_configuration(settings)  # creates Dagster's databases, for the daemon and for this process
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
@@ -286,12 +288,12 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """Threads that end before what they started is stopped: a start under way would leave a process."""
+    """Threads that end before the services are stopped; otherwise a start in progress would leave a process behind."""
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
-    """Start the warm Spark on a thread of its own; None where the settings name another Spark."""
+    """Start the warm Spark in a separate thread; None if the settings name another Spark."""
     if settings.spark.master != WARM:
         return None
     running.callback(stop_server, settings)
@@ -299,7 +301,7 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _end_queries(demo: Demo) -> None:
-    """End the queries under way: stop the warm Spark, if it is the one that runs them."""
+    """End the running queries: stop the warm Spark, if it runs them."""
     if demo.settings.spark.master == WARM:
         stop_server(demo.settings)
 
@@ -324,9 +326,10 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
 
 
 def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
-    """Stop Dagster's daemon when the runs of its recoveries have ended, unless it is kept.
+    """Stop Dagster's daemon after the runs of its recoveries have ended, unless the daemon is to be kept.
 
-    The recoveries were its work. Its sensors and their code server take CPU that the processors and Spark need.
+    The daemon is needed only for the recoveries. Its sensors and their code server use CPU that the processors and
+    Spark need.
     """
     if demo.keep_running:
         return
@@ -346,10 +349,10 @@ def _feed_and_kill(
     fed: Callable[[], object],
     recovered: Callable[[], object],
 ) -> None:
-    """Send the flights, kill three processors on the way, and wait until all is processed.
+    """Send the flights, kill three processors during the feed, and wait until all records are processed.
 
-    ``fed`` is called when all flights are sent, ``recovered`` when the killed ones are recovered, before they have
-    caught up.
+    ``fed`` is called after all flights are sent, ``recovered`` after the killed processors are recovered, before they
+    have caught up.
     """
     terminal = demo.terminal
     began = time.monotonic()
@@ -391,7 +394,7 @@ def _feed_and_kill(
 
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the feed's job as a process of its own; the process is ended when the block ends first."""
+    """Run the feed as a separate process; the process is ended when the block ends first."""
     config = {
         "ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second, "months": demo.months}}}
     }
@@ -451,7 +454,7 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies: those of the run's checks, else those of an audit now."""
+    """Processor -> fingerprints of its three copies: from the run's checks, else from an audit now."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]

@@ -1,6 +1,7 @@
 """The demo's terminal output: one line for each step with its duration, bars for the feed, a table of figures.
 
-Libraries and the JVM write to stderr; ``stderr_to`` sends that to a log file, so it does not break the output.
+Libraries and the JVM write to stderr; ``stderr_to`` redirects stderr to a log file, so that it does not break the
+output.
 """
 
 from __future__ import annotations

@@ -45,18 +45,18 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: How long processors without lag may take to send the last windows that are due, seconds: a commit closes 5,000.
-#: Behind a `group_by`, an end of an input that was told before a restart counts after 90 seconds only.
+#: How long processors without lag may take to send the last due windows, seconds: a commit closes 5,000. After a
+#: `group_by`, an input's end that was reported before a restart counts only after 90 seconds.
 CLOSED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a processor wrote: its updates by sequence number, and the number of its dead letters."""
+    """The output of a processor: its updates by sequence number, and the number of its dead letters."""
 
     sequences: SequenceCheck
     dead_letters: int
-    #: The windows that it sent, as JSON lines; None for a processor without windows.
+    #: The windows that the processor sent, as JSON lines; None for a processor without windows.
     closed: Path | None = None
 
 
@@ -120,8 +120,8 @@ def compare_with_spark(
 ) -> Mapping[str, FlightsComparison]:
     """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
 
-    The flights are those of the first ``months`` of the year. ``published`` is called with each processor when all is
-    computed; it returns what the processor wrote when its table is there.
+    The flights are those of the first ``months`` of the year. ``published`` is called with each processor after the
+    computation; it waits for the processor's table and returns the processor's output.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -140,18 +140,21 @@ def compare_with_spark(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the output topics must hold: a plain count of the file of flights, without the engine."""
+    """The expected content of the output topics: a plain count of the flights file, without the engine."""
 
     #: Processor -> key -> number of updates.
     updates: Mapping[str, Mapping[str, int]]
-    #: Processor with windows -> key -> the starts of those that are closed.
+    #: Processor with windows -> key -> the starts of its closed windows.
     closed: Mapping[str, Mapping[str, Sequence[int]]]
     #: Processor -> number of dead letters; others produce none.
     dead_letters: Mapping[str, int]
 
 
 def outputs_expected(months: int, partitions: int) -> Expected:
-    """What must have been sent after the flights of the first ``months``; their topics have so many partitions."""
+    """The expected outputs for the flights of the first ``months``.
+
+    ``partitions`` is the partition count of the topics.
+    """
     updates: dict[str, Counter[str]] = {name: Counter() for name in ("fleet", "routes", "weather", "models")}
     aircraft, origins, airlines = Departures(), Departures(), Departures()
     model_of = {plane["tailnum"]: plane["model"] for plane in read_planes()}
@@ -180,9 +183,10 @@ def outputs_expected(months: int, partitions: int) -> Expected:
 
 
 def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected) -> None:
-    """Wait until all windows of these processors are sent that are due, up to ``CLOSED_WITHIN_S`` for each.
+    """Wait until these processors have sent all due windows, up to ``CLOSED_WITHIN_S`` for each processor.
 
-    The table of carriers has the newest ones. Those of the others may be in their tables, or have been sent.
+    The table of carriers has the newest windows. The windows of other processors may be in their tables, or already
+    sent.
     """
     for one in definitions:
         if one.name in expected.closed:
@@ -192,7 +196,7 @@ def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], ex
 def read_outputs(
     topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected, folder: Path
 ) -> Mapping[str, Outputs]:
-    """Processor -> what it wrote, compared with what is expected; it must have no lag.
+    """Processor -> its output, compared with the expected output; the processor must have no lag.
 
     Writes the windows that were sent into files in ``folder``.
     """
@@ -213,7 +217,7 @@ def read_outputs(
 
 
 def sent(topics: Topics, topic: str, count: int) -> list[Record]:
-    """The committed records of a topic, when there are ``count``; those that there are after ``CLOSED_WITHIN_S``."""
+    """The committed records of a topic, once there are ``count``; after ``CLOSED_WITHIN_S``, the records so far."""
     records: list[Record] = []
     read_to = topics.start_offsets(topic)
 
@@ -228,10 +232,11 @@ def sent(topics: Topics, topic: str, count: int) -> list[Record]:
 
 
 def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its store, from what its check ``copies_equal`` measured.
+    """Processor -> fingerprints of the three copies of its store, as its check ``copies_equal`` measured them.
 
-    ``checked`` maps processors to the fingerprints of that check's metadata. A processor is left out whose check did
-    not compare all three copies of each partition: a newer checkpoint had removed the one of the table's offsets.
+    ``checked`` maps processors to the fingerprints in that check's metadata. A processor is left out if its check did
+    not compare all three copies of each partition: a newer checkpoint had replaced the checkpoint at the table's
+    offsets.
     """
     found: dict[str, Mapping[Side, Fingerprint]] = {}
     for processor, told in checked.items():
@@ -259,7 +264,7 @@ def verify(
     outputs: Mapping[str, Outputs],
     dead_letters: Mapping[str, int],
 ) -> tuple[ProcessorVerdict, ...]:
-    """The verdict on each processor: from the copies of its store, the comparison with Spark, and what it wrote.
+    """The verdict on each processor: from the copies of its store, the comparison with Spark, and its output.
 
     ``dead_letters`` has the numbers that are expected.
     """
@@ -283,7 +288,7 @@ def verify(
 
 
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
-    """The copies over all partitions; of a partition that was compared at two offsets, the newer one counts."""
+    """The copies over all partitions; if a partition was compared at two offsets, the newer offset counts."""
     found: dict[Side, dict[int, Fingerprint]] = {side: {} for side in Side}
     for moment in reversed(audit.moments):
         for side, whole in moment.wholes.items():

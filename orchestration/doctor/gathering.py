@@ -1,4 +1,4 @@
-"""Reads what the doctor judges: this machine, the cluster, the registry, the catalog, Dagster, the processors.
+"""Reads the facts for the doctor: this machine, the cluster, the registry, the catalog, Dagster, the processors.
 
 Invariants:
     - Reads only: nothing is created, migrated or started.
@@ -36,7 +36,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding, in the order of what the next ones need."""
+    """Every finding; facts that later findings need come first."""
     yield judging.judge_python(sys.version_info[:3])
     yield from judging.judge_extras(
         {extra: [each for each in modules if not _installed(each)] for extra, (_, modules) in EXTRAS.items()}

@@ -1,4 +1,4 @@
-"""What the doctor thinks of facts: pure functions from what was seen to findings.
+"""Turns the doctor's facts into findings; pure functions.
 
 Invariants:
     - A finding that is not ok has an action.
@@ -21,18 +21,19 @@ Verdict = Literal["ok", "warn", "fail"]
 
 #: Versions of Python that Holdfast is tried with.
 PYTHON_FROM, PYTHON_TO = (3, 11), (3, 14)
-#: Memory for new processes, bytes: what one worker needs, and what broker, Dagster and Spark need together.
+#: Memory for new processes, bytes: the need of one worker, and the need of broker, Dagster and Spark together.
 MEMORY_LEAST, MEMORY_ENOUGH = 1 << 30, 3 << 30
-#: Free disk below which nothing should be started, bytes.
+#: Below this free disk space nothing should be started, bytes.
 DISK_LEAST = 1 << 30
-#: Difference of two clocks that is normal, seconds. Kafka refuses records from an hour ahead, leases allow a minute.
+#: Normal and maximum difference of two clocks, seconds. Kafka refuses records from an hour ahead; leases allow a
+#: minute.
 SKEW_S, SKEW_MAX_S = 2.0, 30.0
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor: what was seen, what was expected, and what to do unless it is ok."""
+    """One line of the doctor: the observed and the expected value, and the action unless it is ok."""
 
     name: str
     verdict: Verdict
@@ -52,7 +53,7 @@ def judge_python(version: tuple[int, int, int]) -> Finding:
 
 
 def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -> Finding:
-    """The Java that was found (None: none); ``needed`` by the embedded broker or Spark."""
+    """Judges the Java that was found (None: none); ``needed`` by the embedded broker or Spark."""
     expected = f"{oldest} or newer"
     if version is not None:
         return Finding("java", "ok", f"{version}, from {source}", expected)
@@ -62,7 +63,7 @@ def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -
 
 
 def judge_memory(available: int | None) -> Finding:
-    """Memory for new processes, bytes; None when the system does not say."""
+    """Judges the memory for new processes, bytes; None when the system does not report it."""
     expected = f"{MEMORY_ENOUGH // _GIB} GiB for broker, Dagster and Spark on this machine"
     if available is None:
         return Finding("memory", "warn", "unknown", expected, "Check the memory of this machine by hand.")
@@ -98,7 +99,7 @@ def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
 
 
 def judge_queue(limit: int) -> Finding:
-    """The limit of all runs of Dagster together; -1 for none, as each lane of the queue has its own."""
+    """Judges the limit of all Dagster runs together; -1 means no limit, as each lane of the queue has a limit."""
     expected = "max_concurrent_runs: -1 in dagster.yaml, and a limit for each lane of the queue"
     if limit == -1:
         return Finding("run queue", "ok", "recovery waits for no other runs", expected)
@@ -111,7 +112,7 @@ def judge_queue(limit: int) -> Finding:
 
 
 def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, umask: int) -> Finding:
-    """The home folder: its mode and owner, None when it does not exist yet."""
+    """Judges the home folder: its mode and owner; None when the folder does not exist yet."""
     expected = "a folder of this user that others can't enter"
     if mode is None:
         verdict: Verdict = "ok" if writable else "fail"
@@ -132,7 +133,7 @@ def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, 
 
 
 def judge_extras(missing: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
-    """Each extra with the modules that it lacks."""
+    """Judges each extra with its missing modules."""
     found = []
     for extra, modules in missing.items():
         name = f"extra {extra}"
@@ -146,7 +147,7 @@ def judge_extras(missing: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
 
 
 def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
-    """The unknown variables with the prefix of settings, and the nearest known name of each."""
+    """Judges unknown variables with the prefix of settings, with the nearest known name of each."""
     if not unknown:
         return (Finding("settings", "ok", "no unknown variable"),)
     return tuple(
@@ -162,7 +163,7 @@ def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
 
 
 def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
-    """A cluster that answers: its version and its clock."""
+    """Judges a cluster that answers: its version and its clock."""
     found = [Finding("broker", "ok", f"{facts.brokers} broker(s) answer")]
     expected = f"{dotted(BROKER_FROM)} or newer"
     if facts.version is None:
@@ -184,7 +185,7 @@ def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
 
 
 def judge_database_clock(ahead_s: float) -> Finding:
-    """The registry's database: how far its clock is ahead of this machine's (negative: behind), seconds."""
+    """Judges the registry's database: the seconds by which its clock is ahead of this machine's (negative: behind)."""
     return _clock("registry clock", abs(ahead_s), f"{ahead_s:+.1f} s", f"within {SKEW_S:g} s of this machine")
 
 
@@ -196,7 +197,7 @@ def _clock(name: str, off_s: float, seen: str, expected: str) -> Finding:
 
 
 def judge_rights(topology: Topology, facts: ClusterFacts, principal: str) -> Finding:
-    """What this client may not do of what a worker of the processor needs (docs/rights.md)."""
+    """Judges the rights that a worker of the processor needs and this client lacks (docs/rights.md)."""
     name, expected = f"rights of {topology.processor}", "those of docs/rights.md"
     needed = rights_of(topology)
     lacks, unknown = [], 0
@@ -215,7 +216,7 @@ def judge_rights(topology: Topology, facts: ClusterFacts, principal: str) -> Fin
 
 
 def rights_of(topology: Topology) -> tuple[Right, ...]:
-    """What a worker needs on topics that exist, and on its group."""
+    """The rights that a worker needs on existing topics and on its group."""
     logs = [spec.topic.name for spec in topology.changelogs]
     reads = [*(spec.name for spec in topology.inputs), *logs]
     rights = [Right("Read", "topic", each) for each in dict.fromkeys(reads)]

@@ -1,4 +1,4 @@
-"""How a run fails on an error of Holdfast, with the message, the action and the fields, and what a failed step says."""
+"""How a run fails on a HoldfastError (message, action and fields), and how to read the error of a failed step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,14 +36,14 @@ class StepError(Protocol):
 
     @property
     def cause(self) -> "StepError | None":
-        """The error from which it was raised."""
+        """The error that caused this one."""
 
 
 def own_words(error: StepError | None) -> str | None:
     """The message of a step's error without Dagster's wrappings; None without an error.
 
-    The outermost error that is not Dagster's: Holdfast's errors say what to do, and the client's error that is their
-    cause does not.
+    The outermost error that is not Dagster's: Holdfast's errors name the action; the client error that caused them does
+    not.
     """
     while error is not None and error.cause is not None and (error.cls_name or "").startswith("Dagster"):
         error = error.cause

@@ -1,4 +1,4 @@
-"""The job that sends the demo's flights, and what they are joined with, to the source topics.
+"""The job that sends the demo's flights, and the tables to join, to the source topics.
 
 Invariants:
     - A run fails when the topics already hold records, unless its config sets ``again``.

@@ -72,7 +72,7 @@ class CleanConfig(PlanConfig):
     )
 
     def request(self) -> Clean:
-        """The cleaning that this config asks for."""
+        """The clean request with this config."""
         return Clean(tuple(self.only))
 
 
@@ -97,7 +97,7 @@ class ClearConfig(VerbConfig):
     export: bool = Field(default=True, description="Write the keys to a file before they are deleted.")
 
     def request(self) -> Clear:
-        """The clear that this config asks for.
+        """The clear request with this config.
 
         Raises:
             RequestInvalid: None or several of ``keys``, ``prefix`` and ``everything`` are set.
@@ -128,7 +128,7 @@ class BackfillConfig(VerbConfig):
     )
 
     def request(self) -> Backfill:
-        """The backfill that this config asks for."""
+        """The backfill request with this config."""
         rest = (self.from_available, self.table, self.key, tuple(self.columns))
         return Backfill(self.processor, self.store, self.source, *rest)
 
@@ -157,7 +157,7 @@ class RestoreConfig(VerbConfig):
     )
 
     def request(self) -> Restore:
-        """The restore that this config asks for."""
+        """The restore request with this config."""
         partitions, stores = tuple(sorted(set(self.partitions))), tuple(self.stores)
         rest = (self.timeout_s, stores, self.at or None)
         return Restore(self.processor, partitions, self.source, *rest, self.input, self.file or None)
@@ -173,7 +173,7 @@ class ScaleConfig(VerbConfig):
     timeout_s: float = Field(default=300.0, gt=0, description="Seconds within which every partition must be processed.")
 
     def request(self) -> Scale:
-        """The change that this config asks for."""
+        """The scale request with this config."""
         return Scale(self.processor, self.workers, self.warm_s, self.timeout_s)
 
 
@@ -185,7 +185,7 @@ class RollbackConfig(VerbConfig):
     )
 
     def request(self) -> Rollback:
-        """The rollback that this config asks for."""
+        """The rollback request with this config."""
         return Rollback(self.processor, self.to)
 
 

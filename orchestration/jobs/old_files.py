@@ -1,4 +1,4 @@
-"""Deletes old files below the home folder: logs, spilled data of dead JVMs, and copies that the settings let go.
+"""Deletes old files below the home folder: logs, spilled data of dead JVMs, and copies older than the settings allow.
 
 Invariants:
     - A copy in the archive is deleted only when its original's deletion has ended, and the settings say an age.
@@ -24,7 +24,7 @@ def rotate_logs(paths: Paths, max_mb: int) -> tuple[str, ...]:
 
 
 def copies_to_delete(copies: Iterable[Archived], days: float | None, now: datetime) -> tuple[Archived, ...]:
-    """The archived copies that the settings keep no longer, counted from the end of the original's deletion."""
+    """The archived copies that are older than the settings keep; the age starts when the original's deletion ended."""
     if days is None:
         return ()
     before = now - timedelta(days=days)

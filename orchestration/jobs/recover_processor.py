@@ -38,12 +38,13 @@ from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
 #: Run tag: the incident's number.
 INCIDENT_TAG = "holdfast/incident"
-#: Run tag: when the incident was opened, or retried last. With it, an incident of another registry is another one.
+#: Run tag: when the incident was opened or last retried. It distinguishes incidents with the same id in different
+#: registries.
 SINCE_TAG = "holdfast/incident-since"
 
 
 def tags_of_incident(incident: Incident) -> dict[str, str]:
-    """The tags by which a run is known as one of an incident."""
+    """The run tags that identify a run as a run for this incident."""
     since = incident.retried_at or incident.opened_at
     return {INCIDENT_TAG: str(incident.id), SINCE_TAG: since.isoformat()}
 

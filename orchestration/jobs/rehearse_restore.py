@@ -13,7 +13,7 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class RehearseConfig(dg.Config):
-    """Config of ``rehearse_restore``: which partition. Empty: a random one, the same all day."""
+    """Config of ``rehearse_restore``: the partition. Empty: a random partition, which stays the same all day."""
 
     processor: str = Field(default="", description="Name of the processor; empty: a random one.")
     partition: int = Field(default=-1, description="Partition number; -1: a random one.")

@@ -1,4 +1,4 @@
-"""The job that prunes what grows, and looks at the disk before and after.
+"""The job that prunes growing data, and checks the disk before and after.
 
 Invariants:
     - Each part is pruned by itself: a part that fails is logged, the others are pruned, and the run fails at its end.
@@ -28,22 +28,22 @@ DELETING_S = 600.0
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Prune each part; a part that could not be pruned fails the run after the others."""
+    """Prune each part; a failed part fails the run, but only after the other parts."""
     settings = load_settings()
     had_room = _had_room(context.instance)
-    # on a full disk nothing may work below: the check is updated first
+    # on a full disk the following steps may fail, so the check is updated first
     context.instance.report_runless_asset_event(room_result(settings).evaluation())
     failed = []
     for name, prune in _parts(context, settings, lifecycle).items():
         try:
             context.log.info(f"{name}: deleted {prune()}.")
-        except Exception as failure:  # a locked database or a lost disk must not keep the other parts from theirs
+        except Exception as failure:  # a locked database or a lost disk must not stop the pruning of the other parts
             context.log.error(f"{name} could not be pruned: {failure}")
             failed.append(f"{name}: {failure}")
     found = room_result(settings)
     context.instance.report_runless_asset_event(found.evaluation())
     context.add_output_metadata({"room": found.description, **found.metadata})
-    if had_room and not found.passed:  # told once, by the sensor of failed runs and the webhook
+    if had_room and not found.passed:  # the sensor of failed runs and the webhook report this once
         failed.append(found.description)
     if failed:
         raise dg.Failure(description=" ".join(failed), allow_retries=False)
@@ -60,7 +60,7 @@ def _had_room(instance: dg.DagsterInstance) -> bool:
 def _parts(
     context: dg.OpExecutionContext, settings: Settings, lifecycle: LifecycleResource
 ) -> dict[str, Callable[[], str]]:
-    """What is pruned -> the call that prunes it and returns what was deleted, in words."""
+    """Part to prune -> the call that prunes it and returns a text about the deleted records."""
     keep, paths, now = settings.upkeep, settings.paths, lifecycle.world.clock()
 
     def dagster() -> str:

@@ -1,1 +1,1 @@
-"""A user's project: how it is made, how it starts, and what of it does not load."""
+"""A user's project: its creation, its start, and its parts that do not load."""

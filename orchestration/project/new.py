@@ -1,6 +1,6 @@
-"""Makes a new project: a folder with a processor, its test, Dagster's definitions and the settings.
+"""Creates a new project: a folder with a processor, its test, Dagster's definitions and the settings.
 
-The files lie in ``template/``. Their project is named ``my_project``; a new project gets its own name there.
+The files are in ``template/``, a project named ``my_project``; a new project's files get its own name.
 
 Invariants:
     - Only a folder that is empty, or not there yet, is written to.
@@ -27,7 +27,7 @@ _LENGTH_MAX = 60
 
 
 class ProjectRefused(HoldfastError):
-    """A project can't be made here: its name or its folder does not fit. Field: folder."""
+    """A project can't be created here, because its name or its folder is unsuitable. Field: folder."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -64,10 +64,10 @@ def project_files(name: str) -> dict[PurePosixPath, str]:
 
 
 def make_project(folder: Path) -> tuple[Path, ...]:
-    """Write a new project into an empty folder, which is made when absent; returns its files.
+    """Write a new project into an empty folder, which is created if absent; returns the project's files.
 
     Raises:
-        ProjectRefused: The name does not fit, the folder holds files, or it can't be written.
+        ProjectRefused: The name is unsuitable, the folder holds files, or the folder can't be written.
     """
     name = package_name(folder)
     try:

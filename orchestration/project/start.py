@@ -1,4 +1,4 @@
-"""Starts the processors of a project that do not run, when its services start.
+"""Starts the stopped processors of a project when its services start.
 
     never deployed ──► deployed, in the version that the files define
     deployed       ──► started again, in the version that is deployed
@@ -43,19 +43,19 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One processor before its start: its last deployment, and what lives of it."""
+    """One processor before its start: its last deployment, and its live workers."""
 
     defined_version: str
     #: ``deployed`` or ``stopped``; None when it was never deployed.
     desired: str | None
-    #: The code versions of its living workers.
+    #: The code versions of its live workers.
     living: tuple[str, ...]
-    #: The version that is deployed; None when it was never deployed.
+    #: The deployed version; None when the processor was never deployed.
     deployed: str | None = None
 
 
 def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Started, ...]:
-    """Start each processor of the settings that does not run; ``tell`` hears the progress."""
+    """Start each processor of the settings that does not run; ``tell`` gets the progress lines."""
     started = []
     for each in load_processors(settings):
         if isinstance(each, BrokenDefinition):
@@ -70,7 +70,7 @@ def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Star
 
 
 def judged(name: str, found: Found) -> Started | None:
-    """What to say of a processor that is left as it is; None when it is to be started."""
+    """The message about a processor that is not started; None when the processor must be started."""
     if found.living:
         others = sorted(set(found.living) - {found.defined_version})
         if not others:
@@ -86,12 +86,12 @@ def judged(name: str, found: Found) -> Started | None:
 
 
 def request_of(name: str, found: Found) -> Deploy | Restart:
-    """What starts a processor that does not run: the version that is deployed, or the first one."""
+    """The request that starts a stopped processor: a restart of its deployed version, or its first deploy."""
     return Deploy(name) if found.desired is None else Restart(name)
 
 
 def created_inputs(plan: Plan, topology: Topology) -> tuple[str, ...]:
-    """The stages of a plan that create an input topic, in words: its name may be a mistake."""
+    """The stages of a plan that create an input topic, as text: the topic's name may be a mistake."""
     inputs = {spec.name for spec in topology.sources}
     return tuple(stage.says for stage in plan.stages if isinstance(stage, CreateTopic) and stage.name in inputs)
 

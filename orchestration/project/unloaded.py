@@ -1,6 +1,6 @@
-"""What Dagster can't load, for those that import no code of the project: code locations, and definitions in them.
+"""Records the code locations and definitions that Dagster can't load, for processes that import no project code.
 
-The daemon writes which locations do not load; the project's location writes which of its definitions can't be used.
+The daemon writes the locations that do not load; the project's location writes its definitions that can't be used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _file(settings: Settings) -> Path:
 
 
 def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
-    """Write the error of each location that does not load; a disk that refuses it is logged, and ends no daemon."""
+    """Write the error of each location that does not load; a failed write is logged and does not end the daemon."""
     try:
         replace_text(_file(settings), json.dumps({name: masked(error) for name, error in errors.items()}))
     except OSError as failed:
@@ -35,7 +35,7 @@ def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
 
 
 def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None:
-    """Write the definitions that can't be used; a disk that refuses it is logged, and ends no code server."""
+    """Write the definitions that can't be used; a failed write is logged and does not end the code server."""
     told = {each.target: {"sentence": masked(each.sentence), "action": masked(each.action)} for each in broken}
     try:
         if told != read_broken(settings):
@@ -46,7 +46,7 @@ def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None
 
 
 def read_broken(settings: Settings) -> dict[str, dict[str, str]]:
-    """Definition -> its ``sentence`` and ``action``, as the project's code location last loaded it."""
+    """Definition -> its ``sentence`` and ``action``, from the last load of the project's code location."""
     return read_json(_broken_file(settings), dict[str, dict[str, str]]) or {}
 
 
@@ -55,5 +55,5 @@ def _broken_file(settings: Settings) -> Path:
 
 
 def read_unloaded(settings: Settings) -> dict[str, str]:
-    """Location -> why it does not load; empty when all load, and before the daemon's first look."""
+    """Location -> why it does not load; empty when all load, and before the daemon's first check."""
     return read_json(_file(settings), dict[str, str]) or {}

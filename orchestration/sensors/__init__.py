@@ -1,1 +1,1 @@
-"""Sensors and schedules of Dagster: what asks for runs, and what reports checks without one."""
+"""Sensors and schedules of Dagster: they request runs, and report checks without a run."""

@@ -1,9 +1,9 @@
-"""Recovery, webhook and upkeep in a code location of their own: which of two copies works.
+"""Recovery, webhook and upkeep in a separate code location: decides which of two copies is active.
 
-A project's own definitions contain Holdfast's. When such a module can't be imported, everything in its code location
-stands still. So `holdfast up` gives a project two locations: its own one, and `recovery`, which imports no code of the
-project. The copies in the project's location do nothing while those of `recovery` tick. Where a workspace has only the
-project's module, they work.
+A project's own definitions contain Holdfast's definitions. When such a module can't be imported, nothing in its code
+location runs. So `holdfast up` gives a project two locations: its own location, and `recovery`, which imports no code
+of the project. The copies in the project's location do nothing while the copies in `recovery` tick. If a workspace has
+only the project's module, the copies there are active.
 
 Invariants:
     - A copy that is silent for ``FRESH_S`` is replaced by the other one. Two that work at once do no harm: the registry
@@ -16,7 +16,7 @@ import dagster as dg
 
 #: Name of the code location.
 LOCATION = "recovery"
-#: The other copy works when this one did not tick for so long, seconds.
+#: The copy in the project's location becomes active when the other copy did not tick for this time, seconds.
 FRESH_S = 60.0
 SKIPPED = f"The code location `{LOCATION}` does this."
 
@@ -24,12 +24,12 @@ _KEY = "holdfast/apart/"
 
 
 def record_tick(instance: dg.DagsterInstance, name: str) -> None:
-    """Record that the copy in the location of its own ticks."""
+    """Record a tick of the copy in the separate location."""
     instance.daemon_cursor_storage.set_cursor_values({f"{_KEY}{name}": f"{time.time():.3f}"})
 
 
 def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
-    """Whether the copy in the location of its own has ticked lately."""
+    """Whether the copy in the separate location has ticked recently."""
     told = instance.daemon_cursor_storage.get_cursor_values({f"{_KEY}{name}"}).get(f"{_KEY}{name}")
     try:
         return told is not None and abs(time.time() - float(told)) < FRESH_S
@@ -38,7 +38,7 @@ def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
 
 
 def must_skip(instance: dg.DagsterInstance, name: str, *, apart: bool) -> bool:
-    """Whether a copy does nothing now; one that is ``apart`` records its tick."""
+    """Whether a copy must do nothing now; a copy that is ``apart`` records its tick."""
     if apart:
         record_tick(instance, name)
         return False

@@ -1,4 +1,4 @@
-"""What has to run so that all assets are green, and why an asset stays grey: a pure decision.
+"""Decides which runs make all assets green, and why an asset stays grey; pure functions.
 
     facts of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
 
@@ -20,41 +20,41 @@ from holdfast.infra.system.memory import available_mb
 TRIES = 3
 #: Pause after a failed run, seconds; doubled for each further one.
 RETRY_AFTER_S = 60.0
-#: Memory beside the driver's heap that a run with Spark needs: the JVM's own, and Python, MiB.
+#: Memory in addition to the driver's heap that a run with Spark needs, for the JVM itself and Python, MiB.
 BESIDE_HEAP_MB = 768
 #: The layers whose runs start Spark's JVM.
 SPARK_LAYERS = frozenset({"warehouse"})
-#: The subject of topics and of what belongs to the installation.
+#: The subject of topics and of assets of the installation.
 INSTALLATION = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AssetFacts:
-    """One asset as Dagster knows it. Names of assets are keys as text, with ``/``."""
+    """Dagster's facts about one asset. Names of assets are keys as text, with ``/``."""
 
     name: str
     layer: str
     materialized: bool
     #: Whether a run can materialise it.
     runnable: bool
-    #: Checks without a run since the last materialisation: those that run alone, and those of a materialising run.
+    #: Checks not executed since the last materialisation: separate checks, and checks of a materialising run.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
-    #: Whether it exists, for a topic that only others write.
+    #: Whether the topic exists; for a topic that only other programs write.
     exists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A processor, or the installation, with the assets and runs that belong to it."""
+    """A processor or the installation, with its assets and runs."""
 
     name: str
     assets: tuple[AssetFacts, ...]
-    #: Whether it works, so that its state can be read; the installation does when its broker answers.
+    #: Whether the processor works, so that its state can be read; for the installation, whether its broker answers.
     works: bool = True
-    #: Whether a run for it is queued or under way.
+    #: Whether a run for this subject is queued or in progress.
     busy: bool = False
-    #: Runs that failed in a row, and seconds since the last one ended.
+    #: Number of consecutive failed runs, and seconds since the last one ended.
     failed: int = 0
     since_failure_s: float = 0.0
 
@@ -73,7 +73,7 @@ class Memory:
 
     @property
     def sentence(self) -> str:
-        """Why such a run does not start, and what to do."""
+        """Why a run with Spark does not start, and the action."""
         return (
             f"A run with Spark needs {self.needed_mb:,} MiB of memory, {self.available_mb:,} MiB are available. Free "
             "memory, or lower `HOLDFAST_SPARK__DRIVER_MEMORY_MB`; the sensor `kept_green` then runs it by itself."
@@ -82,26 +82,26 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run: the assets that it materialises with all of their checks, and checks of others, as (asset, check)."""
+    """One run: the assets that it materialises with all their checks, and checks of other assets, as (asset, check)."""
 
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether it starts now. Else it waits a while: sensors may report its checks, or what a command deployed, whose
-    #: checks the same run takes then.
+    #: Whether the run starts now. Otherwise it waits: sensors may still report its checks, or assets that a command
+    #: deployed, whose checks the same run then executes.
     at_once: bool = True
 
     @property
     def is_publishing(self) -> bool:
-        """Whether it publishes a table, which starts Spark."""
+        """Whether the run publishes a table, which starts Spark."""
         return any(each.split("/")[0] in SPARK_LAYERS for each in self.assets)
 
 
 @dataclass
 class Decision:
-    """What to do now."""
+    """The actions to take now."""
 
-    #: Assets that nobody materialises by a run, to be reported as present.
+    #: Assets without a materialising run, to be reported as present.
     present: list[str] = field(default_factory=list)
     #: Assets whose checks are part of a materialisation, to be judged and reported without a run.
     judged: list[str] = field(default_factory=list)
@@ -111,7 +111,10 @@ class Decision:
 
 
 def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
-    """The runs and reports that make these subjects green. One run publishes all tables, so that one JVM starts."""
+    """The runs and reports that make these subjects green.
+
+    One run publishes all tables, so that only one JVM starts.
+    """
     decision = Decision()
     publishing: list[Wanted] = []
     for subject in subjects:
@@ -129,7 +132,7 @@ def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
 
 
 def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted | None:
-    """The run of one subject; fills the rest of the decision."""
+    """The run of one subject; also fills the other fields of the decision."""
     for asset in subject.assets:
         if not asset.materialized and not asset.runnable and asset.exists:
             decision.present.append(asset.name)
@@ -141,7 +144,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         withheld = [each for each in missing if each.layer in SPARK_LAYERS]
         decision.reasons |= {each.name: memory.sentence for each in withheld}
         missing = [each for each in missing if each.layer not in SPARK_LAYERS]
-    # a snapshot is made of the newest checkpoint, which materialising the state takes
+    # a snapshot needs the newest checkpoint, and materialising the state makes that checkpoint
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
     # a run that materialises an asset runs its checks, too
@@ -177,6 +180,6 @@ def _waiting(subject: Subject) -> str:
 
 
 def spark_memory(settings: Settings) -> Memory:
-    """The memory for a run with Spark now; none is needed where Spark runs in another process."""
+    """The memory for a run with Spark now; no memory is needed if Spark runs in another process."""
     needed = settings.spark.driver_memory_mb + BESIDE_HEAP_MB
     return Memory(None if settings.spark.over_connect else available_mb(), needed)

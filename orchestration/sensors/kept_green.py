@@ -1,6 +1,6 @@
 """The sensor ``kept_green``: after a deploy it makes every asset green, without a click.
 
-``grey_assets`` decides; this module reads Dagster, Kafka and the workers, and asks for the runs.
+``grey_assets`` decides; this module reads Dagster, Kafka and the workers, and requests the runs.
 
 Invariants:
     - The sensor materialises what reads or publishes state. It never deploys, and changes no processor.
@@ -37,11 +37,11 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: What other sensors report comes within this time, seconds: materialisations of what a command deployed, checks.
+#: Other sensors report within this time, seconds: checks, and materialisations of assets that a command deployed.
 OTHERS_WAIT_S = 45.0
 #: A topic whose end moved is observed again after this time, seconds: each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
-#: Tag of the runs that this sensor asks for.
+#: Tag of the runs that this sensor requests.
 GREEN_TAG = "holdfast/green"
 #: Newest runs with the tag that are judged.
 _RUNS_MAX = 50
@@ -50,7 +50,7 @@ _Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 class Memo(msgspec.Struct):
-    """The cursor: since when runs wait for other sensors, and the topics as they were observed last."""
+    """The cursor: since when runs wait for other sensors, and the last observation of each topic."""
 
     #: Subject -> seconds since 1970.
     due_since: dict[str, float] = {}
@@ -59,7 +59,7 @@ class Memo(msgspec.Struct):
 
 
 def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> dg.SensorDefinition:
-    """The sensor over these processors; those that are not deployed are left alone."""
+    """The sensor over these processors; it skips processors that are not deployed."""
     by_name = {each.name: each for each in definitions}
 
     @dg.sensor(
@@ -171,11 +171,11 @@ class _Reading:
         )
 
     def _is_run(self, check: dg.AssetCheckKey, last: dg.EventLogRecord | None) -> bool:
-        """Whether a check ran since the last materialisation, as Dagster's pages judge it."""
+        """Whether a check ran since the last materialisation, by the same rule as Dagster's pages."""
         run = self._checks.get(check)
         event = None if run is None or run.event is None else run.event.dagster_event
         if run is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return False  # only planned: its run has not come to it, or never did
+            return False  # only planned: its run has not reached the check, or never did
         if last is None or run.run_id == last.run_id:
             return True
         target = event.asset_check_evaluation_data.target_materialization_data
@@ -197,7 +197,7 @@ def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
 
 
 def _tell(file: Path, decision: Decision) -> None:
-    """Write why assets are grey; a Dagster with a home of its own has not made the folder."""
+    """Write why assets are grey; if Dagster has a different home, the folder may be absent."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(decision.reasons))
 
@@ -205,7 +205,7 @@ def _tell(file: Path, decision: Decision) -> None:
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     for name in decision.present:
         key = dg.AssetKey.from_user_string(name)
-        # Counts live in observations: the page would show those of this one event for ever.
+        # Counts belong in observations: otherwise the page would show the counts of this one event forever.
         lasting = {each: value for each, value in topics.get(key.path[-1], {}).items() if each == "partitions"}
         yield dg.AssetMaterialization(key, description="It exists.", metadata=lasting)
 
@@ -216,7 +216,7 @@ def _judged(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """The checks of changelogs and processors that a command deployed, judged as its run would have done."""
+    """The checks of changelogs and processors that a command deployed, with the same judgement as in a run."""
     topics = cluster.topics(REQUEST_S)
     for name in decision.judged:
         layer, processor, last = dg.AssetKey.from_user_string(name).path
@@ -232,7 +232,7 @@ def _judged(
 
 
 def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> list[dg.AssetObservation]:
-    """An observation of each topic whose records changed since the last one; notes them in the memo."""
+    """An observation of each topic whose records changed since its last observation; updates the memo."""
     events = []
     for name, facts in topics.items():
         records, at = memo.observed.get(name, (-1, 0.0))
@@ -247,11 +247,11 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to ask for a run now, or to wait for what other sensors report first."""
+    """Whether to request a run now, or to wait for the reports of other sensors."""
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
-#: An asset -> the checks that a run of it includes.
+#: An asset -> the checks that are part of a run of the asset.
 _ChecksOf = Callable[[dg.AssetKey], Iterable[dg.AssetCheckKey]]
 
 
@@ -270,7 +270,7 @@ def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.Run
 
 
 def _memo(cursor: str | None) -> Memo:
-    """The cursor of the last tick; new when another version of Holdfast wrote it."""
+    """The cursor of the last tick; a new one when another version of Holdfast wrote the cursor."""
     try:
         return msgspec.json.decode(cursor or "{}", type=Memo)
     except msgspec.MsgspecError:

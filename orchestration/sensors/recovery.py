@@ -62,11 +62,11 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 RECOVERY_SENSOR = "processor_recovery"
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: An observation that says nothing new is logged once in this time, seconds: each takes 5 KB of Dagster's log.
+#: Interval of observations without news, seconds: each observation takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
-#: A lag is new when it doubled or halved since the last observation, unless it stays below this, records.
+#: A lag is news when it doubled or halved since the last observation, unless it stays below this number of records.
 LAG_NEWS = 1_000
-#: Stores with an observation in one tick; the next ticks take the next stores.
+#: Number of stores that one tick observes; the next ticks observe the next stores.
 STATES_PER_TICK = 20
 #: The facts of a processor that its stores show, too.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
@@ -74,7 +74,7 @@ OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpo
 RUN_KEY_TAG = "dagster/run_key"
 #: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
-#: Key of the cursor with what was told of messages that did not arrive, by processor.
+#: Key of the cursor with the last report of messages that did not arrive, by processor.
 _ARRIVALS = "/arrivals"
 
 log = structlog.get_logger(__name__)
@@ -91,8 +91,8 @@ def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinitio
     It updates the check ``working`` of each deployed processor, also while the processor's definition can't be loaded.
 
     Args:
-        enabled: Whether it is switched on at first.
-        apart: Whether it is in a code location of its own.
+        enabled: Whether the sensor is initially switched on.
+        apart: Whether the sensor is in the separate code location.
     """
 
     @dg.sensor(
@@ -155,7 +155,7 @@ class _Tick:
     before: dict[str, _Remembered]
     #: Open applies by processor.
     begun: dict[str, ApplyRecord]
-    #: All workers were asked at the same time, so silent workers cost one timeout together.
+    #: All workers were asked at the same time, so several silent workers cost only one timeout.
     world: World
     after: dict[str, _Remembered] = field(default_factory=dict)
     requests: list[dg.RunRequest] = field(default_factory=list)
@@ -259,7 +259,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
-    """The cursor by processor; empty when another version of Holdfast wrote it."""
+    """The cursor by processor; empty when another version of Holdfast wrote the cursor."""
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
     except msgspec.MsgspecError:
@@ -316,9 +316,9 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
 def arrival_news(
     processor: str, statuses: Sequence[ProcessorStatus], before: Any, now: float
 ) -> tuple[list[dg.AssetCheckEvaluation], Any]:
-    """The check ``messages_arrive`` if it has news, and what the next tick remembers: verdict, total and time.
+    """The check ``messages_arrive`` if it has news, and the memo for the next tick: verdict, total and time.
 
-    Other counts of the same verdict are news once in ``OBSERVE_EVERY_S``. Without an answer nothing is reported.
+    Changed counts with the same verdict are news once in ``OBSERVE_EVERY_S``. Without an answer nothing is reported.
     """
     judged = judge_arrivals(processor, statuses, now)
     if judged is None:

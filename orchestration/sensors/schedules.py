@@ -50,7 +50,7 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
 
 
 def upkeep_hourly(*, apart: bool = False) -> dg.ScheduleDefinition:
-    """The schedule of upkeep; ``apart`` in a code location of its own."""
+    """The schedule of upkeep; ``apart``: the schedule is in the separate code location."""
 
     @dg.schedule(
         name="upkeep_hourly",

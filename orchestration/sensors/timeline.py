@@ -1,4 +1,4 @@
-"""The sensor ``timeline``: reports what commands, recovery and jobs did to the timelines of Dagster's assets.
+"""The sensor ``timeline``: reports actions of commands, recovery and jobs to the timelines of Dagster's assets.
 
     registry: applies, incidents, actions ──► events that are not reported yet ──► Dagster's log, without a run
 
@@ -25,16 +25,16 @@ from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record
 REPORT_EVERY_S = 10
 #: Records of each table that one tick reads.
 RECORDS_MAX = 200
-#: Events that one tick reports; the next tick reports the next ones. Dagster stores some 20 in a second.
+#: Events that one tick reports; later ticks report the remaining events. Dagster stores about 20 events in a second.
 EVENTS_PER_TICK = 40
-#: An action is read this long after it ended, seconds: the transaction of one with a smaller number may end later.
+#: An action is read this long after its end, seconds: the transaction of an action with a smaller number may end later.
 ACTION_SETTLES_S = 5.0
 #: Name of the cursor in Dagster's storage.
 STORED = "holdfast/timeline"
 
 
 class Cursor(msgspec.Struct):
-    """What is reported of each table, and the event that is being reported."""
+    """The reported records of each table, and the event that is being reported."""
 
     applies: Series
     incidents: Series
@@ -43,7 +43,7 @@ class Cursor(msgspec.Struct):
 
 
 def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
-    """The sensor over these processors; records of others have no asset and are not reported."""
+    """The sensor over these processors; records of other processors have no asset and are not reported."""
     stores = {each.name: tuple(store.name for store in each.topology.stores) for each in definitions}
     logged = {each.name: tuple(log.store for log in each.topology.changelogs) for each in definitions}
 
@@ -97,7 +97,7 @@ def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int
 def _records(
     registry: Registry, cursor: Cursor, now: float, events: Callable[[Sequence[Entry]], tuple[Event, ...]]
 ) -> Mapping[str, list[Record]]:
-    """The records of each table that are not settled; an incident that was retried is read again."""
+    """The records of each table that are not yet reported; an incident that was retried is read again."""
     applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
     for number in cursor.applies.above.keys() - applies.keys():
         if (open_one := registry.journal.apply_of(number)) is not None:

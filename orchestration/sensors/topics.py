@@ -76,7 +76,10 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 def _registered(
     processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
-    """Update the check of processors that were adopted or that the registry is behind, and once more when it passes."""
+    """Update the check of adopted processors and of processors newer than the registry.
+
+    The check is updated once more when it passes.
+    """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = topic_checks.adopted_now(lifecycle)
     results: dict[str, CheckResult] = {}
@@ -125,7 +128,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> when its last verb of REPLACING_VERBS was done, seconds since 1970."""
+    """Processor -> the end of its last verb of REPLACING_VERBS, seconds since 1970."""
     found: dict[str, float] = {}
     for name in processors:
         for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):

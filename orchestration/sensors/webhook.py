@@ -67,7 +67,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states = _states(lifecycle, settings, former)
-        except HoldfastError as failed:  # the registry; what has nothing to do with it is sent on
+        except HoldfastError as failed:  # the registry failed; messages that do not need it are still sent
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
@@ -96,7 +96,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # without the registry, nobody knows which ids can't occur again
+        if is_readable:  # if the registry can't be read, the ids that can't occur again are unknown
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states)
         _store(context, cursor)
@@ -107,14 +107,14 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
 
 
 def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed]) -> dict[str, SeenNeed]:
-    """The states that need a person after this look; those of a processor that can't be read stay as they were."""
+    """The states that need a person after this tick; the states of an unreadable processor stay unchanged."""
     needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     deployments = lifecycle.registry.deployments()
     world = look_at_all(lifecycle.world, deployments)
     for name in (each.processor for each in deployments):
         try:
             now = processor_now(name, world, limits)
-        except Exception as failed:  # whatever it is: the other processors are told
+        except Exception as failed:  # on any error, the other processors are still reported
             unread.add(name)
             needs.append(state_messages.need_of_unread(name, failed))
             continue
@@ -125,7 +125,7 @@ def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str
 
 
 def _needs_of_machine(settings: Settings) -> list[Need]:
-    """What needs a person whatever the registry has: the disk, code locations and definitions."""
+    """The needs for a person that do not depend on the registry: the disk, code locations and definitions."""
     percent = room_of(settings.paths.home).free_percent
     disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
     needs = [] if disk is None else [disk]
@@ -141,7 +141,7 @@ def _needs_of_machine(settings: Settings) -> list[Need]:
 
 
 def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:
-    """The cursor that the last tick stored, also one that was killed; None at the first tick."""
+    """The cursor that the last tick stored, even if that tick was killed; None at the first tick."""
     stored = context.instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
     return webhook_messages.decoded(stored) or webhook_messages.decoded(context.cursor)
 
@@ -208,7 +208,7 @@ def _send(message: Notification, settings: Settings) -> Answer:
     render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
     try:
         document = render(message, _link(message, settings))
-    except Exception as failed:  # a message that cannot be written must not keep the others back
+    except Exception as failed:  # a message that can't be written must not delay the other messages
         return Answer(None, f"the message cannot be written: {type(failed).__name__}: {failed}", unsendable=True)
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 

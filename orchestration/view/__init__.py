@@ -1,1 +1,1 @@
-"""What Dagster and the processors say, for the command line and for messages: runs, pages of assets, reasons."""
+"""Reads Dagster and the processors for the command line and for messages: runs, pages of assets, reasons."""

@@ -1,5 +1,6 @@
-"""What Dagster's webserver shows of each asset: its results of checks, its materialisations, its partitions, and the
-last run of an asset of the project.
+"""The page of each asset as Dagster's webserver shows it.
+
+A page has check results, materialisations, partitions, and the last run of an asset of the project.
 
 Invariants:
     - Reads over GraphQL, in two requests: loading Dagster itself takes longer than a command may.
@@ -32,21 +33,21 @@ _LAST_RUNS = """query LastRuns($keys: [AssetKeyInput!]!) { assetsLatestInfo(asse
 
 
 class Evaluation(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of one check, in its words."""
+    """The result of one check, with its text."""
 
     severity: str
     description: str | None
 
 
 class Execution(msgspec.Struct, frozen=True, rename="camel"):
-    """The run of one check since its asset was last materialised; ``status`` is Dagster's."""
+    """The run of one check since the last materialisation of its asset; ``status`` is Dagster's."""
 
     status: str
     evaluation: Evaluation | None
 
 
 class Check(msgspec.Struct, frozen=True, rename="camel"):
-    """One check; ``execution_for_latest_materialization`` is None while it did not run."""
+    """One check; ``execution_for_latest_materialization`` is None while the check did not run."""
 
     name: str
     execution_for_latest_materialization: Execution | None
@@ -72,9 +73,9 @@ class AssetPage(msgspec.Struct, frozen=True):
     materialized: bool
     partitions: Partitions | None
     checks: tuple[Check, ...]
-    #: The automation condition that materialises it, as Dagster names it; None without one.
+    #: The automation condition that materialises the asset, by Dagster's name; None without one.
     condition: str | None = None
-    #: The last run for it, when that run failed before it materialised the asset; read for assets of the project.
+    #: The last run for the asset, if that run failed before it materialised the asset; read for assets of the project.
     failed_run: str | None = None
 
     @property
@@ -84,7 +85,7 @@ class AssetPage(msgspec.Struct, frozen=True):
 
 
 def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
-    """The page of every asset of this installation; None when its webserver gives none."""
+    """The page of every asset of this installation; None when the webserver does not answer with pages."""
     web = local.running(settings, local.WEBSERVER)
     if web is None:
         return None
@@ -106,7 +107,7 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
 
 
 def _failed_runs(found: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
-    """Asset -> the id of its last run, where that run failed without materialising it."""
+    """Asset -> the id of its last run, if that run failed without materialising the asset."""
     return {
         tuple(each["assetKey"]["path"]): run["runId"]
         for each in found

@@ -1,4 +1,4 @@
-"""The words for a run of Dagster that somebody waits for: a pure function of the run and of the unfinished ones.
+"""The texts for a Dagster run that a user waits for: a pure function of the run and of the unfinished runs.
 
 Invariants:
     - ``Progress.state`` is the same text until something changes; times are in ``Progress.now``.
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 #: States in which a run holds its pools.
 UNDER_WAY = frozenset({"STARTING", "STARTED", "CANCELING"})
 WAITING = frozenset({"NOT_STARTED", "QUEUED"})
-#: Runs that are named, of those that a run waits for.
+#: Maximum number of runs named in the list of runs that a run waits for.
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run as Dagster tells it; times are seconds since 1970."""
+    """A run as Dagster reports it; times are seconds since 1970."""
 
     run_id: str
     status: str
     created_at: float
     started_at: float | None = None
-    #: What it materialises, or the name of its job.
+    #: The assets that the run materialises, or the name of its job.
     what: str = ""
-    #: The pools that its steps need; None when Dagster does not know.
+    #: The pools that the run's steps need; None when Dagster does not know them.
     pools: frozenset[str] | None = None
     #: The last message of its log.
     said: str = ""
@@ -39,14 +39,14 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What to tell: a state that is worth a line of its own, and what may be overwritten a second later."""
+    """The text to show: a state, which gets a line of its own, and details that the next second may overwrite."""
 
     state: str
     now: str = field(default="", compare=False)
 
 
 def progress(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs: bool = True) -> Progress:
-    """What to tell of a run; ``others`` are the unfinished ones, ``now`` is seconds since 1970."""
+    """The text about a run; ``others`` are the unfinished runs, ``now`` is seconds since 1970."""
     if run.status in WAITING:
         return _queued(run, others, now, daemon_runs=daemon_runs)
     if run.status == "STARTING":
@@ -75,9 +75,9 @@ def _queued(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs:
 
 
 def blockers(run: SeenRun, others: Sequence[SeenRun]) -> list[SeenRun]:
-    """The unfinished runs that start or end before a queued one, oldest first.
+    """The unfinished runs that start or end before a queued run, oldest first.
 
-    Those that need a pool of it, or all earlier ones where Dagster does not know the pools of the run.
+    These are the runs that need one of its pools; if Dagster does not know its pools, all earlier runs.
     """
     earlier = [
         each

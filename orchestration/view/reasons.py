@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
 #: Begin of the action in the text of a check (``assets.checks.result.worded``).
 _TODO = " What to do: "
-#: What a service that does not run is missed for.
+#: The features that are missing while a service does not run.
 _MISSED = {
     "kafka": "The broker does not run: no processor works.",
     "supervisor": "The supervisor does not run: it starts and ends the processors.",
@@ -32,9 +32,9 @@ _MISSED = {
 }
 #: The line of an error's text that has its type.
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
-#: How the line of a supervisor ends that does not answer.
+#: The end of the line about a supervisor that does not answer.
 HANGS = "does not answer"
-#: The next action for what the sensor does by itself.
+#: The next action if the sensor acts by itself.
 _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
     "that sensor in Dagster."
@@ -55,17 +55,20 @@ class Reason:
 
 
 def grey_file(settings: Settings) -> Path:
-    """JSON file in which the sensor `kept_green` tells why assets stay grey: name -> reason with the next action."""
+    """JSON file in which the sensor `kept_green` records why assets stay grey: name -> reason with the next action."""
     return settings.paths.dagster / "grey.json"
 
 
 def read_grey(settings: Settings) -> dict[str, str]:
-    """What that file says; empty without one."""
+    """The content of that file; empty if it is absent."""
     return read_json(grey_file(settings), dict[str, str]) or {}
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
-    """The services of this home that do not run; grey, because others may run elsewhere. One that hangs is red."""
+    """The services of this home that do not run: grey, because they may run elsewhere.
+
+    A service that hangs is red.
+    """
     found = [
         Reason(f"service {name}", "grey", _MISSED[name], "Start it with `holdfast up`.")
         for name, address in services.items()
@@ -92,7 +95,7 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
 
 
 def _last_line(error: str) -> str:
-    """The last line of tracebacks that names an error, as a sentence: that of the first cause."""
+    """The last line of a traceback that names an error, as a sentence: the line of the first cause."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
     return said[:300].rstrip(".") + "."
@@ -100,14 +103,14 @@ def _last_line(error: str) -> str:
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:
     """The answer of the check `working`, unless the processor works."""
-    if answer.colour in ("green", "grey"):  # a processor that was stopped on request is as it should be
+    if answer.colour in ("green", "grey"):  # a processor that was stopped on request is in its desired state
         return []
     sentence, action = _split(answer.text)
     return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
 
 
 def of_undeployed(name: str) -> Reason:
-    """A processor that is defined, and that nobody deployed."""
+    """A processor that is defined but was never deployed."""
     return Reason(
         f"processor {name}", "grey", "It was never deployed.", f"Deploy it with `holdfast apply deploy {name}`."
     )
@@ -118,8 +121,8 @@ def of_assets(
 ) -> list[Reason]:
     """The checks that fail or did not run yet, and the assets without a materialisation.
 
-    ``running`` are the processors that are meant to run: the assets of others are grey for that one reason, which is
-    given once. ``why_grey`` maps names of assets to why nothing materialises them now.
+    ``running`` are the processors that should run. The assets of other processors are all grey for one reason, which is
+    given once. ``why_grey`` maps names of assets to the reason why nothing materialises them now.
     """
     found: list[Reason] = []
     for page in pages:
@@ -136,7 +139,7 @@ def of_assets(
             found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
-        elif absent > 0:  # the schedule publishes the window that has just begun
+        elif absent > 0:  # the schedule will publish the window that has just begun
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
@@ -146,7 +149,7 @@ def of_assets(
 
 
 def of_definition(broken: BrokenDefinition) -> Reason:
-    """A definition that can't be imported, in the words of its check."""
+    """A definition that can't be imported, with the texts of its check."""
     return Reason(f"definition {broken.target}", "red", f"{broken.sentence}.", broken.action)
 
 
@@ -196,7 +199,7 @@ def _of_check(subject: str, check: Check) -> Reason | None:
 
 
 def _is_told(page: AssetPage, check: Check) -> bool:
-    """Whether the processor's own line has the check; a lag that grows is in the check only."""
+    """Whether the processor's own line already reports the check; a growing lag is only in the check."""
     warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
     return page.key[0] == PROCESSORS and check.name == WORKING and not warns
 

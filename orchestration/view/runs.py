@@ -1,4 +1,4 @@
-"""Launches runs of assets through the webserver of this home, so that they pass Dagster's queue and limits.
+"""Launches asset runs through the webserver of this home, so that Dagster's queue and limits apply.
 
 Invariants:
     - A run is launched as the UI launches it, so its page, its tags and its limits are those of every other run.
@@ -21,7 +21,7 @@ from holdfast.infra.tls import trusted_for
 from holdfast.orchestration.host import local
 from holdfast.orchestration.view.progress import WAITING, Progress, SeenRun, progress
 
-#: The mutation that launches a run, as the UI sends it.
+#: The mutation that launches a run; the UI sends the same one.
 LAUNCH = """mutation($parameters: ExecutionParams!) {
   launchRun(executionParams: $parameters) {
     __typename
@@ -52,7 +52,8 @@ _UNFINISHED = f"""{_SEEN}
 {{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
   ... on Runs {{ results {{ ...Seen }} }} }}
   instance {{ daemonHealth {{ daemonStatus(daemonType: "QUEUED_RUN_COORDINATOR") {{ lastHeartbeatTime }} }} }} }}"""
-#: Age of the last heartbeat with which the daemon counts as dead, seconds; a busy one writes it every 30 s or later.
+#: Age of the last heartbeat at which the daemon counts as dead, seconds; a busy daemon writes a heartbeat every 30 s or
+#: later.
 _DAEMON_SILENT_S = 120.0
 _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 #: Interval between two looks at a run, seconds.
@@ -106,10 +107,10 @@ class DagsterRuns:
         return str(answer["run"]["runId"])
 
     def wait(self, run_id: str, tell: Callable[[Progress], None], timeout_s: float) -> None:
-        """Wait until a run has succeeded; ``tell`` is called with its progress once a second.
+        """Wait until a run has succeeded; ``tell`` gets its progress once a second.
 
         Raises:
-            RunFailed: It failed, was cancelled, or did not end in time.
+            RunFailed: The run failed, was cancelled, or did not end in time.
         """
         deadline, status = time.monotonic() + timeout_s, "unknown"
         while time.monotonic() < deadline:

@@ -1,1 +1,1 @@
-"""The face of processors: what an application declares, how it is found, and how a worker of it is started."""
+"""The public side of processors: the declaration of an application, its import, and the start of its worker."""

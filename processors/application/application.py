@@ -1,7 +1,8 @@
 """The Application: the class with which users declare a processor and run it.
 
 A declaration touches neither Kafka nor the disk. ``topology()`` is its frozen description; ``run()`` starts a worker.
-Modules that only a worker needs are imported in ``run``: the Dagster code server reads descriptions without RocksDB.
+``run`` imports the modules that only a worker needs, because the Dagster code server reads descriptions without
+RocksDB.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Application(ApplicationTables):
         broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
         consumer_group: The consumer group; also the processor's name.
         auto_offset_reset: Where a group's first start begins: ``earliest`` or ``latest``. A partition that is added
-            later begins at its beginning.
+            later begins at its first offset.
         commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
             it catches up.
         commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` then holds while it
@@ -80,8 +81,8 @@ class Application(ApplicationTables):
         state_dir: The root of local state; None takes the settings.
         use_changelog_topics: Keep a changelog of each store. Without changelogs, state is lost with the disk.
         renamed_stores: New store name to former store name. The store keeps its state, stored under the former name.
-        changelog_config: Topic configuration by store, in addition to the standard one; an entry that could lose state
-            is refused.
+        changelog_config: Topic configuration by store, in addition to the standard configuration; an entry that could
+            lose state is refused.
         auto_create_topics: Create missing topics at the start.
         consumer_extra_config: librdkafka settings for the consumer. What contradicts the engine is refused by name.
         producer_extra_config: librdkafka settings for the producer. What contradicts the engine is refused by name.
@@ -90,12 +91,12 @@ class Application(ApplicationTables):
         loglevel: Log level as text; None leaves logging to the caller.
         broker_availability_timeout: Seconds without any broker before the worker gives up.
         slot: The worker's slot on this machine; None takes the first free one.
-        standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only
-            the tail; None takes the settings.
+        standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only the
+            tail; None means the value of the settings.
         state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
         memory_max_bytes: Memory limit of the process; None takes the settings.
-        max_wait: How long streams that share a store wait for one that is not read to its end, milliseconds or a
-            timedelta; None for as long as it takes, so that messages are processed in the order of their times.
+        max_wait: How long streams that share a store wait for a stream that is not read to its end, in milliseconds or
+            as a timedelta. None waits without limit, so that messages are processed in the order of their times.
         description: One sentence for readers of the catalog.
         owners: Owners as Dagster names them: ``team:<name>`` or a mail address.
         prove: Whether a deploy runs a new version on the last messages first; False for functions with outside effects.
@@ -185,8 +186,9 @@ class Application(ApplicationTables):
     ) -> Topic:
         """Declares a topic. A (de)serializer is a name (``json``, ``bytes``, ``str``) or a function.
 
-        ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). Where windows
-        are, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's clock fails.
+        ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
+        application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's
+        clock fails.
         """
         declared = Topic(
             name,
@@ -228,12 +230,14 @@ class Application(ApplicationTables):
 
         Args:
             name: The store.
-            model: Functions get and set instances of it: a pydantic model (or another type) of every value, or a
-                mapping of state keys to models, ``"*"`` for all other keys. It also types the columns in the warehouse.
-            upgrades: By version, a function that makes of a stored JSON object one of the next version. The newest
-                version is the one behind the last function. For a mapping of models, these by state key.
-            ttl: How long after the event time of its message a value is readable, milliseconds or a timedelta.
-                ``"by value"``: only values that are set with ``ttl=`` end. None: values stay.
+            model: The type of values that functions get and set: a pydantic model (or another type) for every value, or
+                a mapping of state keys to models, with ``"*"`` for all other keys. It also types the columns in the
+                warehouse.
+            upgrades: By version, a function that turns a stored JSON object into an object of the next version. The
+                newest version is the result of the last function. For a mapping of models, these functions by state
+                key.
+            ttl: How long a value is readable after the event time of its message, in milliseconds or as a timedelta.
+                ``"by value"``: only values that are set with ``ttl=`` expire. None: values never expire.
 
         Raises:
             StoreInvalid: The arguments can't be used, or the store is declared already.
@@ -248,7 +252,7 @@ class Application(ApplicationTables):
 
     @property
     def frames(self) -> Mapping[str, StreamingDataFrame]:
-        """The stream of each input topic, also of the topics behind ``group_by``."""
+        """The stream of each input topic, including the repartition topics of ``group_by``."""
         return self._frames
 
     def _declared(self) -> Declared:
@@ -276,9 +280,9 @@ class Application(ApplicationTables):
 
         Args:
             dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
-            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
-            timeout: Stop after this many seconds without a message; 0 for never. Messages that wait for tasks before a
-                repartition topic make it 10 seconds more.
+            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
+            timeout: Stop after this many seconds without a message; 0 for never. Messages in tasks before a repartition
+                topic extend it by 10 seconds.
 
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.
@@ -319,7 +323,7 @@ class Application(ApplicationTables):
         Args:
             cluster: Kafka, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
+            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
             timeout: Stop after this many seconds without a message; 0 for never.
             serve: Whether to serve status and control over HTTP.
             databases: Databases of the local state; None opens those of ``state_backend``.
@@ -392,7 +396,7 @@ class Application(ApplicationTables):
     def clear_state(self, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
         """Empties every store: its changelog, its checkpoints, and the local state on this machine.
 
-        Other machines empty theirs at the next start. Call it again after an interruption.
+        Other machines clear their local state at the next start. Call the method again after an interruption.
 
         Args:
             rewind: ``stay`` keeps the input offsets; ``earliest`` sets them to the beginning of the inputs.
@@ -460,7 +464,7 @@ class Application(ApplicationTables):
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """Sets what a deployed worker gets from its command line.
+        """Sets the options that a deployed worker gets from its command line.
 
         Raises:
             ApplicationInvalid: ``start`` re-seeds a store without a changelog.
@@ -472,7 +476,7 @@ class Application(ApplicationTables):
         self._start = start
 
     def shadow(self, store: str) -> Application:
-        """The application that rebuilds one store from the beginning of its inputs, in a group of its own.
+        """The application that rebuilds one store from the beginning of its inputs, in a separate group.
 
         Run it with ``Start(shadow=True)``.
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``Application``, made when it is declared."""
+"""Checks of the arguments of ``Application``, made at its declaration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.processors.engine.topology import StoreSpec, Topology
 Guarantee = Literal["exactly-once", "at-least-once"]
 #: The default: the interval adapts between these seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
-#: A commit has to come well before ``TRANSACTION_S``, when the broker aborts its transaction.
+#: A commit must come well before ``TRANSACTION_S``, after which the broker aborts the transaction.
 COMMIT_INTERVAL_MAX_S = 10.0
 
 
@@ -99,7 +99,7 @@ def check_log_level(level: str | None) -> None:
 def check_changelog_config(
     config: Mapping[str, Mapping[str, Any]] | None, use_changelogs: bool
 ) -> dict[str, dict[str, Any]]:
-    """The configuration entries of each store's changelog beyond the standard ones.
+    """The configuration entries of each store's changelog in addition to the standard entries.
 
     Raises:
         ApplicationInvalid: ``config`` is no mapping by store, or changelogs are off.
@@ -167,7 +167,7 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
 
 
 def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> None:
-    """Raises ApplicationInvalid if the application uses a repartition topic of its own for something else."""
+    """Raises ApplicationInvalid if the application uses one of its repartition topics for another purpose."""
     for topic in sorted(set(own) & set(others)):
         raise ApplicationInvalid(
             f"Application {group} uses {topic} besides, but it is the topic of a `group_by`: other records would be "
@@ -193,8 +193,8 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
     """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
 
-    Windows close, timers fire and values end in commits that may move no offset. Only a changelog tells whether such a
-    commit happened.
+    Windows close, timers fire and values expire in commits that may move no offset. Only a changelog shows whether such
+    a commit happened.
     """
     for store in stores:
         if loses_commits and (store.kind == "window" or store.timed):
@@ -209,8 +209,8 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
 def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
     """Raises ApplicationInvalid for timers and TTL before ``group_by`` in an application without changelogs.
 
-    A timer fires in a commit that may move no offset. Without a changelog nothing tells whether such a commit happened,
-    so its messages could be grouped twice. ``feeds`` has, by repartition topic, the inputs whose messages it gets.
+    A timer fires in a commit that may move no offset. Without a changelog nothing shows whether such a commit happened,
+    so its messages could be grouped twice. ``feeds`` maps each repartition topic to the inputs whose messages it gets.
     """
     for store in stores:
         topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)
@@ -225,9 +225,9 @@ def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Co
 
 
 def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:
-    """Raises ApplicationInvalid if the assignment strategy could separate inputs that share a store.
+    """Raises ApplicationInvalid if the assignment strategy could assign inputs that share a store to different members.
 
-    Of the client library's strategies, only ``range`` gives one member partition n of all topics.
+    Of the client library's strategies, only ``range`` assigns partition n of all topics to one member.
     """
     strategy = str(consumer_config.get("partition.assignment.strategy", "range"))
     shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]

@@ -1,4 +1,4 @@
-"""A processor that can't be imported or used: the user's line, what is wrong there, and the edit."""
+"""A processor that can't be imported or used: the user's line, the fault in that line, and the edit that repairs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import IMPORT_ROOT
 
-#: Frames of a failed import that are kept, the innermost ones.
+#: Number of innermost frames of a failed import that are kept.
 _FRAMES = 8
 
 
@@ -26,7 +26,7 @@ class BrokenDefinition:
         target: Its place in the settings: a module, or ``module:attribute``.
         error: The traceback, or what is wrong in one sentence.
         reason: Replaces the last line of a traceback in ``sentence``.
-        mend: The edit that repairs it; empty when only the user knows it.
+        mend: The edit that repairs the definition; empty when only the user can know it.
         placed: Whether a line of the user's code is to blame.
     """
 
@@ -40,14 +40,14 @@ class BrokenDefinition:
     def sentence(self) -> str:
         """The error and the user's line that led to it, without the traceback."""
         places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
-        # an argument that Holdfast or a library refuses is in the last line that belongs to neither
+        # if Holdfast or a library refuses an argument, the user's line is the last line outside of both
         own = [place for place in places if not _is_library(place[0])] or places
         where = f"{own[-1][0]}, line {own[-1][1]}: " if own and self.placed else ""
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{self.fault}"
 
     @property
     def fault(self) -> str:
-        """What is wrong, without its place and without a full stop."""
+        """The fault, without its place and without a full stop."""
         lines = self.error.strip().splitlines() or ["no reason was given"]
         return (self.reason or lines[-1]).rstrip(".")
 
@@ -58,7 +58,7 @@ class BrokenDefinition:
 
 
 def broken_by(target: str, failure: BaseException) -> BrokenDefinition:
-    """The definition of a target whose import, attribute or declaration failed so."""
+    """The definition of a target whose import, attribute or declaration failed with this error."""
     error = "".join(traceback.format_exception(failure, limit=-_FRAMES))
     module, _, attribute = target.partition(":")
     if _is_path(module):
@@ -89,7 +89,7 @@ def _as_module(path: str) -> str:
 
 
 def _nearest_module(missing: str) -> str | None:
-    """The module beside a missing one whose name is nearest: in its package, or in the folders of the project."""
+    """The module with the most similar name to a missing one: in its package, or in the folders of the project."""
     package, _, name = missing.rpartition(".")
     try:
         folders = list(importlib.import_module(package).__path__) if package else _own_folders()
@@ -102,7 +102,7 @@ def _nearest_module(missing: str) -> str | None:
 
 
 def _own_folders() -> list[str]:
-    """The folders on the import path that belong to neither Python nor its packages."""
+    """The folders on the import path that belong neither to Python nor to installed packages."""
     return [folder for folder in sys.path if not _is_library(folder or ".")]
 
 

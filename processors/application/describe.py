@@ -1,4 +1,4 @@
-"""The frozen description of an application, made from its declarations and checked."""
+"""The frozen, checked description of an application, built from its declarations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SOURCE_LAG_MS = "86400000"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What an application declares; ``changelog_config`` is None for one without changelogs."""
+    """The declarations of an application; ``changelog_config`` is None for an application without changelogs."""
 
     group: str
     frames: Mapping[str, StreamingDataFrame]
@@ -59,7 +59,7 @@ class Declared:
     source_logs: Sequence[SourceLog]
     exactly_once: bool
     prove: bool
-    #: Whether `on_processing_error` is asked about failed messages.
+    #: Whether `on_processing_error` is called for failed messages.
     asks: bool = False
     #: Whether a partition without a committed offset is read from its end.
     skips_old: bool = False
@@ -69,9 +69,9 @@ def describe(app: Declared) -> Topology:
     """The description of an application.
 
     Raises:
-        ApplicationInvalid: Its parts contradict each other.
+        ApplicationInvalid: Parts of the application contradict each other.
         StepInvalid: Steps that share a store contradict each other.
-        AsyncInvalid: A step that waits has state or outputs before it.
+        AsyncInvalid: A waiting step comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
         JoinInvalid: A join by a foreign key would wait for itself.
     """
@@ -161,7 +161,7 @@ def _check_source_tables(
 def _grouped(
     frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
 ) -> tuple[RepartitionSpec, ...]:
-    """The repartition topics; one that is read comes before those that its reader writes to."""
+    """The repartition topics; a topic comes before the topics that its reader writes to."""
     return tuple(
         RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
         for topic, frame in frames.items()
@@ -170,7 +170,7 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[str]) -> None:
-    """Raises JoinInvalid if messages of one of these topics come from the tasks that read it."""
+    """Raises JoinInvalid if messages of one of these topics come from the tasks that read the same topic."""
     for name in topics:
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)
@@ -184,7 +184,7 @@ def _check_circles(described: Topology, topics: Iterable[str]) -> None:
 
 
 def _table_topic(topic: Topic, *, is_log: bool = False) -> TopicSpec:
-    """The topic of a table as it is created if it is missing: compacted, and not at once if it is a changelog, too."""
+    """The topic of a table as it is created if missing: compacted, but with a delay if it also is a changelog."""
     spec = topic.spec()
     waits = {"min.compaction.lag.ms": SOURCE_LAG_MS} if is_log else {}
     return replace(spec, config={"cleanup.policy": "compact", **waits, **spec.config})

@@ -1,6 +1,6 @@
 """Conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
 
-Pure functions of descriptions. ``processors.engine.changelog.names`` checks each name by itself.
+Pure functions of descriptions. ``processors.engine.changelog.names`` checks each single name.
 
 Invariants:
     - A changelog has one writer: the processor that owns its store.
@@ -18,7 +18,7 @@ from holdfast.processors.snapshots.names import SNAPSHOTS_TABLE, tables_of
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """Two names that exclude each other: the fact in one sentence, and the edit that resolves it."""
+    """Two names that exclude each other: a sentence with the fact, and the edit that resolves the conflict."""
 
     sentence: str
     action: str
@@ -30,7 +30,7 @@ class NameConflict:
 
 
 def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple[NameConflict, ...]:
-    """The conflicts of a processor with other processors and within itself; empty if it can run."""
+    """The conflicts of a processor with other processors and within the processor; empty if it can run."""
     return (*_within(topology), *(conflict for other in others for conflict in _between(topology, other)))
 
 

@@ -1,4 +1,4 @@
-"""Imports the processors that the settings name. A definition that fails to import does not hide the others.
+"""Imports the processors of the settings; a definition that fails to import does not hide the others.
 
 A target is ``module:attribute``, or ``module`` for every Application at the top level of that module. Modules of a
 project are imported from the project's folder.
@@ -37,7 +37,7 @@ class ProcessorBroken(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDefinition:
-    """A processor that can run; ``target`` is its place in the code, as module:attribute."""
+    """A processor that can run; ``target`` is its location in the code, as module:attribute."""
 
     name: str
     application: Application
@@ -91,7 +91,7 @@ def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
 
 
 def import_from_project(settings: Settings) -> None:
-    """Let this process import modules from the project's folder."""
+    """Make modules in the project's folder importable in this process."""
     if settings.project is not None and str(settings.project) not in sys.path:
         sys.path.insert(0, str(settings.project))
 
@@ -123,7 +123,7 @@ def _in_the_way(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition],
     conflicts: Sequence[NameConflict],
 ) -> BrokenDefinition:
-    """The later one of two definitions that exclude each other, with the reasons and the target of its namesake."""
+    """The later of two conflicting definitions, with the reasons and the target of the other definition."""
     reasons = [conflict.text for conflict in conflicts]
     if isinstance(found, ProcessorDefinition):
         both = (each for each in loaded if isinstance(each, ProcessorDefinition) and each.name == found.name)

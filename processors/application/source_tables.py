@@ -1,7 +1,7 @@
-"""Tables with ``changelog="source"``: which declarations they allow, and the description of their topics.
+"""Tables with ``changelog="source"``: the declarations that they allow, and the description of their topics.
 
-The store of such a table is restored from its topic. So the store must hold nothing else than what the topic's records
-make of it by themselves: what would break that is refused here, with the reason.
+The store of such a table is restored from its topic. So the store may only hold what the topic's records alone
+determine. This module refuses every declaration that would break this rule, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
     """The description of a table's topic as its changelog.
 
     Raises:
-        ApplicationInvalid: The records of the topic alone do not make the rows.
+        ApplicationInvalid: The records of the topic alone do not determine the rows.
     """
     if has_history:
         raise _refused(
@@ -63,10 +63,10 @@ def check_source_tables(
 
     Args:
         logs: The tables.
-        sources: By topic, the node that its steps are behind.
+        sources: By topic, the source node of its steps.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None without changelogs.
         skips_old: Whether a partition without a committed offset is read from its end.
-        aside: Whether failed messages are put aside, by a dead-letter topic or by ``on_processing_error``.
+        aside: Whether failed messages are set aside, by a dead-letter topic or by ``on_processing_error``.
     """
     for log in logs:
         if declared is None:
@@ -105,7 +105,7 @@ def check_source_tables(
 def check_time_of_tables(
     logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid if a message of such a table may fail by its time, and is then put aside."""
+    """Raises ApplicationInvalid if a message of such a table may fail because of its time, and is then set aside."""
     timed = {store.name for store in stores if store.timed or store.kind == "window"}
     for log in logs:
         sub = next(each for each in subs if log.topic in each.inputs)

@@ -40,14 +40,14 @@ class ApplicationTables:
         history_retention: int | timedelta | None = None,
         changelog: Literal["own", "source"] = "own",
     ) -> Table[StreamingDataFrame]:
-        """The newest value of each key of a topic, which is compacted, as a store.
+        """A store with the newest value of each key of a compacted topic.
 
         Args:
             topic: The topic; a message with the value None deletes its key's row.
             name: The store; None takes ``<topic>-table``.
             model: The model of the rows, for typed columns in the warehouse.
             history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
-                finds the row as of the message's time; None keeps the row that came last.
+                finds the row that was valid at the message's time; None keeps only the last received row.
             changelog: ``own`` writes a changelog of the store; ``source`` restores the store from the topic itself, so
                 that no second topic is kept.
 

@@ -1,4 +1,4 @@
-"""One run of a worker: its parts put together, its signals, its HTTP server and its live line."""
+"""One run of a worker: connects its parts, its signals, its HTTP server and its live line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a worker runs: until ``count`` messages or ``timeout`` silent seconds (0: no limit), and what shows it."""
+    """How a worker runs: until ``count`` messages or ``timeout`` silent seconds (0.
+
+    No limit), and its progress display.
+    """
 
     count: int
     timeout: float
@@ -89,7 +92,7 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
 
 
 def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``stop`` on SIGTERM and SIGINT; returns a function that restores the former handlers.
+    """Calls ``stop`` on SIGTERM and SIGINT; returns a function that restores the previous handlers.
 
     Outside of the main thread Python allows no handlers: nothing is changed.
     """

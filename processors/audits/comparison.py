@@ -21,9 +21,9 @@ from typing import Protocol
 from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: The most differing keys that are kept and shown.
+#: Maximum number of differing keys that are kept and shown.
 SHOWN = 20
-#: Entries of each copy that are held at once while keys are compared.
+#: Maximum entries of each copy in memory while keys are compared.
 ENTRIES_AT_ONCE = 200_000
 
 
@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """How the copies of a key differ: the one that differs from two equal ones, or the pair that differs."""
+    """How the copies of a key differ: the copy that differs from two equal copies, or the differing pair."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -73,16 +73,16 @@ class Copy(Protocol):
         """The fingerprints of its 256 buckets."""
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
-        """Its keys in these buckets, with their values."""
+        """The keys of the copy in these buckets, with their values."""
 
 
-#: The keys among these that have a record after the moment: compaction may have removed their older ones.
+#: Returns the given keys that have a record after the moment: compaction may have removed their older records.
 Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a changelog: its topic id, and the offset before which all records count."""
+    """A point in a changelog: its topic id, and an offset; all records before that offset count."""
 
     topic_id: str
     offset: int
@@ -101,7 +101,7 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One partition at one offset: the fingerprints of its copies, and the keys that differ.
+    """One partition at one offset: the fingerprints of its copies, and the differing keys.
 
     ``unjudged`` counts keys whose changelog record at the offset was compacted, while the other copies agree or are
     absent.
@@ -140,7 +140,7 @@ class Moment:
 
 
 def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
-    """Compare two or three copies of one moment, which are all at ``place``, down to the keys where they differ."""
+    """Compare two or three copies at the same ``place``, down to the keys that differ."""
     prints = {side: copy.prints() for side, copy in copies.items()}
     odd: Counter[Odd] = Counter()
     by_bucket: Counter[int] = Counter()
@@ -168,7 +168,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
 
 
 def classify(entries: Mapping[Side, Entry]) -> Odd | None:
-    """How the copies of one key differ; None when they agree, or when there is only one."""
+    """How the copies of one key differ; None when they are equal, or when there is only one copy."""
     groups: dict[tuple[bytes, ...], list[Side]] = {}
     for side, entry in entries.items():
         groups.setdefault(entry.values, []).append(side)

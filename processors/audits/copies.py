@@ -1,6 +1,6 @@
 """The three copies of a partition: a RocksDB checkpoint, the folded changelog, and a table version.
 
-Each copy has its own reading code, so an error in one reader shows as a difference.
+Each copy has separate code for reading, so an error in one reader shows as a difference.
 
 Invariants:
     - Reading only. Only its worker opens a live store; this module reads the worker's checkpoint.
@@ -38,7 +38,10 @@ class AuditImpossible(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Records after the worker's offset ``end`` that no commit of the worker has: their number, and the first one."""
+    """Records after the worker's offset ``end`` that are in no commit of the worker.
+
+    Their number, and the first record.
+    """
 
     partition: int
     end: int
@@ -94,7 +97,7 @@ class StoreCopy:
 
 
 class ChangelogCopy:
-    """One changelog partition, folded from its first offset up to ``end``; plain Python over a dict.
+    """One changelog partition, folded from its first offset up to ``end``, with a plain Python dict.
 
     Args:
         topics: Kafka.
@@ -119,7 +122,7 @@ class ChangelogCopy:
         self._stable = _reaching(topics, partition, end)
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of the fold's buckets; memory holds one number for each key, not its value."""
+        """The fingerprints of the fold's buckets; memory holds one number for each key, without its value."""
         newest: dict[bytes, int | None] = {}
         self.records = 0
         for keys, values in self._read(self.start, self.end):
@@ -159,13 +162,14 @@ class ChangelogCopy:
         return frozenset(found)
 
     def stray(self) -> Stray | None:
-        """The committed records at ``end`` or later that the worker did not write; None if there is none.
+        """The committed records at ``end`` or later that another program wrote; None if there is none.
 
-        Each transaction of the worker ends with a meta record and is read as a whole or not at all. So records after
-        the last meta record are not the worker's. Records before one are in the fold of the next audit.
+        Each transaction of the worker ends with a meta record, and is read completely or not at all. So records after
+        the last meta record belong to another program. The next audit's fold contains the records before the last meta
+        record.
         """
         if self._log is not None:
-            return None  # others write the topic of a table, and what is at `end` or later is not processed
+            return None  # the topic of a table has other writers, and records at `end` or later are not processed yet
         count, first = 0, (0, 0)
         for batch in read_batches(
             self._bootstrap, self._partition, self.end, self._stable, extra_config=self._config, places=True
@@ -189,7 +193,7 @@ class ChangelogCopy:
                 yield rows_of(self._log, batch.keys, batch.values, batch.timestamps)
 
     def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
-        """A record as it counts: of a table's topic, as a row; without a key if it is none."""
+        """The parsed record; in a table's topic, as a row; without a key if the record is no row."""
         key, value, offset, timestamp_ms = record
         if self._log is not None:
             keys, values = rows_of(self._log, [key], [value], [timestamp_ms])

@@ -37,7 +37,7 @@ class Subject:
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
-    """The steps in their order, a text each; empty when nothing differs."""
+    """The steps in order, one text for each; empty when nothing differs."""
     partitions: dict[Odd, set[int]] = defaultdict(set)
     keys: dict[Odd, int] = defaultdict(int)
     for moment in moments:

@@ -1,4 +1,4 @@
-"""The rows and sentences that show an audit: one row for each key that differs; pure."""
+"""The rows and sentences that show an audit: one row for each differing key; pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNJUDGED = (
 
 
 def key_row(difference: KeyDifference) -> dict[str, Any]:
-    """One differing key as a row: the key, the copy that is wrong, and the value of each copy."""
+    """One differing key as a row: the key, the wrong copy, and the value of each copy."""
     message_key, state_key = _key(difference.key)
     record = difference.entries.get(Side.CHANGELOG, Entry())
     return {
@@ -36,7 +36,7 @@ def key_row(difference: KeyDifference) -> dict[str, Any]:
 
 
 def stray_warning(subject: Subject, stray: Stray) -> str:
-    """The warning about records that another program wrote after the worker's last commit, with the action."""
+    """The warning about records of another program after the worker's last commit, with the action."""
     return (
         f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} after the worker's offset "
         f"{stray.end} are not the worker's (the first at offset {stray.offset}, {_time(stray.timestamp_ms)}). The "
@@ -55,7 +55,7 @@ def _key(key: bytes) -> tuple[str, str]:
 
 
 def _shown(entry: Entry | None) -> str:
-    """The values of a copy as text; empty where there is no such copy."""
+    """The values of a copy as text; empty if the copy does not exist."""
     if entry is None:
         return ""
     if not entry.values:

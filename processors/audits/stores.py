@@ -78,7 +78,7 @@ class MeasuredPartition:
 
 @dataclass(frozen=True, slots=True)
 class StoreAudit:
-    """The audit of one store; ``differences`` is empty where all copies are equal."""
+    """The audit of one store; ``differences`` is empty if all copies are equal."""
 
     subject: Subject
     partitions: tuple[MeasuredPartition, ...]
@@ -102,14 +102,14 @@ class StoreAudit:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """A text, without a full stop, for each partition that differs or can't be compared."""
+        """One text, without a full stop, for each partition that differs or can't be compared."""
         texts = [moment.sentence for moment in self.moments]
         unowned = [f"partition {number} has state in the changelog, but no worker has it" for number in self.unowned]
         return (*(each for each in texts if each is not None), *unowned, *self.unproved)
 
     @property
     def repair(self) -> tuple[str, ...]:
-        """The repair, a text for each step; empty when nothing differs."""
+        """The repair, one text for each step; empty when nothing differs."""
         steps = list(repair_plan(self.subject, self.moments))
         if self.unowned:
             steps.append("Wait until every partition has a running task (`holdfast status`); then audit again.")
@@ -130,7 +130,10 @@ class StoreAudit:
 
 
 def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list[StorePartition]:
-    """The partitions of a store in these manifests, in order; the first manifest with a partition counts."""
+    """The partitions of a store in these manifests, in order.
+
+    For each partition, the first manifest with it is used.
+    """
     found: dict[int, StorePartition] = {}
     for part in _parts(manifests, store):
         found.setdefault(part.partition, part)
@@ -140,7 +143,7 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
     """The readable manifests of the checkpoints below a folder, newest first.
 
-    A manifest that names a path outside of its checkpoint is left out: a reader would open that path.
+    A manifest with a path outside of its checkpoint is left out, because a reader would open that path.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
@@ -172,7 +175,7 @@ class _Kept(msgspec.Struct):
 
 
 def _is_usable(folder: Path, document: Mapping[str, Any]) -> bool:
-    """Whether a manifest has the fields that are read, and names only paths below the folder of its checkpoint."""
+    """Whether a manifest has the required fields, and all its paths are below the folder of its checkpoint."""
     try:
         for task in msgspec.convert(document, _Kept).tasks:
             inside(folder, task.path)
@@ -190,16 +193,16 @@ def audit_stores(
     tables: Mapping[str, Tabled] | None = None,
     kept: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
 ) -> tuple[StoreAudit, ...]:
-    """Compare stores with their changelogs and tables, at checkpoints that the workers take now.
+    """Compare stores with their changelogs and tables, at checkpoints that the workers make now.
 
     Args:
         subjects: The stores.
         clients: The processor's workers.
         topics: Kafka.
         config: Security settings for reading.
-        tables: Store -> its table; a store without one is not compared with the warehouse.
-        kept: Gives the manifests of older checkpoints, which compare a table with the store at the table's offsets;
-            called after the new checkpoint, which may remove the oldest.
+        tables: Store -> its table; a store without a table is not compared with the warehouse.
+        kept: Returns the manifests of older checkpoints, which compare a table with the store at the table's offsets.
+            It is called after the new checkpoint, which may remove the oldest one.
 
     Raises:
         ProcessorSilent: A worker does not answer.
@@ -226,8 +229,8 @@ def audit_store(
 
     Args:
         subject: The store.
-        manifests: The checkpoints' manifests; the first one with a partition counts. Empty: only the table is
-            audited, at its own offsets.
+        manifests: The checkpoints' manifests; for each partition, the first manifest with it is used. Empty: only the
+            table is audited, at the table's own offsets.
         topics: Kafka.
         config: Security settings for reading.
         tabled: The store's table; None for no comparison with the warehouse.
@@ -255,9 +258,9 @@ def measure(
     tabled: Tabled | None = None,
     log: SourceLog | None = None,
 ) -> MeasuredPartition:
-    """Compare one partition of a checkpoint with its changelog, and with the table if that has the same offset.
+    """Compare one partition of a checkpoint with its changelog, and with the table if the table has the same offset.
 
-    ``log`` tells how records are rows, where the changelog is the topic of a table.
+    ``log`` describes how records become rows, if the changelog is the topic of a table.
 
     Raises:
         AuditImpossible: The changelog ends before the checkpoint's offset, or is another topic.
@@ -289,7 +292,7 @@ def size_of(folder: Path) -> int:
 
 
 def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:
-    """The changelog partitions that have live keys but are in no checkpoint."""
+    """The changelog partitions with live keys that are in no checkpoint."""
     covered = {part.partition for part in parts}
     ends = topics.end_offsets(changelog, committed=True)
     others = {number: end for number, end in sorted(ends.items()) if number not in covered}

@@ -1,4 +1,4 @@
-"""A store's table as a copy of an audit: the snapshot that its content comes from, and its rows."""
+"""A store's table as a copy in an audit: the snapshot of its content, and its rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SnapshotUnknown(HoldfastError):
 class Tabled:
     """A store's table: the manifest of its newest snapshot, and its partitions.
 
-    ``untouched`` is whether the table's version is the snapshot's own, not a later one.
+    ``untouched``: the table's version is the snapshot's own version, not a later one.
     """
 
     manifest: SnapshotManifest
@@ -44,10 +44,10 @@ class Tabled:
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
     """A store's table at its current version, or at the version of ``tag``.
 
-    The copy is the table's content, whichever program wrote it last; the manifest only gives the offsets.
+    The copy is the table's content, regardless of the program that wrote it last; the manifest only gives the offsets.
 
     Raises:
-        TableUnknown: There is no such table or tag.
+        TableUnknown: The table or the tag does not exist.
         CatalogUnavailable, CatalogUnusable: The catalog can't be used.
         SnapshotUnknown: No version of the table is a snapshot.
         ManifestDamaged, FormatUnknown: The manifest can't be read.
@@ -68,7 +68,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The subject of a repair plan for one store; ``log`` where its changelog is the topic of a table."""
+    """The subject of a repair plan for one store; with ``log`` if its changelog is the topic of a table."""
     full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
     return Subject(processor, store, changelog, full, log)
 

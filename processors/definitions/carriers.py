@@ -1,7 +1,8 @@
 """carriers: the delays of each airline by the hour, with its name, from departures keyed by route.
 
-Departures are grouped by carrier, and counted in the hour in which they left. The newest hour of each carrier is a
-table, which is joined with the table of airlines: each hour that closes changes the result, and is sent with the name.
+Departures are grouped by carrier, and counted in the hour of the departure. The newest hour of each carrier is a table,
+which is joined with the table of airlines: each hour that closes changes the result, and the result is sent with the
+name.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, 
 from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
-#: Flights come in the order of the timetable, and leave up to 22 hours late. Those of a partition that is read later
-#: than the others may be days older where a year is sent in half a minute.
+#: Flights arrive in the order of the timetable, and depart up to 22 hours late. When a year is sent in half a minute,
+#: the flights of a partition that is read later than the others may be days older.
 GRACE = timedelta(days=14)
-#: How long an hour stays in the store when it is over.
+#: How long an hour stays in the store after its end.
 KEPT = timedelta(days=14)
 
 application = Application(
@@ -27,8 +28,8 @@ application = Application(
     dead_letter_topic="carriers-dead-letters",
     # Windows are open for hours and days: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airline and hour: departures, their total, mean and worst delay; each hour is sent once, when it "
     "is over, with the airline's name.",

@@ -1,7 +1,7 @@
 """delays: the delays of each airport of origin by the hour, from flights keyed by origin.
 
-An hour contains the flights that left in it. Event time is the departure itself. The feed is in the order of the
-timetable, so a flight that leaves 21 hours late comes 21 hours too early.
+An hour contains the flights that departed in it. Event time is the departure itself. The feed is in the order of the
+timetable, so a flight that departs 21 hours late arrives 21 hours too early.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.processors.engine.steps.topic import TopicConfig
 HOUR = timedelta(hours=1)
 #: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.
 GRACE = timedelta(hours=24)
-#: How long an hour stays in the store when it is over: the flights of a year can be queried.
+#: How long an hour stays in the store after its end: the flights of a year can be queried.
 KEPT = timedelta(days=400)
 
 application = Application(
@@ -25,8 +25,8 @@ application = Application(
     dead_letter_topic="delays-dead-letters",
     # Windows are open for hours and days: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: departures, their total, mean and worst delay; each hour is sent once, "
     "when it is over.",

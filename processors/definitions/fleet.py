@@ -1,6 +1,6 @@
 """fleet: running totals of each aircraft, from flights keyed by tail number.
 
-Flights without a tail number have no key, so a stateful step can't process them: they go to the dead-letter topic.
+Flights without a tail number have no key. A stateful step can't process them, so they go to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ application = Application(
     dead_letter_topic="fleet-dead-letters",
     # Totals are read from state and tables: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
     "last departure.",

@@ -1,6 +1,6 @@
 """models: the long delays of each aircraft model, from flights keyed by tail number and the table of aircraft.
 
-Each departure that is an hour late or more is joined with its aircraft, and grouped by the aircraft's model.
+Each departure that is at least an hour late is joined with its aircraft, and grouped by the aircraft's model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: The model of an aircraft that is not in the table: a sixth of the flights have such a tail number.
+#: The model of an aircraft that is not in the table; a sixth of the flights have such a tail number.
 UNKNOWN = "unknown"
 
 application = Application(
@@ -21,8 +21,8 @@ application = Application(
     dead_letter_topic="models-dead-letters",
     # Few messages change the state: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft model: departures an hour late or more, their total, mean and worst delay, and their "
     "seats.",

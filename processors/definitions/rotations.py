@@ -1,7 +1,7 @@
 """rotations: the rotations of each aircraft from New York, from flights keyed by tail number.
 
-A rotation is a session: departures of one aircraft at most two weeks apart. Event time is the departure itself.
-The feed is in the order of the timetable, so a flight that leaves 21 hours late comes 21 hours too early.
+A rotation is a session: departures of one aircraft at most two weeks apart. Event time is the departure itself. The
+feed is in the order of the timetable, so a flight that departs 21 hours late arrives 21 hours too early.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Sum
 from holdfast.processors.engine.aggregates.window_aggregates import Earliest, Latest
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: Departures of an aircraft that are at most so far apart are one rotation.
+#: Departures of an aircraft that are at most this far apart belong to one rotation.
 GAP = timedelta(days=14)
 #: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.
 GRACE = timedelta(hours=24)
-#: How long a rotation stays in the store when it is over.
+#: How long a rotation stays in the store after its end.
 KEPT = timedelta(days=14)
 
 application = Application(
     consumer_group="rotations",
     auto_offset_reset="earliest",
     dead_letter_topic="rotations-dead-letters",
-    # Rotations are open for weeks. A commit writes each one that changed: rare commits, few records.
+    # Rotations are open for weeks, and a commit writes each changed one: rare commits write few records.
     commit_interval=5.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "
     "airport, last destination; each is sent once, when it is over.",

@@ -1,6 +1,6 @@
 """routes: the delay of each route, from departures keyed by origin, destination and carrier.
 
-The moving average covers the last flights that arrived; cancelled flights have a count of their own.
+The moving average covers the last flights that arrived; cancelled flights have a separate count.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ application = Application(
     dead_letter_topic="routes-dead-letters",
     # Totals are read from state and tables: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per route and carrier: moving average of the arrival delay over the last 20 arrivals, cancelled "
     "flights counted apart.",

@@ -1,7 +1,7 @@
 """weather: the disrupted departures of each airport and hour, with the weather at their scheduled departure.
 
-A departure is disrupted if it is cancelled, or an hour late or more. It is joined with the newest observation of its
-airport that is not younger. The feed has the weather of the whole year before the first flight, so the join keeps all
+A departure is disrupted if it is cancelled, or at least an hour late. It is joined with the newest observation of its
+airport before the departure. The feed has the weather of the whole year before the first flight, so the join keeps all
 observations.
 """
 
@@ -17,7 +17,8 @@ from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: How old an observation may be: a few hours of the year have none.
 TOLERANCE = timedelta(hours=3)
-#: How long observations are kept for flights of earlier times: the weather is sent a year before the last of them.
+#: How long observations are kept for flights of earlier times: the weather is sent up to a year before the last
+#: flights.
 KEPT = timedelta(days=400)
 
 application = Application(
@@ -26,8 +27,8 @@ application = Application(
     dead_letter_topic="weather-dead-letters",
     # Few messages change the state: a commit each two seconds is soon enough, and costs less.
     commit_interval=2.0,
-    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
-    # Seconds are soon enough here: an idle worker asks for messages four times a second, not twenty.
+    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
+    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: flights that were cancelled or left an hour late or more, with the weather at "
     "their scheduled departure.",

@@ -1,1 +1,1 @@
-"""One worker: it reads, folds, commits, restores and serves. Imports ``infra``."""
+"""The code of one worker: it reads, folds, commits, restores and serves. Imports ``infra``."""

@@ -1,7 +1,7 @@
 """The table of state backends. To add a backend, add its name to ``StateBackend`` and its line to ``BACKENDS``.
 
-A backend implements ``state.database.Databases``. The libraries of a backend are imported when it is opened, so that
-declaring an application loads none of them. ``tests/contract/test_databases.py`` tests each backend.
+A backend implements ``state.database.Databases``. Opening a backend imports its libraries, so that declaring an
+application loads none of them. ``tests/contract/test_databases.py`` tests each backend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory of a worker: one limit for the process, split into parts.
 
-A pure function. Each part keeps to its share by flushing, evicting, fetching less or committing early. A part may be
-over its share for a while.
+A pure function. Each part stays within its share by flushing, evicting, fetching less or committing early. A part may
+exceed its share for a short time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MemoryPlan:
     Attributes:
         overlay: Keys and values of uncommitted writes; above this share the worker commits early.
         state_cache: Values that were read or committed recently.
-        fetched: Records that the client library fetched ahead. A restore and the inputs use it in turn.
+        fetched: Records that the client library prefetched. A restore and the inputs use this share in turn.
     """
 
     total: int

@@ -36,7 +36,7 @@ from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
 
-#: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
+#: The kind of fault of a missing topic; "output-missing" for topics to which the processor only writes.
 SOURCE = "source topic"
 _CAUSES_OF_MISSING = {
     "changelog": "changelog-missing",
@@ -56,13 +56,13 @@ class TopicWorld(Protocol):
         """The names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """The facts of those of the named topics that exist."""
+        """The facts of the named topics that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Creates a topic; False if it exists already."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic; others stay."""
+        """Sets configuration entries of a topic; other entries stay unchanged."""
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
         """Topic -> the keys of its newest records; ``partitions`` has the number of partitions of each topic."""
@@ -76,12 +76,12 @@ class CreateTopic:
     role: str
     #: The reasons for its replication and its configuration.
     reasons: tuple[str, ...] = ()
-    #: Of an input, the existing topic with the most similar name: the one that may have been meant.
+    #: For an input, the existing topic with the most similar name, which the user may have meant.
     nearest: str | None = None
 
     @property
     def is_input(self) -> bool:
-        """Whether the processor reads it: nobody has written to it, so its name may be a mistake."""
+        """Whether the processor reads the topic: a missing input was never written, so its name may be a mistake."""
         return self.role == SOURCE
 
     def sentence(self) -> str:
@@ -97,7 +97,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Sets configuration entries of a topic of the processor's own to values that keep what it holds."""
+    """Sets configuration entries of an internal topic to values that keep its records."""
 
     topic: str
     seen: Mapping[str, str]
@@ -117,7 +117,7 @@ Stage = CreateTopic | RepairConfig
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A difference that provisioning does not repair: what is wrong, and the edit or command that repairs it."""
+    """A difference that provisioning does not repair: the fault, and the edit or command that repairs it."""
 
     topic: str
     sentence: str
@@ -132,7 +132,7 @@ class ProvisionPlan:
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Differences that are left as they are, one sentence each.
+    #: Differences that are left unchanged, one sentence each.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
@@ -147,14 +147,14 @@ def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """The number of brokers if a topic of its own is missing, as it decides the replication; None otherwise."""
+    """The number of brokers, if an internal topic is missing (it decides the replication); None otherwise."""
     own = [*(each.topic.name for each in topology.changelogs), *(each.topic for each in topology.repartitions)]
     missing = any(name not in facts for name in own)
     return topics.ping() if missing else None
 
 
 def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
-    """The names of all topics if an input is missing, for the one that may have been meant; empty otherwise."""
+    """The names of all topics if an input is missing, to suggest a similar name; empty otherwise."""
     return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
@@ -188,7 +188,7 @@ def resolve(
 
 
 def _same_width(topology: Topology, counts: Mapping[str, int | None]) -> str:
-    """What to do about topics of one store that have different partition counts."""
+    """The action for topics of one store with different partition counts."""
     widest = max(count for count in counts.values() if count is not None)
     if all(topology.is_repartition(name) for name in counts):
         return f"Write `partitions={widest}` in each `group_by` of these topics."
@@ -208,7 +208,7 @@ def plan(
 ) -> ProvisionPlan:
     """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``.
 
-    ``others`` are names of existing topics: a missing input may be a mistake for one of them.
+    ``others`` are names of existing topics: a missing input may be a misspelling of one of them.
     """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
@@ -329,7 +329,10 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
 
 
 def _nearest(name: str, others: Sequence[str]) -> str | None:
-    """The existing topic with the most similar name, if any is similar; no changelog, which nobody reads as input."""
+    """The existing topic with the most similar name, if any is similar.
+
+    Changelogs are excluded, because they are never inputs.
+    """
     near = difflib.get_close_matches(name, [each for each in others if not each.endswith(CHANGELOG_SUFFIX)], 1)
     return near[0] if near else None
 
@@ -342,7 +345,7 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Replication and min.insync.replicas: of a new changelog from the brokers, of an old one from itself."""
+    """Replication and min.insync.replicas: for a new changelog from the brokers, for an existing one from itself."""
     if seen is not None:
         least = min_insync(seen.replication)
         present = seen.config.get(MIN_INSYNC, "")
@@ -362,7 +365,7 @@ def _repartition_spec(
     facts: Mapping[str, TopicFacts],
     brokers: int | None,
 ) -> TopicSpec:
-    """As many partitions as the topics that share a store with it; without such, as its widest source."""
+    """As many partitions as the topics that share a store with it; if there are none, as its widest source."""
     spec = next(each for each in topology.inputs if each.name == grouped.topic)
     beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
     known = [resolved[name][1] for name in (beside or grouped.sources)]
@@ -378,10 +381,10 @@ def _partitions_of(
     resolved: Mapping[str, tuple[str, TopicSpec]],
     seen: frozenset[str],
 ) -> int:
-    """The partitions of a repartition topic; ``seen`` are those that ask for it.
+    """The partitions of a repartition topic; ``seen`` are the topics whose counts are being computed.
 
-    What is declared counts first, for the topic and for all that share a store with it. Then topics of the user that
-    share one; then the widest source of them all.
+    A declared count has priority, for the topic and for all that share a store with it. Next are the user's topics that
+    share a store; last is the widest source of them all.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:
@@ -455,7 +458,7 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
 
 
 def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
-    """The refusal of a topic with another number of partitions than its specification."""
+    """The refusal of a topic whose number of partitions differs from its specification."""
     if role == "repartition topic":
         step = next(each.step for each in topology.repartitions if each.topic == spec.name)
         declare = f"Declare `partitions={seen.partitions}` in `group_by`; or stop" if step == "group_by" else "Stop"

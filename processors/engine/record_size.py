@@ -1,4 +1,7 @@
-"""The largest record that a topic takes. Checked before a record is sent, so that one message fails and no commit."""
+"""The largest record that a topic accepts.
+
+The engine checks it before sending, so that only one message fails, not a commit.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 
-#: Bytes of a record in a batch beyond its key, value and headers, at most: the batch's header (61 bytes), lengths and
-#: deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
+#: Maximum bytes of a record in a batch in addition to its key, value and headers: the batch's header (61 bytes),
+#: lengths and deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
 OVERHEAD_BYTES = 128
 #: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000

@@ -1,4 +1,4 @@
-"""The times that a topic takes in records. Checked before a record is sent, so that one message fails and no commit.
+"""The record times that a topic accepts, checked before sending: only one message fails, not a commit.
 
 A broker refuses a record whose time is further from its own clock than the topic allows
 (``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``, KIP-937)::
@@ -6,12 +6,13 @@ A broker refuses a record whose time is further from its own clock than the topi
             now - before           now           now + after
     ── refused ──┤── margin ── taken ── margin ──├── refused ──►  time of the record
 
-The margin is for a broker whose clock differs from this worker's. A refusal in spite of the check makes it wider.
+The margin allows for a broker whose clock differs from this worker's. A refusal in spite of the check widens the
+margin.
 
-A worker's clock may be far behind. Before a message fails for that, its input tells the broker's time: the input took
-the record, so the broker's clock was at or beyond ``time - after`` of the input topic. That bound advances with this
-machine's monotonic clock. A clock that is corrected counts at once, because it is beyond the bound. After a refusal the
-inputs are not asked again: their limits may have been other ones when they took the record.
+A worker's clock may be far behind. Before a message fails for this reason, its input proves a broker time: the broker
+accepted the record, so the broker's clock was at or beyond ``time - after`` of the input topic. That bound advances
+with this machine's monotonic clock. A corrected clock applies at once, because it is beyond the bound. After a refusal
+the inputs no longer count as proof: their limits may have been different when they accepted the record.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.af
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The margin at the start, and its factor after each refusal.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: A clock that is found to be behind by this much more is logged again, in milliseconds.
+#: A clock that turns out to be behind by this much more is logged again, in milliseconds.
 _LOG_STEP_MS = 60_000
 
 
@@ -41,13 +42,14 @@ class RecordTimeRefused(HoldfastError):
 
 
 class RecordTimes:
-    """The times that topics take now, in milliseconds since 1970 UTC.
+    """The record times that topics accept now, in milliseconds since 1970 UTC.
 
     Args:
         topics: Tolerances for the past and the future by topic, in milliseconds; no entry takes all times.
         clock: The worker's clock.
-        inputs: How far ahead records of an input topic may be, in milliseconds; no entry says nothing.
-        stamped: The input topics whose records the broker stamps with its own time.
+        inputs: How far records of an input topic may be ahead, in milliseconds; a topic without an entry proves
+            nothing.
+        stamped: The input topics whose records get the broker's own time.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class RecordTimes:
         self._logged_ms = 0.0
 
     def learn(self, topic: str, time_ms: int) -> bool:
-        """Whether a record of an input topic shows that the worker's clock is further behind than was known."""
+        """Whether a record of an input topic proves that the worker's clock is further behind than known before."""
         if topic not in self._inputs or (seen_ms := time_ms - self._inputs[topic]) <= self._now_ms():
             return False
         self._seen_ms, self._seen_at = seen_ms, self._clock.monotonic()
@@ -86,22 +88,22 @@ class RecordTimes:
         return topic in self._topics
 
     def bounds(self, topic: str) -> tuple[float, float]:
-        """The earliest and the latest time that the topic takes now."""
+        """The earliest and the latest time that the topic accepts now."""
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        # A time that came with an input needs no margin, because the brokers have reached it.
+        # A time from an input needs no margin, because the brokers have reached it.
         own_ms, told_ms = self._own_ms(), self._told_ms()
         latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
         return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
-        """``time_ms``, or the present time if the topic does not take it."""
+        """``time_ms``, or the present time if the topic does not accept ``time_ms``."""
         earliest, latest = self.bounds(topic)
         return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
     def refused(self) -> None:
-        """Make the margin wider, and learn no more from inputs: a broker refused a time that this check let pass."""
+        """Widen the margin, and ignore inputs as proof: a broker refused a time that passed this check."""
         self._margin_ms *= MARGIN_FACTOR
         self._seen_ms = float("-inf")
         self._inputs.clear()
@@ -134,7 +136,7 @@ class RecordTimes:
         return self._clock.time() * 1000
 
     def _told_ms(self) -> float:
-        """The broker's time, at least, by what the inputs showed."""
+        """A lower bound of the broker's time, proved by the inputs."""
         return self._seen_ms + (self._clock.monotonic() - self._seen_at) * 1000
 
 
@@ -162,7 +164,7 @@ def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[s
 def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -> dict[str, int]:
     """How far ahead of the broker's clock records of these topics may be, in milliseconds.
 
-    0 where the broker stamps records itself; topics without a limit have no entry.
+    0 if the broker stamps records itself; topics without a limit have no entry.
     """
     configs = {spec.name: facts[spec.name].config for spec in topics if spec.name in facts}
     stamped = stamped_topics(configs)
@@ -172,7 +174,7 @@ def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -
 
 
 def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
-    """The topics, by their configurations, whose records the broker stamps with its own time."""
+    """The topics, by their configurations, whose records get the broker's own time."""
     return frozenset(
         name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"
     )
@@ -181,7 +183,7 @@ def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
 def record_times(
     written: Iterable[str], inputs: Iterable[TopicSpec], facts: Mapping[str, TopicFacts], clock: Clock
 ) -> RecordTimes:
-    """The times of a processor's topics, by what Kafka says of them."""
+    """The record times of a processor's topics, from their Kafka configuration."""
     read = tuple(inputs)
     stamped = stamped_topics({spec.name: facts[spec.name].config for spec in read if spec.name in facts})
     return RecordTimes(time_limits(written, facts), clock, input_limits(read, facts), stamped)

@@ -1,8 +1,8 @@
-"""Whether the keys of topics that share state lie in the partitions of one partitioner, judged by their newest records.
+"""Whether the keys of topics that share state are in the partitions of one partitioner, judged by the newest records.
 
 A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose a key's partition by
-murmur2; confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. So the messages of a key can
-be in two tasks, where they don't find each other.
+murmur2; confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. With different partitioners,
+the messages of a key can be in two tasks, which do not share state.
 
 Invariants:
     - Refused is what the keys prove: each topic has one partitioner, and not the same. Everything else is a warning: a
@@ -32,12 +32,12 @@ _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Keys that lie in partitions of different tasks: what was seen, and what to do."""
+    """Keys that are in partitions of different tasks: the observation and the action."""
 
     topic: str
     sentence: str
     action: str
-    #: Whether a processor may not start with it.
+    #: Whether the finding refuses a processor's start.
     is_refused: bool = False
 
     @property
@@ -47,14 +47,17 @@ class Parted:
 
 
 def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """The topics whose keys matter, with their number of partitions: sources of stores with more than one partition."""
+    """The topics whose key placement matters, with their number of partitions.
+
+    Sources of stores with several partitions.
+    """
     names = dict.fromkeys(name for store in topology.stores for name in store.inputs)
     counts = {name: facts[name].partitions for name in names if name in facts and not topology.is_repartition(name)}
     return {name: count for name, count in counts.items() if count > 1}
 
 
 def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
-    """The findings, refused ones first; ``keys`` has those of ``judged_topics``, as far as they are known."""
+    """The findings, refusing ones first; ``keys`` has the known keys of ``judged_topics``."""
     counts = judged_topics(topology, facts)
     placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
     alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
@@ -85,7 +88,7 @@ def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, T
 
 
 def _alone(topic: str, placed: Placing) -> Parted | None:
-    """One topic whose producers place keys in more than one way."""
+    """A finding for one topic whose producers use more than one partitioner; None if there is none."""
     moved = placed.moved
     if moved is not None:
         lies = " and ".join(map(str, sorted(placed.places[moved])))
@@ -102,7 +105,7 @@ def _alone(topic: str, placed: Placing) -> Parted | None:
 
 
 def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> Parted | None:
-    """Two topics of one store whose keys lie in different partitions."""
+    """A finding for two topics of one store whose keys are in different partitions; None if there is none."""
     one, other = (placed[name] for name in names)
     apart = next((key for key, at in sorted(one.places.items()) if other.places.get(key, at) != at), None)
     known = one.by in _CLIENTS and other.by in _CLIENTS and one.by != other.by
@@ -120,7 +123,7 @@ def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> 
 
 
 def _beside_grouped(store: str, inputs: tuple[str, ...], placed: Mapping[str, Placing]) -> Iterator[tuple[str, Parted]]:
-    """The sources that share a store with a repartition topic, which Holdfast writes, and lie in another way."""
+    """The sources that share a store with a repartition topic, written by Holdfast, and use another partitioner."""
     for name in inputs:
         if name in placed and placed[name].is_sure and placed[name].by in (CRC32, NEITHER):
             sentence = _different(store, {name: placed[name].by, "the `group_by` beside it": MURMUR2})

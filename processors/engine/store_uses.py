@@ -1,4 +1,4 @@
-"""What a store keeps about time: windows, values that end, timers. Lines of a definition and sentences are made of it.
+"""A store's content about time: windows, values that expire, timers. Definition lines and sentences are made from it.
 
 A duration in a text is an ``Ms``: a line of a definition writes it in milliseconds, a sentence in a larger unit.
 """
@@ -13,7 +13,7 @@ class Ms(int):
     """A duration in milliseconds, as a part of a text."""
 
 
-#: A text with durations in it.
+#: A text that contains durations.
 Parts = tuple[str | Ms, ...]
 
 
@@ -28,9 +28,9 @@ class WindowUse:
 
     Attributes:
         kind: ``tumbling``, ``hopping``, ``session`` or ``sliding``.
-        counted: Whether each has a number of messages, and not a span of time.
+        counted: Whether each window has a number of messages, instead of a span of time.
         parts: Their lengths and how they close.
-        silence_ms: After so long without messages, stream time passes as time does; None for never.
+        silence_ms: After this time without messages, stream time advances with the clock; None for never.
     """
 
     kind: str
@@ -40,24 +40,24 @@ class WindowUse:
 
     @property
     def has_span(self) -> bool:
-        """Whether each is stored with its start and end in event time."""
+        """Whether each window is stored with its start and end in event time."""
         return not self.counted and self.kind != "sliding"
 
     def text(self, duration: Callable[[int], str] = in_milliseconds) -> str:
-        """Its parts, with durations as ``duration`` writes them."""
+        """The parts as text, with durations written by ``duration``."""
         return "".join(duration(part) if isinstance(part, Ms) else part for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class TtlUse:
-    """Values that end after ``ttl_ms``; None: each value says when."""
+    """Values that expire after ``ttl_ms``; None: each value has its own time."""
 
     ttl_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TimerUse:
-    """Timers; ``of_join`` for those that end messages without a match, which only stream time fires."""
+    """Timers; ``of_join`` for timers that end messages without a match, which only stream time fires."""
 
     of_join: bool = False
 

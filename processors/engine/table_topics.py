@@ -1,4 +1,4 @@
-"""The topics of tables: whether Kafka deletes rows from them that no newer record replaces, or has done so."""
+"""The topics of tables: whether Kafka deletes, or has deleted, rows from them that no newer record replaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.topology import Topology
 
-#: How long and how much a topic without settings keeps, as Kafka does.
+#: Kafka's defaults for how long and how much a topic keeps.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
 #: The shortest `min.compaction.lag.ms` of a topic that a table is restored from, without a warning: an hour.
@@ -15,7 +15,7 @@ COMPACTION_LAG_MIN_MS = 3_600_000
 
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
+    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the existing topics."""
     restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
@@ -37,7 +37,7 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
 
 def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
-    """The topics from which tables are restored and Kafka deletes rows, each with what is wrong and what to do."""
+    """The topics that restore tables but from which Kafka deletes rows, each with the fault and the action."""
     return tuple(
         (
             log.topic,
@@ -50,10 +50,10 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
 
 
 def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
-    """A sentence with its action for each topic that a table is restored from and that lost its first records.
+    """A sentence with its action for each topic that restores a table and has lost its first records.
 
-    ``starts`` has the first offset of each partition. The cleaner moves none of them: records were deleted, and no
-    restore from the topic would have their rows.
+    ``starts`` has the first offset of each partition. Log compaction moves no first offset, so records were deleted,
+    and no restore from the topic would have their rows.
     """
     found = []
     for log in topology.source_logs:
@@ -73,7 +73,10 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
-    """The entries by which Kafka deletes records that no newer one replaces; empty for a topic that keeps its rows."""
+    """The configuration with which Kafka deletes records that no newer one replaces.
+
+    Empty for a topic that keeps its rows.
+    """
     if seen is None:
         return ""
     policy = seen.config.get("cleanup.policy", "delete")

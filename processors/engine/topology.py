@@ -28,9 +28,9 @@ KEY_VALUE = "key-value"
 class StoreSpec:
     """A store.
 
-    ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation,
-    and for each part of a declaration that state depends on, as a TTL. ``schema`` has the typed columns of its table in
-    the warehouse; None if it has none.
+    ``inputs`` are the topics whose streams use the store. ``columns`` has one line for each column of a built-in
+    aggregation, and for each part of a declaration that state depends on, such as a TTL. ``schema`` has the typed
+    columns of its table in the warehouse; None if it has none.
     """
 
     name: str
@@ -40,14 +40,15 @@ class StoreSpec:
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
-    #: What the arguments of the steps before it mean for its state, in the lines of ``steps.meaning``.
+    #: The meaning of earlier steps' arguments for the store's state, in the lines of ``steps.meaning``.
     meaning: tuple[str, ...] = ()
-    #: What it keeps about time; no part of the version, as ``columns`` tells it. Empty for a recorded description.
+    #: The store's content about time; not part of the version, because ``columns`` contains it. Empty for a recorded
+    #: description.
     uses: tuple[TimeUse, ...] = ()
 
     @property
     def timed(self) -> bool:
-        """Whether its values end, or its keys have timers."""
+        """Whether the store's values expire, or its keys have timers."""
         return any(not isinstance(use, WindowUse) for use in self.uses)
 
     @property
@@ -58,7 +59,7 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSpec:
-    """The changelog of one store; its partition count is that of the store's inputs."""
+    """The changelog of one store; its partition count equals that of the store's inputs."""
 
     store: str
     topic: TopicSpec
@@ -79,9 +80,9 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True)
 class RepartitionSpec:
-    """The topic of one ``group_by``: the processor writes it from ``sources``, its inputs, and reads it again.
+    """The topic of one ``group_by``: the processor writes it from its inputs ``sources``, and reads it again.
 
-    ``label`` names it without the processor, as the names of stores behind it begin.
+    ``label`` is its name without the processor; the names of later stores begin with it.
     """
 
     name: str
@@ -91,7 +92,10 @@ class RepartitionSpec:
 
     @property
     def step(self) -> str:
-        """The step that it is between: ``group_by``, or ``join`` for a join by a foreign key, which names it itself."""
+        """The step around the topic.
+
+        ``group_by``, or ``join`` for a join by a foreign key, which names the topic itself.
+        """
         return "join" if self.label == self.name else "group_by"
 
 
@@ -108,7 +112,7 @@ class Subtopology:
         return f"{self.name}-{partition}"
 
     def width(self, partitions: Mapping[str, int]) -> int:
-        """Its number of tasks, given how many partitions each input topic has."""
+        """The number of tasks, given the partition count of each input topic."""
         return max((partitions.get(name, 0) for name in self.inputs), default=0)
 
 
@@ -116,8 +120,8 @@ class Subtopology:
 class Topology:
     """The frozen description of a processor, as ``Application.topology()`` returns it.
 
-    ``inputs`` are all topics that its workers read, repartition topics of its own among them; ``outputs`` have none of
-    those.
+    ``inputs`` are all topics that its workers read, including its repartition topics; ``outputs`` has no repartition
+    topic.
     """
 
     processor: str
@@ -135,12 +139,12 @@ class Topology:
     #: The inputs that are tables; no part of the version.
     table_topics: tuple[str, ...] = ()
     repartitions: tuple[RepartitionSpec, ...] = ()
-    #: Of the tables whose topic is their changelog, too; they have none in ``changelogs``.
+    #: The topics of tables that are also the changelogs of their stores; ``changelogs`` has no entry for these stores.
     source_logs: tuple[SourceLog, ...] = ()
 
     @property
     def sources(self) -> tuple[TopicSpec, ...]:
-        """The inputs that others write: all but repartition topics."""
+        """The inputs that other programs write: all except repartition topics."""
         own = {spec.topic for spec in self.repartitions}
         return tuple(spec for spec in self.inputs if spec.name not in own)
 
@@ -149,9 +153,9 @@ class Topology:
         return any(spec.topic == topic for spec in self.repartitions)
 
     def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
-        """The subtopologies that feed each other through repartition topics, together, those before first.
+        """The groups of subtopologies that feed each other through repartition topics, upstream first.
 
-        To read one again from its beginning, all of its chain has to.
+        To read a subtopology again from its beginning, its whole chain must be read again.
         """
         groups = [{sub.name} for sub in self.subtopologies]
         for spec in self.repartitions:
@@ -162,7 +166,7 @@ class Topology:
         return tuple(sorted(chains, key=lambda chain: self.subtopologies.index(chain[0])))
 
     def feeds_itself(self, topic: str) -> bool:
-        """Whether messages of a repartition topic come from the subtopology that reads it, also through other ones."""
+        """Whether messages of a repartition topic come from its reader's subtopology, also through other topics."""
         goal, seen, before = self.subtopology_of(topic), set[str](), [topic]
         while before:
             name = before.pop()
@@ -184,7 +188,7 @@ class Topology:
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
     def source_log_of(self, store: str) -> SourceLog | None:
-        """The topic that a table's store is restored from; None for a store with a changelog of its own, or without."""
+        """The topic that restores a table's store; None for a store with a separate changelog, or without one."""
         return next((log for log in self.source_logs if log.store == store), None)
 
     @property
@@ -195,7 +199,7 @@ class Topology:
 
     @property
     def logged(self) -> frozenset[str]:
-        """The stores that a lost disk does not lose."""
+        """The stores that survive the loss of a disk."""
         return frozenset(self.log_names)
 
     def inputs_of(self, store: str) -> tuple[str, ...]:
@@ -207,7 +211,7 @@ class Topology:
         return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
 
     def read(self) -> tuple[str, ...]:
-        """The topics that the processor reads: its inputs and those of its global tables, without repeats."""
+        """The topics that the processor reads: its inputs and the topics of its global tables, without repeats."""
         return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
 
     def written(self) -> list[str]:
@@ -224,7 +228,7 @@ class Topology:
         return next(sub for sub in self.subtopologies if topic in sub.inputs)
 
     def tasks(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """The names of all tasks, given how many partitions each input topic has."""
+        """The names of all tasks, given the partition count of each input topic."""
         return tuple(sub.task(number) for sub in self.subtopologies for number in range(sub.width(partitions)))
 
     def tasks_with(self, stores: Sequence[str], partitions: Mapping[str, int]) -> frozenset[tuple[str, int]]:
@@ -237,7 +241,7 @@ class Topology:
         return (*self.inputs, *self.global_tables, *self._made())
 
     def _made(self) -> tuple[TopicSpec, ...]:
-        """The topics that it writes to, without repartition topics, which are inputs, too."""
+        """The topics that the processor writes, without repartition topics, which are inputs, too."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
@@ -258,19 +262,22 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 
 
 def code_version_of(topology: Topology, code: str) -> str:
-    """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
+    """A short hash of the description and the functions' source.
+
+    A new hash means that a deployment is due.
+    """
     described = asdict(topology)
     for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
-    if not topology.global_tables:  # the versions of other processors stay as they are
+    if not topology.global_tables:  # the versions of other processors stay unchanged
         described.pop("global_tables")
     for name in ("repartitions", "source_logs"):
-        if not described[name]:  # versions of before know none
+        if not described[name]:  # earlier versions have no such field
             described.pop(name)
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
-        store.pop("meaning")  # the rules of steps and the source of functions tell it
-        store.pop("uses")  # the lines of ``columns`` tell it
+        store.pop("meaning")  # the rules of steps and the source of functions already contain it
+        store.pop("uses")  # the lines of ``columns`` already contain it
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -286,5 +293,5 @@ def source_of(function: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _text_of(code: CodeType) -> str:
-    """Reading it looks at the file each time, and a program asks for the same functions often."""
+    """Cached, because reading the source accesses the file each time, and a program reads the same functions often."""
     return inspect.getsource(code)

@@ -20,7 +20,7 @@ _NOBODY: Mapping[str, int] = {}
 
 
 def drawing_of(topology: Topology, partitions: Mapping[str, int] = _NOBODY) -> str:
-    """The drawing, with a line for each step; ``partitions`` has those of the topics that are known."""
+    """The drawing, with a line for each step; ``partitions`` has the partition counts of known topics."""
     lines: list[str] = []
     for chain in topology.chains():
         for sub in chain:

@@ -1,4 +1,4 @@
-"""What a proof of a version is given, and what came of it: the documents between operator and process."""
+"""The input and the result of a proof of a version: the documents between operator and process."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of a proof's run of one version.
 
     Args:
-        processed: Messages that did not fail.
+        processed: Number of messages that did not fail.
         sent: Output topic -> number of outputs; each output topic of the version has an entry.
         failures: The messages that failed.
-        broken: What it did in place of processing, in words: ``ended with …``, ``took longer than …``. Else empty.
+        broken: Why the version could not process, as text: ``ended with …``, ``took longer than …``. Otherwise empty.
         unreached: Steps that no message reached.
-        gaps: What the proof lacks, in words, such as stores that began empty.
+        gaps: The missing parts of the proof, as texts, such as stores that began empty.
     """
 
     processed: int = 0

@@ -40,9 +40,9 @@ from holdfast.processors.proof.material import Material, Message, Outcome
 PROGRAM = "holdfast.processors.proof.run"
 #: Longest run of a version, seconds.
 RUN_S = 120.0
-#: Time after it in which the process writes where it hangs, seconds.
+#: Time after the limit for the process to write where it hangs, seconds.
 LAST_WORDS_S = 10.0
-#: Offsets that are read for one message: transactions and compaction leave offsets without one.
+#: Offsets that are read for one message: transaction markers and compaction leave offsets without a record.
 OFFSETS_EACH = 4
 
 
@@ -56,7 +56,7 @@ class Prover:
         slots: Processor -> its slots.
         stores: Processor -> the stores of its defined version.
         rollout: Processor, release -> how a worker of it is started; None as release for the deployed one.
-        scratch: Processor -> folder for temporary files of its functions; one apply at a time uses it.
+        scratch: Processor -> folder for temporary files of its functions; only one apply uses it at a time.
     """
 
     topics: Topics
@@ -70,7 +70,7 @@ class Prover:
         """Prove a version.
 
         Raises:
-            NotProven: It fails, or hangs, where the running version does not.
+            NotProven: The version fails, or hangs, where the running version does not.
             HoldfastError: Kafka does not answer.
         """
         counts, messages = self._messages(processor, stage)
@@ -122,7 +122,7 @@ class Prover:
     def _state(
         self, processor: str, messages: Mapping[str, Mapping[int, tuple[Message, ...]]]
     ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-        """The state of these messages' keys, from a checkpoint of the workers; and what it lacks, in words.
+        """The state of these messages' keys, from a checkpoint of the workers; and its missing parts, as texts.
 
         Raises:
             HoldfastError: A worker does not answer, or its checkpoint can't be read.
@@ -146,7 +146,7 @@ class Prover:
         return held, refusal.unowned({topic: tuple(parts) for topic, parts in messages.items()}, manifests)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
-        """What came of a version in a process of its own."""
+        """The result of a version in a separate process."""
         rollout = self.rollout(processor, release)
         with _emptied(self.scratch(processor)) as folder, _open_files(3) as (given, result, log):
             given.write(msgspec.json.encode(material))
@@ -182,14 +182,14 @@ class Prover:
 
 @contextmanager
 def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
-    """Open files without names: nobody else reads them, and the kernel deletes them, whatever ends the processes."""
+    """Open files without names: other programs can't read them, and the kernel deletes them when the processes end."""
     with ExitStack() as files:
         yield tuple(files.enter_context(tempfile.TemporaryFile()) for _ in range(number))
 
 
 @contextmanager
 def _emptied(folder: Path) -> Iterator[Path]:
-    """An empty folder that is deleted at the end; what an operator left who was killed is deleted first."""
+    """An empty folder that is deleted at the end; a folder of a killed operator is deleted first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:

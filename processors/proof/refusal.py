@@ -1,4 +1,4 @@
-"""The proof of a version: what it is given, what came of it, and whether it may replace the running one.
+"""The verdict of a proof: its inputs, its results, and whether the version may replace the running one.
 
     last messages, their keys' state ──► Material ──a process of its own──► Outcome ──judge──► proven, or NotProven
 
@@ -19,9 +19,9 @@ from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.proof.material import Failure, Outcome
 
-#: Begins of the result of a proof that shows nothing, or not all; the check `proven` looks for them.
+#: Prefixes of the result of a proof that shows nothing, or not all; the check `proven` searches for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
-#: Begin of the traceback of a process that was out of time.
+#: Prefix of the traceback of a process that exceeded its time limit.
 TIMED_OUT = "Timeout ("
 #: Steps without a message that a result names.
 UNREACHED_SHOWN = 4
@@ -31,17 +31,17 @@ TEXT_MAX = 600
 
 
 class NotProven(ApplyFailed):
-    """The new version fails where the running one does not. Fields: topic, partition, offset, error, running."""
+    """The new version fails where the running version does not. Fields: topic, partition, offset, error, running."""
 
 
 def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
-    """The failures of the new version at messages on which the running one works; None: it was not asked."""
+    """The failures of the new version at messages that the running version processes; None: that one was not run."""
     known = frozenset() if running is None else {each.place for each in running.failures}
     return tuple(each for each in new.failures if each.place not in known)
 
 
 def is_broken_alone(new: Outcome, running: Outcome | None) -> bool:
-    """Whether the new version could not process at all, and the running one could."""
+    """Whether only the new version could not process at all."""
     return bool(new.broken) and not (running is not None and running.broken)
 
 
@@ -75,8 +75,8 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
 
 
 def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
-    """The result of a proof that refused nothing; its begin says whether it proved all, a part or nothing."""
-    if new.broken:  # neither version runs in memory, so nothing can be compared
+    """The result of a proof without a refusal; its prefix tells whether it proved all, a part or nothing."""
+    if new.broken:  # neither version runs in memory, so no comparison is possible
         return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
     sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
     made = f"version {version} processed {count_of(new.processed, 'message')}, outputs: {sent}"
@@ -95,7 +95,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """The topics to which the running version sent outputs for these messages, and the new one none."""
+    """The topics to which only the running version sent outputs for these messages."""
     if running is None or running.broken:
         return []
     return [
@@ -106,7 +106,10 @@ def _silent(version: str, former: str, new: Outcome, running: Outcome | None) ->
 
 
 def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A text for each input of a task with state whose partition is in no manifest; ``partitions`` are those asked."""
+    """A text for each input of a task with state whose partition is in no manifest.
+
+    ``partitions`` are the requested ones.
+    """
     tasks = [task for each in manifests for task in each["tasks"]]
     held = {(topic, task["partition"]) for task in tasks for topic in task.get("inputs", ())}
     read = {topic for topic, _ in held}
@@ -120,7 +123,7 @@ def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping
 
 
 def hung(seconds: float, traceback: str) -> str:
-    """What a version did that did not end, from the traceback that its process wrote."""
+    """What a hanging version was doing, from the traceback that its process wrote."""
     frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
     where = next(frames, "")
     return f"took longer than {seconds:g} s" + (f"; it was in {where}" if where else "")
@@ -129,7 +132,7 @@ def hung(seconds: float, traceback: str) -> str:
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
     """Whether the version that runs was proven, and a sentence.
 
-    ``results`` are those of its proof, if it had one; None when no record of its deploy is left.
+    ``results`` are the results of its proof, if there was one; None when no record of its deploy is left.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."

@@ -1,6 +1,6 @@
 """Runs one version on the last messages, in memory: ``python -m holdfast.processors.proof.run``.
 
-``Prover`` starts it in a process of its own, for the new version and for the running one.
+``Prover`` starts it in a separate process, once for the new version and once for the running one.
 
 Invariants:
     - Nothing is written to Kafka: inputs, changelogs and outputs are topics of the cluster in memory.
@@ -42,7 +42,8 @@ from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 
-#: Failing messages that are found; more say no more about a version. Behind ``group_by`` each takes several runs.
+#: Maximum failing messages that are reported; more prove nothing new about a version. After ``group_by`` each failure
+#: takes several runs.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition, offset.
@@ -52,7 +53,7 @@ Placed = tuple[Partition, Message]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one version, and write what came of it to the file of the result."""
+    """Run one version, and write the result to the result file."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors.proof.run")
     parser.add_argument("--material", type=int, required=True, help="descriptor of the open file with the material")
     parser.add_argument("--result", type=int, required=True, help="descriptor of the open file for the outcome")
@@ -103,9 +104,9 @@ def prove(application: Application, material: Material) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What came of one run; ``behind`` is the first failure of a record that the processor wrote for itself.
+    """The result of one run; ``behind`` is the first failure of a record that the processor wrote for itself.
 
-    ``between`` has the topics of its own that got records.
+    ``between`` has the internal topics that got records.
     """
 
     processed: int
@@ -117,12 +118,12 @@ class _Tried:
 
 
 class _Replay:
-    """One version and the messages that it is run on."""
+    """One version and the messages to process."""
 
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # before the steps are counted, which adds steps
+        self._topology = application.topology()  # before the steps are counted, because counting adds steps
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
@@ -135,11 +136,11 @@ class _Replay:
         self._messages = sorted(placed, key=lambda each: each[1].timestamp_ms)
 
     def without(self, left_out: Set[Place]) -> list[Placed]:
-        """All messages but those at these places."""
+        """All messages except those at these places."""
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """What state the run lacked, in words."""
+        """The missing state of the run, as texts."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (
@@ -148,7 +149,7 @@ class _Replay:
         )
 
     def run(self, messages: Sequence[Placed]) -> _Tried:
-        """One run, which ends at the first message that fails, unless the application puts it aside."""
+        """One run, which ends at the first message that fails, unless the application sets the message aside."""
         topology, cluster = self._topology, InMemoryCluster(clock=VirtualClock(time.time()))
         real = self._fill(cluster, messages)
         self.coverage.begin()
@@ -167,9 +168,9 @@ class _Replay:
         return _Tried(len(messages) - len(direct), sent, tuple(direct), behind, between=between)
 
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
-        """The message of a source that a failing record behind ``group_by`` came of.
+        """The source message that caused a failing record after ``group_by``.
 
-        It is the last of the shortest part, from the first message on, with which such a record fails.
+        It is the last message of the shortest sequence, from the first message, that makes such a record fail.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:
@@ -232,7 +233,7 @@ def _failure(failed: ProcessingFailed) -> Failure:
 
 
 def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]:
-    """The messages that the application put aside, at their places in memory."""
+    """The messages that the application set aside, at their places in memory."""
     spec, found = topology.dead_letter, []
     for _, record in cluster.read(spec.name) if spec is not None else ():
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers or []}
@@ -242,7 +243,7 @@ def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]
 
 
 def _end_with(parent: int) -> None:
-    """Ask the kernel to kill this process when the operator dies, and end if that happened before."""
+    """Ask the kernel to kill this process when the operator dies, and end if it has died already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

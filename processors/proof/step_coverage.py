@@ -1,4 +1,4 @@
-"""Counts which steps of an application messages reach, so that a proof names those that were not tried."""
+"""Counts which steps of an application messages reach, so that a proof names the untested steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 
 
 class StepCoverage:
-    """The steps behind the sources of an application that messages reached since ``begin``.
+    """The steps after the sources of an application that messages reached since ``begin``.
 
-    Puts a step that counts before each other one. It changes no value, so results stay the same; only the way by
-    columns, whose results are equal to the bit, is not taken.
+    The class adds a counting step before each step. Counting changes no value, so results stay the same; only columnar
+    processing, whose results are equal to the bit, is off.
 
     Args:
-        sources: Input topic -> its source. The steps behind are changed: use the application for nothing else.
+        sources: Input topic -> its source. The later steps are changed: use the application for nothing else.
     """
 
     def __init__(self, sources: Mapping[str, Node]) -> None:
@@ -27,15 +27,15 @@ class StepCoverage:
         self._behind = {id(node): tuple(node.children) for node in self.nodes}
         self._seen: set[int] = set()
         for node in self.nodes:
-            if node.kind != "source":  # each message reaches the steps behind its source
+            if node.kind != "source":  # each message reaches the steps after its source
                 node.children[:] = [self._counted(child) for child in node.children]
 
     def begin(self) -> None:
-        """Forget what was reached."""
+        """Reset the reached steps."""
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """The first steps of each branch that no message reached; ``between`` are own topics that got records."""
+        """The first steps of each branch that no message reached; ``between`` are internal topics that got records."""
         found: list[Node] = []
         for topic, source in self._sources.items():
             if not is_repartition_topic(topic) or topic in between:
@@ -67,7 +67,7 @@ class StepCoverage:
 
 
 def named(node: Node) -> str:
-    """A step in words, as it is written in the definition."""
+    """A step as text, in the form of the definition."""
     if node.topic is not None:
         return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
     if node.window is not None:

@@ -5,8 +5,8 @@
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-A program that knows nothing of Holdfast can follow it: a version whose base has other fingerprints than the link says
-was built on another table than the one that is published under that id. ``docs/verify.py`` is such a program.
+A program without knowledge of Holdfast can follow the chain. If a version's base has other fingerprints than the link
+records, the version was built on a table other than the published one. ``docs/verify.py`` is such a program.
 
 Invariants:
     - The base is the version that the rows were merged into; a version that was written in full has none (null).
@@ -25,7 +25,7 @@ CHAIN_PROPERTY = "holdfast.chain"
 
 
 def chain_link(manifest: SnapshotManifest, base: SnapshotManifest | None) -> str:
-    """The link of a version: its fingerprints and vector by partition, and those fingerprints of its base.
+    """The link of a version: its fingerprints and vector by partition, and the fingerprints of its base.
 
     ``base`` is None for a version that was written in full.
     """

@@ -1,8 +1,8 @@
-"""What a store's typed columns hold for a stored value, computed in Python: the audit compares the table with it.
+"""Computes in Python the typed columns of a stored value; the audit compares the table with the result.
 
-pydantic looks up the names, by the core schema of the model itself, and passes each JSON value on as it is. No SQL, no
-function of the user, and no list of names that ``models`` made takes part. Columns without a model (aggregations,
-windows, inferred columns) are read by their paths.
+pydantic looks up the names, by the core schema of the model itself, and passes each JSON value on unchanged. No SQL, no
+function of the user, and no list of names from ``models`` is involved. Columns without a model (aggregations, windows,
+inferred columns) are read by their paths.
 
 Invariants:
     - A difference is a real one. What Python can't read as surely as SQL does counts as equal.
@@ -37,7 +37,7 @@ from holdfast.processors.engine.state.own_keys import RESERVED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = ("model-fields", "typed-dict", "dataclass-args")
-#: Settings of a model that say which names it reads.
+#: Settings of a model that decide which names it reads.
 _BY_NAME = ("validate_by_alias", "validate_by_name", "populate_by_name")
 #: Wrappers of a core schema, and the name of the schema within.
 _WITHIN = {"json-or-python": "json_schema", "lax-or-strict": "lax_schema", "function-plain": ""}
@@ -51,7 +51,7 @@ class ColumnReader:
         self._named = {each.state_key for each in schema.values}
 
     def content(self, state_key: str, payload: bytes) -> dict[str, Any] | None:
-        """Column -> its JSON value, without the columns that are null; None where Python can't tell.
+        """Column -> its JSON value, without null columns; None if Python can't decide.
 
         ``payload`` is the JSON of the value.
         """
@@ -99,7 +99,7 @@ class _ValueReader:
 
 
 class _Names:
-    """Builds schemas that change names only: an object has the names of the columns, and each value is as it was."""
+    """Builds schemas that only change names: an object has the names of the columns, and each value is unchanged."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def _fields(core: Any) -> dict[str, Any]:
 
 
 def _alias(field: Any) -> Any:
-    """The names that a field is read from, without the places within other fields: those are no columns."""
+    """The names from which a field is read, without paths into other fields, which are no columns."""
     alias = field.get("validation_alias")
     if isinstance(alias, list) and all(isinstance(each, list) for each in alias):
         return [each for each in alias if len(each) == 1]
@@ -178,7 +178,7 @@ def _item(core: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A JSON value without the members that are null: SQL can't tell them from those that are not there."""
+    """A JSON value without null members: SQL can't distinguish them from absent members."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -193,7 +193,7 @@ def _part(state_key: str, column: Column) -> int | None:
 
 
 def _shown(column: Column, said: Any) -> Any:
-    """What a column shows of its stored value, where that is another value."""
+    """The displayed value of a column, where it differs from its stored value."""
     match column.type:
         case Quotient() if isinstance(said, dict):
             count = said.get("count")
@@ -212,7 +212,7 @@ def _shown(column: Column, said: Any) -> Any:
 
 
 def is_same(seen: Any, said: Any) -> bool:
-    """Whether a column's content as JSON is the stored JSON value, in whatever form the column's type has it."""
+    """Whether a column's content as JSON equals the stored JSON value, whatever form the column's type gives it."""
     if isinstance(seen, dict) and isinstance(said, dict):
         seen = _without_nulls(seen)
         return seen.keys() == said.keys() and all(is_same(each, said[name]) for name, each in seen.items())
@@ -239,7 +239,7 @@ def _same_number(seen: Any, said: Any) -> bool:
 
 
 def _same_time(seen: str, said: str) -> bool:
-    """Whether two texts are one time; true where SQL read a time that Python does not."""
+    """Whether two texts are the same time; true if SQL read a time that Python can't read."""
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):
         return False

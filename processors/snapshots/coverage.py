@@ -1,4 +1,4 @@
-"""The moments that the history covers: it has every change from an earlier snapshot to a later one. Pure.
+"""The moments that the history covers: between an earlier and a later snapshot it has every change. Pure functions.
 
 Invariants:
     - A covered moment is not earlier than the latest checkpoint of the span's first snapshot, and not later than the
@@ -26,7 +26,7 @@ class MomentUnclear(HoldfastError):
 
 
 def seconds_of(moment: datetime | float) -> float:
-    """A moment, given as seconds since 1970 or as a datetime with a zone, as those seconds.
+    """A moment, given as seconds since 1970 or as a datetime with a zone, in seconds since 1970.
 
     Raises:
         MomentUnclear: A datetime without a zone, or another type.
@@ -42,12 +42,12 @@ def seconds_of(moment: datetime | float) -> float:
 
 
 def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
-    """The manifests of a table, each with a time that none of its checkpoints is later than.
+    """The manifests of a table, each with an upper bound for the times of its checkpoints.
 
-    Manifests of earlier versions of Holdfast have the earliest time alone. The checkpoints were taken before the
-    version was committed, so the commit time is the bound; of a single partition the earliest is the latest, too. Such
-    a manifest also begins its span at the earliest checkpoint, which leaves out the later ones: the span begins at the
-    bound of the first of its snapshots that is left.
+    Manifests of earlier versions of Holdfast have only the earliest time. The checkpoints were made before the version
+    was committed, so the commit time is the bound; for a single partition, the earliest time is also the latest. Such a
+    manifest begins its span at the earliest checkpoint, which leaves out later ones. Therefore the span begins at the
+    bound of the first remaining snapshot.
 
     Args:
         found: Manifests with the commit times of their versions, seconds since 1970.
@@ -75,7 +75,7 @@ def _bound(manifest: SnapshotManifest, committed_at: float) -> float:
 
 
 def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
-    """The covered spans of time, oldest first, joined where they touch; seconds since 1970."""
+    """The covered spans of time, oldest first, adjacent spans joined; seconds since 1970."""
     joined: list[tuple[float, float]] = []
     found = ((each.covers_from, each.taken_at) for each in manifests if not each.from_history)
     for begin, end in sorted(span for span in found if span[0] <= span[1]):
@@ -120,7 +120,10 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 
 
 def _span(begin: float, end: float) -> str:
-    """A span as text. The first snapshot, and one after a gap, covers only its own moment."""
+    """A span as text.
+
+    The first snapshot, and a snapshot after a gap, covers only its own moment.
+    """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
@@ -138,9 +141,9 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
 
 
 def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
-    """The newest snapshot that a version as of this moment can be built on; None if there is none.
+    """The newest snapshot on which a version as of this moment can be built; None if there is none.
 
-    All its checkpoints are at or before the moment; it has the changelog and the partitions of ``known``, whose span
+    All its checkpoints are at or before the moment. It has the changelog and the partitions of ``known``, whose span
     covers the moment. A snapshot whose latest checkpoint is unknown is no base.
     """
     older = [

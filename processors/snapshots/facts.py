@@ -1,4 +1,4 @@
-"""The facts that a snapshot's plan is made from: the worker's checkpoint, the changelog and the table."""
+"""The facts for a snapshot's plan: the worker's checkpoint, the changelog and the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 class StorePoint:
     """One partition of a store in a checkpoint: the folder of its files, and its offsets.
 
-    ``taken_at`` is in wall-clock seconds since 1970; ``files`` is whether the files are still on this machine.
+    ``taken_at`` is in wall-clock seconds since 1970; ``files``: the files are still on this machine.
     """
 
     partition: int
@@ -41,13 +41,14 @@ class ChangelogNow:
 
     Args:
         topic: Its name.
-        topic_id: The id that Kafka gave it when it was created.
+        topic_id: The id that Kafka gave the topic at its creation.
         partitions: Its offsets by partition.
         delete_retention_s: Seconds for which compaction keeps deletions.
         compaction_lag_s: Seconds for which compaction keeps every record.
-        deletes_by_age: Whether its cleanup policy also deletes by age or size.
-        is_source: Whether it is the topic of a table that is restored from it. Its ends are then the group's committed
-            offsets, and snapshots are made from checkpoints: Kafka may compact a row that nobody has processed yet.
+        deletes_by_age: Whether the topic's cleanup policy also deletes by age or size.
+        is_source: Whether the topic belongs to a table that is restored from it. Its ends are then the group's
+            committed offsets, and snapshots are made from checkpoints, because Kafka may compact a row that is not
+            processed yet.
     """
 
     topic: str

@@ -35,7 +35,7 @@ def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> Change
 
 
 def table_topic_now(topics: Topics, topic: str, group: str) -> ChangelogNow | None:
-    """The topic of a table that is restored from it, up to the group's offsets; None when the topic does not exist.
+    """The topic that restores a table, up to the group's offsets; None when the topic does not exist.
 
     Raises:
         KafkaFailed: Kafka does not answer.

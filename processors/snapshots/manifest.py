@@ -1,7 +1,7 @@
 """The manifest of a snapshot: its source, its offsets, and the content of each partition.
 
-The summary of the table version holds it as JSON (``holdfast.manifest``, beside ``holdfast.id``); the processor's
-``_snapshots`` table holds it row by row.
+The summary of the table version has the manifest as JSON (``holdfast.manifest``, next to ``holdfast.id``); the
+processor's ``_snapshots`` table has it row by row.
 
 Invariants:
     - ``end`` and ``inputs`` are one commit of the worker: the changelog up to ``end`` is the state after the inputs up
@@ -74,10 +74,10 @@ class SnapshotManifest:
     """One snapshot of a store.
 
     ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source.
-    Checkpoints of partitions are taken apart in time: ``taken_at`` is the earliest one's time, ``latest_at`` the latest
-    one's (wall-clock seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which
-    recorded only the earliest; ``coverage.with_ends`` bounds it. ``generation`` counts the store's changelogs. The
-    history has every change from ``covers_from`` to ``taken_at``; it covers no moment if ``covers_from`` is later.
+    Checkpoints of partitions are made at different times: ``taken_at`` is the earliest time, ``latest_at`` the latest
+    (wall-clock seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded
+    only the earliest; ``coverage.with_ends`` bounds it. ``generation`` counts the store's changelogs. The history has
+    every change from ``covers_from`` to ``taken_at``; it covers no moment if ``covers_from`` is later.
     """
 
     snapshot_id: str
@@ -99,7 +99,7 @@ class SnapshotManifest:
 
     @property
     def from_history(self) -> bool:
-        """Whether it is a past version that was made from the history, not a snapshot published from the owner."""
+        """Whether this is a past version made from the history, not a snapshot published from the owner."""
         return self.source == HISTORY
 
     @property
@@ -119,7 +119,7 @@ class SnapshotManifest:
 
     @property
     def typed_fingerprints(self) -> dict[int, Fingerprint]:
-        """Changelog partition -> the fingerprint of its typed columns; empty if those of a partition are not known."""
+        """Changelog partition -> the fingerprint of its typed columns; empty if one partition's is unknown."""
         found = {part.partition: part.typed for part in self.partitions if part.typed is not None}
         return found if len(found) == len(self.partitions) else {}
 

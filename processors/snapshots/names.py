@@ -24,12 +24,12 @@ CATALOG = "holdfast"
 SNAPSHOTS_TABLE = "_snapshots"
 HISTORY_SUFFIX = "_history"
 QUARANTINE_SUFFIX = "_quarantine"
-#: Views over the history: how long each value held, and each change with the value before it.
+#: Views over the history: how long each value was valid, and each change with the previous value.
 SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
-#: Suffixes that a store's name must not end with: another store's tables and views use them.
+#: Suffixes that a store's name must not have, because another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
-#: The tag of the history's version that says how far the history reaches.
+#: The tag of the history's version with the end offsets of the history.
 REACH_TAG = "holdfast-reach"
 #: The namespace of side tables.
 SIDES = f"{CATALOG}._sides"
@@ -63,7 +63,7 @@ def tables_of(processor: str, store: str) -> tuple[str, ...]:
 
 
 def views_of(processor: str, store: str) -> tuple[str, str]:
-    """The views over a store's history: how long each value held, and the feed of changes."""
+    """The views over a store's history: how long each value was valid, and the feed of changes."""
     return table_name(processor, store + SCD2_SUFFIX), table_name(processor, store + FEED_SUFFIX)
 
 
@@ -97,22 +97,22 @@ def time_of(tag: str) -> datetime | None:
 
 
 def branch_name(snapshot_id: str) -> str:
-    """What the names of a snapshot's branches begin with; it is written and audited on them."""
+    """The prefix of a snapshot's branch names; the snapshot is written and audited on these branches."""
     return f"{BRANCH}{snapshot_id}"
 
 
 def new_branch_name(snapshot_id: str, now: datetime) -> str:
-    """A name of a branch that no other attempt has; it says when the branch was created."""
+    """A branch name that is unique to this attempt and contains its creation time."""
     return f"{branch_name(snapshot_id)}-{int(now.timestamp()):010d}-{uuid.uuid4().hex[:8]}"
 
 
 def sides_prefix(table: str) -> str:
-    """What the names of a table's sides begin with, in their namespace."""
+    """The prefix of the names of a table's side tables, in their namespace."""
     return f"{'__'.join(table.split('.')[1:])}__{BRANCH}"
 
 
 def new_side_name(table: str, snapshot_id: str, now: datetime) -> str:
-    """A name of a side of a table that no other attempt has; it says when the side was made."""
+    """A side table name that is unique to this attempt and contains its creation time."""
     return f"{SIDES}.{sides_prefix(table).removesuffix(BRANCH)}{new_branch_name(snapshot_id, now)}"
 
 

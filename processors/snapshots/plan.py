@@ -23,7 +23,7 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: The part of a compaction or retention time that is relied on: the broker's clock may differ from this one.
+#: The usable part of a compaction or retention time, because the broker's clock may differ from this machine's.
 WINDOW_PART_SAFE = 0.75
 #: Seconds after which a snapshot is full again, so that an error in incremental ones can't last.
 FULL_EVERY_S = 7 * 86_400.0
@@ -88,7 +88,7 @@ class FromChangelog:
     name: ClassVar[str] = CHANGELOG
 
 
-#: What a snapshot is read from; its ``name`` is what manifests and people call it.
+#: The source of a snapshot; its ``name`` is used in manifests and texts.
 SnapshotSource = Incremental | FromCheckpoint | FromChangelog
 
 
@@ -128,7 +128,7 @@ class SnapshotPlan:
 
     @property
     def builds_on(self) -> SnapshotManifest | None:
-        """The snapshot that an incremental one is merged into; None for a full one."""
+        """The snapshot into which an incremental one is merged; None for a full one."""
         return self.source.base if isinstance(self.source, Incremental) else None
 
 
@@ -143,7 +143,7 @@ def plan_snapshot(
         full_every_s: The snapshot is full when the last full one is older, seconds.
 
     Raises:
-        SnapshotImpossible: No source, or not the requested one, is sure to give the state of the checkpoint.
+        SnapshotImpossible: No source, or not the requested one, certainly gives the state of the checkpoint.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -173,13 +173,13 @@ def plan_snapshot(
 
 
 def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, ended: float) -> None:
-    """Refuse a read whose changelog did not stay as the plan found it.
+    """Refuse a read if the changelog changed after the plan.
 
     ``after`` is the changelog after the read, None when the topic is gone. The read ``began`` and ``ended`` at these
     wall-clock seconds since 1970.
 
     Raises:
-        ChangelogMoved: It was truncated or recreated, or compaction may have removed records before they were read.
+        ChangelogMoved: It was truncated or recreated, or compaction may have removed records before the read.
     """
     read = [part for part in plan.partitions if min(part.start, part.feed_start) < part.end]
     if not read:
@@ -195,7 +195,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history has every change between the base and this snapshot: compaction can't have removed one."""
+    """Whether the history has every change between base and snapshot, so that compaction can't have removed one."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -207,7 +207,7 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
     """The checkpoint's offsets of every partition; 0 for a partition whose changelog is empty.
 
-    Offsets of two lives of a changelog never stand beside each other: all are of the topic that is there now.
+    Offsets from before and after a recreation of a changelog are never mixed: all belong to the present topic.
     """
     if not facts.points:
         raise SnapshotImpossible(
@@ -351,7 +351,7 @@ def _against_reading(
 def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
     """Whether a read up to ``end`` gives the state there: no later record let compaction remove an earlier value.
 
-    A log that ends one offset later holds only the marker of the last commit there.
+    If the log ends one offset later, that offset holds only the marker of the last commit.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 

@@ -1,6 +1,6 @@
 """Chooses the tags and branches of a table that have expired. Pure; ``assets.spark.maintenance`` drops them.
 
-What a name stands for decides, not only the age of its version: a quiet store has one version for many time partitions,
+The meaning of a name decides, not only the age of its version: a quiet store has one version for many time partitions,
 and a new branch may begin at an old version.
 
 Invariants:
@@ -51,7 +51,7 @@ def expired_references(
 ) -> tuple[str, ...]:
     """The expired tags and branches, oldest first; names that Holdfast does not make never expire.
 
-    Tags of the versions ``needed``, which an unfinished apply reads, stay, too.
+    Tags of the versions ``needed`` also stay, because an unfinished apply reads these versions.
     """
     ordered = sorted(references, key=lambda each: (each.committed_at, each.name), reverse=True)
     snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG) and each.source != HISTORY]

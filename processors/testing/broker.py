@@ -56,7 +56,7 @@ class Broker:
         return True
 
     def widen(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic, until it has so many; its groups rebalance."""
+        """Adds partitions to a topic up to this number; its groups rebalance."""
         logs = self.topic(name).logs
         logs += [PartitionLog() for _ in range(partitions - len(logs))]
         for group in self.groups.values():
@@ -97,7 +97,7 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Lets the time of a process pass until ``holds`` returns true; False when it does not within the timeout."""
+        """Advances the time of a process until ``holds`` returns true; False when it does not within the timeout."""
         deadline = self.clock.monotonic() + timeout_s
         while not holds():
             if self.clock.monotonic() >= deadline:
@@ -140,7 +140,7 @@ class Broker:
             self._write_marker(place, producer_id, commit)
 
     def group_ends(self, *, committed: bool) -> dict[int, int]:
-        """The ends of the partitions of the offsets' topic: 1; with ``committed`` 0 where a group has pending ones."""
+        """The ends of the partitions of the offsets' topic: 1; with ``committed`` 0 if a group has pending offsets."""
         numbers = range(OFFSETS_PARTITIONS)
         return {
             each: int(not (committed and any(group.pending for group in self._groups_at(each)))) for each in numbers
@@ -163,7 +163,10 @@ class Broker:
         return self.log(partition).append(key, value, stamp, headers, producer)
 
     def takes_time(self, topic: str, timestamp_ms: int) -> bool:
-        """Whether the topic takes a record of this time; 0 stands for now. The limits are those of Kafka 4."""
+        """Whether the topic accepts a record with this time; 0 means now.
+
+        The limits are those of Kafka 4.
+        """
         config = self.topics[topic].config if topic in self.topics else {}
         if not timestamp_ms or config.get("message.timestamp.type") == "LogAppendTime":
             return True
@@ -178,7 +181,7 @@ class Broker:
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         topic = self.topics.get(partition.topic)
-        if topic is not None and partition.number < len(topic.logs):  # it may be another topic of this name
+        if topic is not None and partition.number < len(topic.logs):  # the topic may be a new one with the same name
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)
 

@@ -58,7 +58,7 @@ QUIET_S = 3.0
 
 
 def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> Headers:
-    """Headers with their names as text; bytes that are no UTF-8 become surrogates, which no text of a client has."""
+    """Headers with their names as text; bytes that are no UTF-8 become surrogates, which no client's text contains."""
     if headers is None:
         return None
     return [
@@ -93,7 +93,7 @@ class ClusterView:
 
     @property
     def record_bytes_max(self) -> int | None:
-        """None: the client has no limit of its own."""
+        """None, because the client has no limit of its own."""
         return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # The network decides no fate for this read: it changes no state, and one more decision would change the
-        # trace of every seed.
+        # The simulated network is not asked about this read: it changes no state, and one more decision would change
+        # the trace of every seed.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -188,7 +188,7 @@ class InMemoryTopics(TopicView):
 
 
 class InMemoryTransactions(TransactionView):
-    """What coordinator and partitions know of transactions."""
+    """The state of transactions at the coordinator and the partitions."""
 
     def __init__(self, topics: InMemoryTopics, broker: Broker) -> None:
         self._topics = topics
@@ -231,7 +231,7 @@ class InMemoryTransactions(TransactionView):
 
 
 class ForeignTransaction:
-    """A transaction of another producer. It holds the last stable offsets back until it ends."""
+    """A transaction of another producer, which blocks the last stable offsets until it ends."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker
@@ -316,7 +316,7 @@ class InMemoryCluster:
         """A process's connection, and settings with a temporary home and without checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
-            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member holds its partitions until its session ends
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member keeps its partitions until its session ends
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
             application.configure_logging(settings)
@@ -333,7 +333,7 @@ class InMemoryCluster:
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
         """A store's content by its committed changelog: (message key, state key) to value.
 
-        A table that is restored from its topic has the rows that its processed records make.
+        A table that is restored from its topic has the rows of its processed records.
         """
         topology = application.topology()
         stores = sorted(spec.name for spec in topology.stores)
@@ -368,11 +368,11 @@ class InMemoryCluster:
     # -- topics and records --------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic; an existing topic stays as it is."""
+        """Creates a topic; an existing topic stays unchanged."""
         self._broker.create(name, partitions, config or {})
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic, until it has so many."""
+        """Adds partitions to a topic up to this number."""
         self._broker.widen(name, partitions)
 
     def delete_topic(self, name: str) -> None:
@@ -396,7 +396,7 @@ class InMemoryCluster:
         ``timestamp_ms`` is milliseconds since 1970; 0 is the clock's present time, as in Kafka's clients.
 
         Raises:
-            KafkaFailed: Value or key are no bytes, or the topic does not take records of this time.
+            KafkaFailed: Value or key are no bytes, or the topic does not accept records with this time.
         """
         for name, part in (("value", value), ("key", key)):
             if part is not None and not isinstance(part, bytes):
@@ -474,7 +474,7 @@ class InMemoryCluster:
         return opened
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass: the clock of brokers and workers moves on, and what is due then happens."""
+        """Advances the clock of brokers and workers, and runs everything that becomes due."""
         self.clock.advance_to(self.clock.monotonic() + seconds)
 
     # -- groups --------------------------------------------------------------------------------------------------

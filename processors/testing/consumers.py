@@ -24,9 +24,9 @@ COMMIT_TIMEOUT_S = 30.0
 class InMemoryMember(GroupMember):
     """A group member, which fetches as the client library does.
 
-    A partition that is assigned, sought or resumed is asked for in the next poll. Its first answer comes behind those
-    of partitions that flow already; of several such answers, one comes at a time. Until then the end of the last fetch
-    stays, from however long ago.
+    A partition that is assigned, sought or resumed is requested in the next poll. Its first answer arrives after the
+    answers of partitions that are already flowing; of several such answers, one arrives at a time. Until then the end
+    of the last fetch stays, however old.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
@@ -36,12 +36,12 @@ class InMemoryMember(GroupMember):
         self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
-        #: By partition, the offset behind the last record that ``poll`` returned, or the offset of a later seek.
+        #: By partition, the offset after the last record that ``poll`` returned, or the offset of a later seek.
         self._handed: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Resumed partitions that no fetch has asked for yet, and partitions whose first fetch has no answer yet.
+        #: Resumed partitions that no fetch has requested yet, and partitions whose first fetch has no answer yet.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None
@@ -59,7 +59,7 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
-            for _ in range(len(self._asked)):  # their answers come while this poll waits
+            for _ in range(len(self._asked)):  # their answers arrive while this poll waits
                 if batches := self._look(records_max):
                     return batches
             self._process.sleep(timeout_s)
@@ -109,7 +109,7 @@ class InMemoryMember(GroupMember):
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
-        """Drop the answers to requests of before."""
+        """Drop the answers to earlier requests."""
         self._ends.begin(partitions)
         self._unasked.update(partitions)
         self._asked = [partition for partition in self._asked if partition not in self._unasked]

@@ -189,7 +189,7 @@ class Group:
         return shares
 
     def _share_in_turns(self, shares: dict[str, set[Partition]]) -> None:
-        """As the client library does: one circle of members by id, over the partitions of all topics."""
+        """Round-robin like the client library: members in id order, over the partitions of all topics."""
         members = sorted(self.members, key=lambda member: member.member_id)
         place = -1
         for topic in sorted({topic for member in members for topic in member.topics}):

@@ -1,7 +1,7 @@
-"""The log of one partition with Kafka's semantics: each record and each control record has an offset of its own.
+"""The log of one partition with Kafka's semantics: each record and each control record has its own offset.
 
-The marker of a transaction makes its records readable or invisible. Until then they hold the last stable offset (LSO)
-back for all readers.
+The marker of a transaction makes its records readable or invisible. Until then they block the last stable offset (LSO)
+for all readers.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class PartitionLog:
         return next(found, self.end)
 
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Readable records from ``start``, and the offset behind what was examined.
+        """Readable records from ``start``, and the offset after the examined part.
 
-        Where no record is left, that offset is the limit of the read, also if the last records were compacted away:
-        Kafka's cleaner leaves the newest segment alone, and keeps emptied batches that a consumer's position passes.
+        If no record is left, that offset is the limit of the read, even if the last records were compacted away:
+        Kafka's cleaner skips the newest segment, and keeps emptied batches, which a consumer's position passes.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []

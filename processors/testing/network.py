@@ -41,12 +41,12 @@ class Network:
         self._brokers_up = up
 
     def leaves_out(self, place: str) -> bool:
-        """Whether the coordinator leaves the marker of a topic or group out, as KAFKA-20734 does."""
+        """Whether the coordinator omits the marker of a topic or group, as in KAFKA-20734."""
         return False
 
     def fate(self, process: str, request: str) -> Fate:
         """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.
 
-        For ``queue``, many records that the client takes at once, only ``RAISES`` has a meaning.
+        For ``queue``, which passes many records to the client at once, only ``RAISES`` has a meaning.
         """
         return Fate.OK

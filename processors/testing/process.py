@@ -25,7 +25,7 @@ class Process(Protocol):
 
     @property
     def frozen(self) -> bool:
-        """Whether the process does nothing, and sends no heartbeats."""
+        """Whether the process is frozen, so that it sends no heartbeats."""
 
 
 class InlineProcess:

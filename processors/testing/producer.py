@@ -13,14 +13,14 @@ from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: Seconds that a transactional request waits for its answer: twice the transaction timeout, as in the real client.
+#: How long a transactional request waits for its answer, seconds: twice the transaction timeout, as in the real client.
 ANSWER_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
 
 
 class ClientRaised(Exception):
-    """Stands for an exception of the client library that nobody expects."""
+    """An unexpected exception of the client library."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class InMemoryProducer(TransactionProducer):
         self._process.point("init:after")
 
     def begin(self) -> None:
-        """Starts a transaction; the coordinator learns of it with the first record."""
+        """Starts a transaction; the coordinator gets it with the first record."""
         self._sent = False
 
     def produce(
@@ -175,7 +175,7 @@ class InMemoryProducer(TransactionProducer):
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _request(self, name: str, effect: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
-        """Sends a request. It is retried while ``effect`` returns False, which means that the coordinator is busy."""
+        """Sends a request; retries while ``effect`` returns False, which means that the coordinator is busy."""
         fate = self._broker.network.fate(self._process.name, name)
         if fate is Fate.DELAYED:
             self._broker.clock.call_later(self._broker.network.delay_s, lambda: _quietly(effect))
@@ -261,7 +261,7 @@ class InMemoryProducer(TransactionProducer):
 
 
 def _taken(part: str, given: object) -> bytes | None:
-    """A key or a value as the client library sends it: bytes as they are, a text as UTF-8."""
+    """A key or a value in the client library's form: bytes unchanged, a text as UTF-8."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):

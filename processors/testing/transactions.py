@@ -3,8 +3,8 @@
     EMPTY ──first partition or offsets──► OPEN ──end──► ENDING ──last marker written──► EMPTY
 
 The coordinator decides and answers a request to end at once; then it writes the markers, one partition after the other.
-After its timeout it aborts an open transaction and fences the producer. It checks a late request to end against the
-epoch only: with the same epoch, the request ends the transaction that is open then, as in Kafka.
+After its timeout it aborts an open transaction and fences the producer. It checks a late request to end only against
+the epoch: with the same epoch, the request ends the transaction that is open then, as in Kafka.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TransactionCoordinator:
         self._by_id: dict[str, Transaction] = {}
 
     def register(self, transactional_id: str) -> tuple[int, int] | None:
-        """Registers a producer: its producer id and epoch; None while the former transaction is ending."""
+        """Registers a producer: its producer id and epoch; None while the previous transaction is ending."""
         known = self._by_id.get(transactional_id)
         if known is None:
             known = self._by_id[transactional_id] = Transaction(transactional_id, 1000 + len(self._by_id))
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         return known.producer_id, known.epoch
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """What the coordinator says of an id; None for an unknown one."""
+        """The coordinator's state of an id; None for an unknown one."""
         known = self._by_id.get(transactional_id)
         if known is None:
             return None

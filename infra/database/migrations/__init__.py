@@ -1,1 +1,4 @@
-"""Alembic's folder: the steps of the registry's schema, which ``infra.database.schema`` runs. There is no way back."""
+"""Alembic's folder with the migrations of the registry's schema.
+
+``infra.database.schema`` runs them. There is no downgrade.
+"""

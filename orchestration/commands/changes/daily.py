@@ -1,6 +1,6 @@
 """``holdfast deploy | rollback | restart | scale | restore | stop NAME`` show their plan, ask, and apply it.
 
-Planning, the hash that is confirmed, and the stages are those of ``holdfast apply``; only the question is here.
+The stages, the plan and the confirmed hash are those of ``holdfast apply``; this module only adds the question.
 
 Invariants:
     - What was shown is what is applied: the hash of the shown plan is confirmed.
@@ -79,7 +79,7 @@ def carry_out_asked(
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # also without changes: it closes an apply whose work is done, and raises the error of a refusal
+        # also for a plan without changes: this closes an apply whose work is done, and raises the error of a refusal
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 
@@ -100,7 +100,7 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
     """Ask whether to apply a plan, unless the user is ``sure``; returns when the answer is yes.
 
     Raises:
-        NotConfirmed: There is no terminal to ask in.
+        NotConfirmed: There is no terminal to ask the question.
         typer.Exit: The answer is no.
     """
     from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # loads the registry's library

@@ -1,4 +1,4 @@
-"""One function for each verb: its signature is the verb's command line, its result the request.
+"""One function for each verb: its signature is the verb's command line, and its result is the request.
 
 ``plan``, ``explain`` and ``apply`` add their own options to each signature (``commands.verbs``).
 """

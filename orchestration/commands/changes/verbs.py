@@ -90,7 +90,7 @@ def make_apply() -> typer.Typer:
 def make_registry() -> typer.Typer:
     """The group ``holdfast registry``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    registering.callback()(lambda: None)  # keeps `adopt` a command of its own, although it is the only one
+    registering.callback()(lambda: None)  # keeps `adopt` a separate command, although the group has no other command
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
@@ -255,7 +255,7 @@ def print_short(plan: Plan) -> None:
 
 
 def stage_name(kind: type[Stage]) -> str:
-    """A kind of stage in words, as ``make release``."""
+    """A kind of stage as words, such as ``make release``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
@@ -294,8 +294,8 @@ def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """One command with the options of the verb and those of the action (drawn in the module's docstring)."""
-    # evaluated here, because typer would look the names of the annotations up in this module
+    """One command with the options of the verb and of the action (the module's docstring has a drawing)."""
+    # evaluated here, because typer would look up the annotations' names in this module
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
     of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 

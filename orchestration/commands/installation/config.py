@@ -1,4 +1,4 @@
-"""``holdfast config``: each setting, its value, where the value came from, and what it means."""
+"""``holdfast config``: each setting, its value, the source of the value, and its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``holdfast init``: a new project in a folder of its own."""
+"""``holdfast init``: a new project in a new folder."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _FOLLOW_EVERY_S = 0.3
 USUAL_LINES = 50
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-#: The time in a log line: at its beginning as text, or as a field of JSON.
+#: The time in a log line: at the start of the line as text, or as a JSON field.
 _TIME = re.compile(r'(?:^|"timestamp": ?")(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)')
 
 
@@ -74,10 +74,10 @@ def logs(
 
 
 def since_time(text: str, now: datetime) -> datetime:
-    """The moment that ``--since`` means.
+    """The time that the text of ``--since`` denotes.
 
     Raises:
-        NoTime: It is neither a duration nor a time.
+        NoTime: The text is neither a duration nor a time.
     """
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
@@ -95,10 +95,10 @@ def since_time(text: str, now: datetime) -> datetime:
 def log_lines(
     file: Path, count: int | None, begin: datetime | None, *, follow: bool, pause: Callable[[], None]
 ) -> Iterator[str]:
-    """The last ``count`` lines (None: all) since ``begin``, then with ``follow`` new ones, for ever.
+    """The last ``count`` lines (None: all) since ``begin``, and with ``follow`` new lines, without end.
 
-    Older lines come from the files that were rotated before (``.1``, ``.2``, ...). A log that is rotated meanwhile is
-    read on in the new file. ``pause`` is called while there is no new line.
+    Older lines come from rotated files (``.1``, ``.2``, ...). When the log is rotated meanwhile, reading continues in
+    the new file. ``pause`` is called while there is no new line.
     """
     opened = file.open(encoding="utf-8", errors="replace")
     try:
@@ -134,13 +134,13 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
         except OSError:
             break
         if not part and begin is not None:
-            break  # all older ones end before it, too
+            break  # all older files end before that time, too
         found = [*part, *found]
     return found
 
 
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
-    """The lines since a moment; a line without a time, as of a traceback, belongs to the one before it."""
+    """The lines since a moment; a line without a time, such as in a traceback, belongs to the previous line."""
     wanted = begin is None
     for line in lines:
         if begin is not None and (found := _TIME.search(line)) is not None:

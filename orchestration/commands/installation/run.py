@@ -32,7 +32,7 @@ _END_WITHIN_S = 30
 
 
 class ProcessorDeployed(HoldfastError):
-    """The processor has a deployed worker that lives. Fields: processor, pid."""
+    """The processor has a live deployed worker. Fields: processor, pid."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -100,7 +100,7 @@ def _refuse_deployed(paths: Paths, processor: str) -> None:
 
 
 def _ensure_broker(settings: Settings) -> None:
-    """Start the embedded broker, where no Kafka is configured and it does not run."""
+    """Start the embedded broker if no Kafka is configured and the broker does not run."""
     from holdfast.infra.home import claim_home
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
 

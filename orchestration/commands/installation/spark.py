@@ -1,4 +1,4 @@
-"""``holdfast spark``: a Spark process that stays up between runs; ``holdfast warehouse``: the tables' catalog."""
+"""``holdfast spark``: a Spark process that keeps running between runs; ``holdfast warehouse``: the tables' catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.orchestration.commands.options import Json, command_settings, prin
 
 spark = typer.Typer(help="A Spark process on this machine that stays warm between runs.", no_args_is_help=True)
 warehouse = typer.Typer(help="The catalog of the warehouse's tables.", no_args_is_help=True)
-warehouse.callback()(lambda: None)  # otherwise typer makes the only command the group itself
+warehouse.callback()(lambda: None)  # otherwise typer merges a group with one command into that command
 
 
 @spark.command()

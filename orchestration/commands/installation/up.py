@@ -1,4 +1,4 @@
-"""What ``holdfast up`` starts, in the order in which one needs the other; then the project's processors.
+"""The services of ``holdfast up``, in the order of their dependencies; then the project's processors.
 
     ┌─► broker → registry → supervisor ─┬─► daemon
     │                                   └─► the project's processors, deployed
@@ -33,9 +33,9 @@ NOT_ALL_DEPLOYED = 2
 
 
 def start_all(settings: Settings, console: Console, port: int | None, *, as_json: bool) -> int:
-    """Start what does not run, and print it; returns 0, or ``NOT_ALL_DEPLOYED``.
+    """Start the services that do not run, and print them; returns 0, or ``NOT_ALL_DEPLOYED``.
 
-    Without a project nothing is deployed, and the way to a project is printed.
+    Without a project nothing is deployed; the command prints how to create a project.
     """
     from holdfast.infra.home import claim_home
     from holdfast.orchestration.host import local
@@ -51,7 +51,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
         def say(line: str) -> None:
             spinner.update(escape(line))
 
-        # Each of them mostly waits: for the broker's JVM, for Dagster's imports, for Kafka.
+        # The threads mostly wait: for the broker's JVM, for Dagster's imports, for Kafka.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="dagster-start") as aside:
             serves = local.running(settings, local.WEBSERVER) is not None
             webserver = aside.submit(local.start_webserver, settings, port=port)
@@ -63,7 +63,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
                     local.stop(settings, local.WEBSERVER)
                 raise
             if webserver.done():
-                webserver.result()  # a port that is taken is told before a deployment
+                webserver.result()  # a taken port is reported before a deployment
             daemon = aside.submit(local.start_daemon, settings)
             if settings.project is not None:
                 from holdfast.orchestration.project.start import start_project

@@ -21,7 +21,7 @@ SHOWN_MAX = 500
 
 
 class StartInvalid(HoldfastError):
-    """What ``--from`` names is no place and no time. Field: seen."""
+    """The value of ``--from`` is neither an offset nor a time. Field: seen."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -76,7 +76,7 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """By partition, the offset that ``--from`` names; one before the first record means the first record."""
+    """By partition, the offset of ``--from``; an offset before the first record means the first record."""
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first
@@ -96,7 +96,7 @@ def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
 
 
 def as_document(found: Found) -> dict[str, Any]:
-    """A record as a JSON document: text where its bytes are UTF-8, else hexadecimal digits behind ``0x``."""
+    """A record as a JSON document: text if its bytes are UTF-8, else hexadecimal digits after ``0x``."""
     place, record = found
     return {
         "partition": place.number,

@@ -1,4 +1,4 @@
-"""``holdfast produce``: send lines of JSON to a topic, all lines or none of them unless Kafka fails in between."""
+"""``holdfast produce``: sends lines of JSON to a topic, all or none of them unless Kafka fails during sending."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def produce(
 
 @contextmanager
 def _opened(file: str) -> Iterator[IO[bytes]]:
-    """The lines, which are read twice: stdin is copied to a file that only this user can read, and that is deleted."""
+    """The lines, which are read twice: stdin is copied to a private file, which is deleted afterwards."""
     if file == "-":
         with tempfile.TemporaryFile() as copied:
             shutil.copyfileobj(sys.stdin.buffer, copied)
@@ -104,7 +104,7 @@ def _bytes_max(settings: Settings, topic: str) -> int:
             topic=topic,
         )
     client = int(str(settings.kafka.client_config.get("message.max.bytes", 1_000_000)))
-    # the size of a record that the broker judges includes its head, so some bytes are left for it
+    # the broker counts the record's head as part of its size, so some bytes are reserved for the head
     return min(client, int(found[topic].config.get("max.message.bytes", 1_048_588))) - 512
 
 

@@ -14,8 +14,8 @@ from holdfast.orchestration.commands.options import Json, Processor, Store, comm
 if TYPE_CHECKING:
     from holdfast.processors.audits.stores import StoreAudit
 
-#: Terminal columns that a table of fingerprints needs. In a narrower terminal a table would break fingerprints, which
-#: people copy, so each row becomes a line.
+#: Terminal columns that a table of fingerprints needs. A narrower terminal would break fingerprints, which users copy,
+#: so there each row becomes a line.
 WIDE = 120
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.processors.lifecycle.recovery.timeline import Entry
 
-#: Newest runs of Dagster among which those of one processor are looked for.
+#: The runs of one processor are searched among this number of Dagster's newest runs.
 _RUNS_MAX = 1_000
 
 
@@ -77,7 +77,7 @@ _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", 
 
 
 def _runs(settings: "Settings", processor: str) -> "list[Entry]":
-    """The runs that change, check or publish the processor; none where no Dagster is installed or ever ran."""
+    """The runs that change, check or publish the processor; empty if Dagster is not installed or never ran."""
     home = settings.paths.dagster
     if not (home / "dagster.yaml").is_file():
         return []
@@ -91,7 +91,7 @@ def _runs(settings: "Settings", processor: str) -> "list[Entry]":
 
 
 def is_about(run: "dg.DagsterRun", processor: str) -> bool:
-    """Whether a run is about a processor: by its tag, or by an asset or check that it selects."""
+    """Whether a run belongs to a processor: by its tag, or by an asset or check that the run selects."""
     from holdfast.assets.keys import PROCESSOR_TAG
 
     selected = [*(run.asset_selection or ()), *(each.asset_key for each in run.asset_check_selection or ())]

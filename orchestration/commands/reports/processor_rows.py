@@ -1,4 +1,4 @@
-"""What ``holdfast status`` tells about the workers of a processor: a row for each slot, in the words of its diagnosis.
+"""The part of ``holdfast status`` about a processor's workers: a row for each slot, with texts of its diagnosis.
 
 Invariants:
     - Version, process, phase and times of a row are the worker's own answer. What the registry has is beside it
@@ -48,14 +48,14 @@ _OF_A_WORKER = (
 def describe_processor(
     deployment: Deployment, world: World, limits: Limits
 ) -> tuple[list[dict[str, Any]], list[Reason]]:
-    """The rows of a processor, and why it is not green."""
+    """The rows of a processor, and the reasons why it is not green."""
     name = deployment.processor
     try:
         now = processor_now(name, world, limits)
         meant = wanted(deployment, world).desired
         rows = [_row_of(deployment, meant, slot, each, world) for slot, each in now.observations.items()]
         return rows, reasons.of_processor(name, now.answer)
-    except Exception as failed:  # whatever it is: the other processors are shown
+    except Exception as failed:  # on any error, the other processors are shown
         log.error("status.unread", processor=name, error=str(failed))
         why = failed.message if isinstance(failed, HoldfastError) else f"{type(failed).__name__}: {failed}"
         action = failed.action if isinstance(failed, HoldfastError) else f"Read `holdfast logs {name}`."
@@ -65,7 +65,7 @@ def describe_processor(
 
 
 def bare_row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
-    """The row of a processor of which no more is known."""
+    """The row of a processor without any known facts."""
     unknown = dict.fromkeys(("slot", "deployed_version", *_OF_A_WORKER))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
     return {**unknown, **known, "subtopologies": [], "warnings": [], "arrivals": None}
@@ -79,7 +79,7 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
-    """The messages of a worker's tasks that did not arrive; None when all arrived."""
+    """The messages of a worker's tasks that did not arrive; None when all messages arrived."""
     judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
     if judged is None or not judged.counts.total:
         return None

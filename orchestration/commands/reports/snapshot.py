@@ -24,17 +24,17 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, Stor
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
-#: Columns with the bytes of the changelog, which other columns hold in readable form.
+#: Columns with the raw bytes of the changelog; other columns have the same content in readable form.
 RAW = frozenset({"key", "value"})
 #: How long a run of a snapshot may take, seconds.
 RUN_S = 3_600.0
-#: Interval of lines that say how far a run is, where no terminal shows it, seconds.
+#: Interval of progress lines of a run when there is no terminal, seconds.
 REPEAT_S = 30.0
 _SHOWN = 5
 
 
 class NoSuchVersion(HoldfastError):
-    """The table has no version, or none that is meant. Fields: table, at."""
+    """The table has no version, or none that matches. Fields: table, at."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -70,7 +70,7 @@ def snapshot(  # tidy: allow-wide because each is an option of the command
 
 
 def version_at(table: StoreTable, at: str | None) -> StoreVersion:
-    """The version that ``at`` means: the newest, a named one, or the newest of a time.
+    """The version that ``at`` selects: the newest, a named one, or the newest of a time.
 
     Raises:
         NoSuchVersion: There is none.
@@ -96,7 +96,7 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written by a time; None for other text, or when there is none."""
+    """The newest version that was written before a time; None if the text is no time or there is none."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -109,7 +109,7 @@ def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
 def _read(
     settings: Settings, processor: str, store: str, at: str | None, limit: int
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
-    # loads the table library, which takes a second
+    # this import loads the table library, which takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
     from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
@@ -140,7 +140,7 @@ def _publish(settings: Settings, processor: str, store: str) -> None:
 
 
 class RunProgress:
-    """Prints the progress of a run: a line for each new state, and on the last line what changes between.
+    """Prints the progress of a run: a line for each new state; the last line shows the changes in between.
 
     Without a terminal, which has no last line to overwrite, it prints a line every ``REPEAT_S``.
     """
@@ -151,7 +151,7 @@ class RunProgress:
         self.spinner = console.status("waiting for Dagster …")
 
     def __call__(self, progress: Progress) -> None:
-        """Tell what is new."""
+        """Print the progress that is new since the last call."""
         whole = f"{progress.state} {progress.now}".strip()
         self.spinner.update(escape(whole))
         repeated = not self._console.is_terminal and self._clock() - self._told_at >= REPEAT_S
@@ -160,7 +160,7 @@ class RunProgress:
         self._last = progress
 
     def line(self, text: str) -> None:
-        """Tell one line, which stays."""
+        """Print one line that stays."""
         self._told_at = self._clock()
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 

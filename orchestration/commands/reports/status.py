@@ -1,4 +1,4 @@
-"""``holdfast status``: services, processors, open incidents, open applies, and why what is not green is not green.
+"""``holdfast status``: services, processors, open incidents, open applies, and the reason for each that is not green.
 
 With ``--sizes`` it shows the disk.
 
@@ -42,7 +42,7 @@ _SUBJECTS = 3
 
 
 class NothingOfThatName(HoldfastError):
-    """No processor and no asset has the name that was asked for. Field: name."""
+    """No processor and no asset has the given name. Field: name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -75,7 +75,7 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: what runs, what is open, and why what is not green is not green.
+    """The JSON document of ``holdfast status``: services, open incidents and applies, and why some are not green.
 
     ``name`` limits it to one processor or asset.
 
@@ -191,7 +191,7 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def supervisor_of(deployer: LocalDeployer) -> str | None:
-    """The supervisor's process in words; None when it does not run."""
+    """The supervisor's process as text; None when it does not run."""
     from holdfast.orchestration.view.reasons import HANGS
 
     try:
@@ -201,7 +201,7 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
-    """Add what the registry knows to the document; returns why its processors are not green."""
+    """Add the registry's facts to the document; returns why its processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
     from holdfast.processors.lifecycle.plans.way_on import way_on
@@ -253,7 +253,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """A line for each subtopology of the slots that have several, or that wait for an input."""
+    """A line for each subtopology of the slots that have several subtopologies, or that wait for an input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.ports import World
     from holdfast.processors.lifecycle.recovery.incidents import Observation
 
-#: Seconds between the first look, which only starts the rates, and the first look that is printed.
+#: Seconds between the first observation, which only starts the rates, and the first printed one.
 _FIRST_S = 1.0
-#: Characters of a progress bar. rich's own bar is a renderable of its own: a cell could not add percent and seconds.
+#: Characters of a progress bar. rich's own bar is a separate renderable: a table cell could not add percent and
+#: seconds.
 _BAR = 10
 
 
@@ -46,7 +47,7 @@ Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instance of a processor; None stands for unknown."""
+    """One instance of a processor; None means unknown."""
 
     processor: str
     slot: str
@@ -67,11 +68,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The result of one look at all processors."""
+    """One observation of all processors."""
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
-    #: (processor, slot) -> the status that the next look makes a rate from.
+    #: (processor, slot) -> the status from which the next observation computes a rate.
     statuses: Statuses
     #: One sentence for each processor that could not be read.
     failures: tuple[str, ...] = ()
@@ -123,8 +124,8 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
-    """Look at the deployed processors; ``before`` has the statuses of the last look."""
-    # what judges them needs the registry, whose library the command's help does not wait for
+    """Read the deployed processors; ``before`` has the statuses of the previous observation."""
+    # the judging code needs the registry, whose library the command's help must not load
     from holdfast.processors.lifecycle.recovery.incidents import observe
 
     try:
@@ -151,7 +152,7 @@ def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], 
 
 
 def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
-    """The row of one instance, from its status now and that of the last look."""
+    """The row of one instance, from its present status and the previous one."""
     status = seen.living
     if not isinstance(status, ProcessorStatus):
         return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)
@@ -182,7 +183,7 @@ def _rate(before: ProcessorStatus | None, now: ProcessorStatus) -> float | None:
 
 
 def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
-    """Progress of the slowest restore, 0 to 1, and the seconds until all end; None where unknown."""
+    """Progress of the slowest restore, 0 to 1, and the seconds until all restores end; None if unknown."""
     restores = [task.restore for task in tasks if task.restore is not None]
     if not restores:
         return None, None

@@ -1,1 +1,1 @@
-"""Built-in aggregates of a key's messages, one by one or by columns. Imports ``steps`` and ``state``."""
+"""Built-in aggregates of a key's messages, message by message or by columns. Imports ``steps`` and ``state``."""

@@ -1,4 +1,4 @@
-"""Built-in running aggregates of each key: their definition, their stored form, and their plain computation.
+"""Built-in running aggregates of each key: their definition, their stored form, and their computation one by one.
 
 The state of a key is one JSON value under the state key ``aggregate``; columns are grouped by aggregator::
 
@@ -28,7 +28,7 @@ from holdfast.processors.engine.steps.step import Kept, Step
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
 
-#: The state key under which an aggregation keeps its one value for each message key.
+#: The state key of an aggregation's single value for each message key.
 STATE_KEY = "aggregate"
 FORMAT = "format"
 FORMAT_VERSION = 1
@@ -50,12 +50,12 @@ class Aggregator:
     """The computation of one column; use one of its subclasses.
 
     Args:
-        of: The field's name; or a function of the value, without side effects, as it is called again if a message of
-            its batch fails; or None for the whole value.
-        column: The same as ``of``, under the name that Quix Streams has for it.
+        of: The field's name; or a function of the value; or None for the whole value. The function must have no side
+            effects, because it is called again if a message of its batch fails.
+        column: The same as ``of``, under its name in Quix Streams.
 
     Raises:
-        AggregationInvalid: ``of`` is none of these, or both are given.
+        AggregationInvalid: ``of`` has another type, or both are given.
     """
 
     kind: ClassVar[str] = ""
@@ -79,7 +79,7 @@ class Aggregator:
 
     @property
     def written(self) -> str:
-        """What users write to get it."""
+        """The code that declares the column, for errors."""
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
@@ -100,16 +100,16 @@ class Aggregator:
             raise self.failed(column, f"raised {type(failure).__name__}: {failure}", type(value).__name__) from failure
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The stored value after one more message; ``held`` is the one before, None for the first message."""
+        """The stored value after one more message; ``held`` is the stored value before, None for the first message."""
         raise NotImplementedError
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The stored value of two windows as one; neither is None, and all times of the first one are earlier."""
+        """The merged stored value of two windows; neither is None, and all times of the first window are earlier."""
         raise NotImplementedError
 
     @property
     def merges(self) -> bool:
-        """Whether ``merge`` is there, so that sessions can have this column."""
+        """Whether the column has ``merge``, so that sessions can use the column."""
         return type(self).merge is not Aggregator.merge
 
     def result(self, held: Any, column: str) -> Any:
@@ -151,11 +151,11 @@ class Count(Aggregator):
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """None: a count needs nothing of the message."""
+        """None, because a count needs nothing of the message."""
         return None
 
     def add(self, held: Any, item: Any, column: str) -> int:
-        """The count with one more message."""
+        """The count plus one message."""
         return 1 if held is None else int(held) + 1
 
     def merge(self, earlier: Any, later: Any, column: str) -> int:
@@ -173,7 +173,7 @@ class _OfNumbers(Aggregator):
         raise self.failed(column, f"is {type(item).__name__}, expected a number", type(item).__name__)
 
     def finite(self, number: int | float, column: str) -> int | float:
-        """The number itself, if JSON can hold it."""
+        """The number itself, if JSON can hold it; raises otherwise."""
         if type(number) is float and not isfinite(number):
             raise self.failed(column, f"gives {number}, which JSON can't hold", "float")
         return number
@@ -205,7 +205,7 @@ class Mean(_OfNumbers):
     kind: ClassVar[str] = "mean"
 
     def add(self, held: Any, item: Any, column: str) -> dict[str, Any]:
-        """Total and count with one more item."""
+        """Total and count plus one item."""
         total, count = (0, 0) if held is None else (held["sum"], held["count"])
         made = item if held is None else self.finite(_plus(self, total, item, column), column)
         return self._held(made, count + 1, column)
@@ -230,7 +230,7 @@ class Mean(_OfNumbers):
 
 
 class _Extreme(Aggregator):
-    """The first of the items that no other item beats."""
+    """The first of the extreme items: no other item beats it."""
 
     __slots__ = ()
     beats: ClassVar[Callable[[Any, Any], bool]]
@@ -323,7 +323,7 @@ class Aggregation(Step):
     called: ClassVar[str] = "an aggregation"
     #: What a column may be.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
-    #: The same in words, and how columns are written; for errors.
+    #: The allowed aggregators as text, and how columns are written; for errors.
     expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
     written: ClassVar[str] = 'aggregate({"total": Sum("amount")})'
 

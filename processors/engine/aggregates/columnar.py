@@ -10,8 +10,9 @@ when the plain path needs the key::
 
     rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
 
-A run that numpy can't compute to the bit raises ``Unfit`` before anything changes; then the plain path takes the run.
-The tricks, and the tests that fail if one is wrong (``tests/unit/processors/engine/aggregates/test_columnar.py``):
+A run that numpy can't compute bit by bit like Python raises ``Unfit`` before anything changes; then the plain path
+processes the run. The optimisations, and the tests that fail if one is wrong
+(``tests/unit/processors/engine/aggregates/test_columnar.py``):
 
 - ``message_columns`` decodes only the needed fields.
 - ``row_table`` fills a template of bytes, instead of encoding objects.
@@ -36,7 +37,7 @@ from holdfast.processors.engine.aggregates.message_columns import reader_of
 from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Rows that are written back at once: they stay in the CPU's caches.
+#: Rows that are written back together: few enough to stay in the CPU's caches.
 PIECE_ROWS = 1000
 
 
@@ -82,14 +83,17 @@ class ColumnarAggregation:
     def run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> list[bytes] | None:
-        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed."""
+        """The outputs of a run of messages.
+
+        None if the plain path must process the run, and then nothing has changed.
+        """
         try:
             return self._run(keys, values, timestamps)
         except Unfit:
             return None
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Gives the rows of these keys back to the store, before the plain path uses the keys."""
+        """Returns the rows of these keys to the store, before the plain path uses the keys."""
         found = [self._index.pop(key) for key in set(keys) if key is not None and key in self._index]
         if found:
             rows = np.array(found, np.int64)
@@ -106,12 +110,12 @@ class ColumnarAggregation:
             self._forget_unused()
 
     def drop(self) -> None:
-        """Forgets all rows, committed ones too."""
+        """Discards all rows, including committed ones."""
         self._index.clear()
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will take in the overlay."""
+        """An estimate of the memory that changed rows will need in the overlay."""
         return self._table.dirty_bytes()
 
     # -- inside ------------------------------------------------------------------------------------------------

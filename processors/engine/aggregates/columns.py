@@ -1,8 +1,8 @@
-"""The columns of a columnar aggregation: each holds arrays over the rows.
+"""The columns of a columnar aggregation: each column holds arrays over the rows.
 
 A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result.
-``shown`` makes the outputs between them. A run that can't be computed to the bit raises ``Unfit``; then the plain path
-takes it.
+``shown`` makes the outputs between them. A run that can't be computed with the same bits as Python raises ``Unfit``;
+then the plain path processes it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """The plain path has to take this run of messages."""
+    """The plain path must process this run of messages."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """The items of messages as numbers; raises Unfit if one is no finite number, or not exact as a float."""
+    """The items of messages as numbers; raises Unfit if an item is no finite number, or not exact as a float."""
     kinds = set(map(type, items))
     if kinds == {float}:
         numbers = Numbers(np.array(items, np.float64))
@@ -103,7 +103,7 @@ class Column(Protocol):
         """The outputs of a run, in the order of the messages."""
 
     def results(self, rows: Places) -> list[Any]:
-        """What the rows hold, as outputs; None for an empty row."""
+        """The values of the rows, as outputs; None for an empty row."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows."""
@@ -112,7 +112,7 @@ class Column(Protocol):
     form: bytes
 
     def stored(self, rows: Places) -> list[list[bytes]]:
-        """The stored JSON of rows: one list over the rows for each part of ``form``."""
+        """The stored JSON of rows: for each part of ``form``, one list over the rows."""
 
 
 class CountColumn(Column):
@@ -220,7 +220,7 @@ class NumberColumn(Column):
 
 
 class MeanColumn(Column):
-    """The total and the count of each row; the output is their quotient."""
+    """The total and the count of each row; the output is total divided by count."""
 
     form = b'{"sum":%b,"count":%b}'
 
@@ -279,7 +279,7 @@ class LastColumn(Column):
         self._values = grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """Does nothing: a row can hold every value."""
+        """Does nothing, because a row can hold every value."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         self._values[rows] = np.fromiter(stored, object, len(stored))
@@ -334,7 +334,7 @@ def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
 
 
 def grown(array: Any, capacity: int) -> Any:
-    """A copy of an array with this length; what is new is zero."""
+    """A copy of an array with this length; new elements are zero."""
     made = np.zeros(capacity, array.dtype)
     made[: len(array)] = array
     return made

@@ -1,7 +1,7 @@
 """Columns of windows that users write: subclasses of ``Aggregator`` and ``Collector``, as in Quix Streams.
 
-A custom column is stored as a list of two: the text that names its state, and the state. With another text, the state
-begins again.
+A custom column is stored as a list of two elements: the text that identifies its state, and the state. If the text
+differs, the state starts again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from holdfast.processors.engine.aggregates import aggregation
 
 
 class Aggregator(ABC):
-    """A column that keeps one value for a window; subclass it. States have to be JSON.
+    """A column that keeps one value for a window; subclass it. States must be JSON values.
 
-    A subclass for sessions has a method ``merge(earlier, later)`` as well: it returns the state of two sessions as one.
+    A subclass for sessions also has a method ``merge(earlier, later)``, which merges the states of two sessions.
     """
 
     def __init__(self, column: str | None = None) -> None:
@@ -26,7 +26,7 @@ class Aggregator(ABC):
 
     @property
     def state_suffix(self) -> str:
-        """Names the state; with another name, the state of an open window begins again."""
+        """Identifies the state; if it changes, the state of an open window starts again."""
         column = getattr(self, "column", None)
         return type(self).__name__ if column is None else f"{type(self).__name__}/{column}"
 
@@ -38,7 +38,7 @@ class Aggregator(ABC):
     def agg(self, *given: Any, **named: Any) -> Any:
         """The state after a message. Declare it as ``agg(self, old, new)``; ``new`` is the message's value.
 
-        With a third argument, ``agg(self, old, new, timestamp)``, it also gets the event time in milliseconds.
+        With a third argument, ``agg(self, old, new, timestamp)``, the method also gets the event time in milliseconds.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Collector(ABC):
 
     @property
     def column(self) -> str | None:
-        """The field that is kept; None for the whole value."""
+        """The field to keep; None for the whole value."""
         return getattr(self, "_column", None)
 
     @abstractmethod
@@ -78,7 +78,7 @@ class CustomColumn(aggregation.Aggregator):
         return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), *given)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """What the user's ``merge`` makes of two states; a state of another name counts as none."""
+        """The result of the user's ``merge`` for two states; a state with another identity counts as absent."""
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]
         return [suffix, self.made.merge(earlier[1], later[1])] if len(there) == 2 else (there or [later])[0]
@@ -94,7 +94,7 @@ class CustomColumn(aggregation.Aggregator):
         return callable(getattr(self.made, "merge", None))
 
     def result(self, held: Any, column: str) -> Any:
-        """What the user's ``result`` makes of the state; None for a state of another name."""
+        """The result of the user's ``result`` for the state; None for a state with another identity."""
         return self.made.result(held[1]) if held[0] == self.made.state_suffix else None
 
     def describe(self) -> str:
@@ -114,11 +114,11 @@ class CollectedColumn(aggregation.Aggregator):
         return [*(held or ()), item]
 
     def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
-        """The values of the earlier session, then those of the later one."""
+        """The values of the earlier session, then the values of the later session."""
         return [*earlier, *later]
 
     def result(self, held: Any, column: str) -> Any:
-        """What the user's ``result`` makes of the values."""
+        """The result of the user's ``result`` for the values."""
         return self.made.result(held)
 
     def describe(self) -> str:
@@ -127,7 +127,7 @@ class CollectedColumn(aggregation.Aggregator):
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns, with those of users as columns of the engine."""
+    """The given columns, with users' columns wrapped as columns of the engine."""
     return {name: _column(made) for name, made in given.items()}
 
 

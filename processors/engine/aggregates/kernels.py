@@ -1,4 +1,4 @@
-"""Running aggregates over arrays: pure functions with exactly the results of adding and comparing one by one.
+"""Running aggregates over arrays: pure functions with exactly the results of processing one message at a time.
 
 Messages are sorted by row and keep their order within a row. The rank of a message is its number within its row. All
 messages of one rank are computed in one numpy step, from the results of the rank before::
@@ -10,7 +10,7 @@ messages of one rank are computed in one numpy step, from the results of the ran
 A row with more than ``RANKS_MAX`` messages is folded alone, in Python.
 
 Numbers are floats; a mark tells which ones are integers (Python's ``int``). Integers below ``WHOLE_MAX`` are exact as
-floats, and their sums too, while the sums stay below it. ``Numbers.fit`` checks this.
+floats. Their sums are exact while they stay below ``WHOLE_MAX``, which ``Numbers.fit`` checks.
 
 Invariants:
     - No sum is made of partial sums: ``np.add.reduceat`` and differences of ``np.cumsum`` round differently.
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
-#: Below this number every integer has a float of its own.
+#: Below this number, every integer is exact as a float.
 WHOLE_MAX = float(1 << 53)
 #: Rows with more messages than this are folded alone.
 RANKS_MAX = 24
@@ -39,7 +39,7 @@ RANKS_MAX = 24
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers; ``whole`` marks Python's ``int``, None if there are none."""
+    """An array of numbers; ``whole`` marks values of Python's ``int``, None if there are none."""
 
     values: Floats
     whole: Marks | None = None
@@ -67,7 +67,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers that rows hold before a run; ``there`` marks the rows that hold one."""
+    """The numbers in the rows before a run; ``there`` marks the rows with a number."""
 
     numbers: Numbers
     there: Marks
@@ -78,7 +78,7 @@ class Segments:
     """Messages by row.
 
     Attributes:
-        order: The places of the messages, sorted by row; all other attributes are places in this order.
+        order: The positions of the messages, sorted by row; all other attributes use this order.
         rows: The rows with messages, ascending.
         starts: The first message of each row.
         lasts: The last message of each row.
@@ -97,7 +97,7 @@ class Segments:
 
     @staticmethod
     def of(rows: Places) -> Segments:
-        """The segments of at least one message, given each message's row."""
+        """The segments of at least one message, computed from each message's row."""
         count = len(rows)
         # numpy sorts 16-bit integers by radix sort. With few keys all row numbers fit into 16 bits.
         order = np.argsort(rows.astype(np.uint16) if rows.max() < 1 << 16 else rows, kind="stable")
@@ -128,7 +128,7 @@ class Segments:
 
 
 def running_count(held: Places, segments: Segments) -> Places:
-    """The count of its row at each message; ``held`` is the count before the run, 0 for a new row."""
+    """The running count of the message's row at each message; ``held`` is the count before the run, 0 for a new row."""
     return np.repeat(held, segments.lasts - segments.starts + 1) + segments.ranks + 1
 
 
@@ -154,7 +154,7 @@ def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
 
 
 def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: bool) -> Numbers:
-    """The least (or the greatest) number of its row at each message; the first one of equal numbers."""
+    """The running minimum (or maximum) of the message's row at each message; the first of equal numbers."""
     sign = 1.0 if least else -1.0  # changing the sign is exact
     best = numbers.values * sign
     whole = None

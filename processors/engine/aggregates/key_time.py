@@ -1,11 +1,11 @@
-"""What a window store knows of one message key: the key's own time, and which of its windows are open.
+"""The record of a window store about one message key: the key's own stream time, and its open windows.
 
     event times of a key   ──x──x────x────────────x─────►       times ahead of the worker's clock wait in ``ahead``
                                      ▲       now  └ counts when the worker's clock is there
                                      └ the key's time
 
-The record has the newest ``OPEN_KEPT`` open windows. All others have records of their own, which ranges read in order.
-So the record does not grow with what a key has open, and a message costs the same.
+The record has the newest ``OPEN_KEPT`` open windows. Other open windows have separate records, which are read in order
+by range. So the record's size and the cost of a message do not depend on the number of open windows.
 
 Invariants:
     - A window that is closed at a time of its key stays closed, also with a longer grace: ``closed`` remembers it.
@@ -20,7 +20,8 @@ from typing import Any
 
 from holdfast.processors.engine.state.time.stream_time import AHEAD_KEPT, NO_TIME
 
-#: Open windows in the record of a key. A key has more of them only with a long grace, small steps, or much disorder.
+#: Open windows in the record of a key. A key has more open windows only with a long grace, small steps, or much
+#: disorder.
 OPEN_KEPT = 16
 
 
@@ -30,17 +31,18 @@ class KeyTime:
     Attributes:
         time: The key's own time: the largest event time that the world has reached.
         closed: Windows that are due up to here, without a grace, are closed.
-        open: The newest open windows. Of tumbling and hopping ones start and end; of sessions start, and the time
-            that opened it.
-        more: What open windows are not in ``open``; None for none. Of sessions the least and the greatest time that
-            opened one, of other windows the end of the first one. There may be fewer of them than it says.
-        ahead: Event times that the worker's clock has not reached, ascending.
+        open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
+            time that opened the session.
+        more: Bounds of the open windows that are not in ``open``; None for none. For sessions: the least and the
+            greatest time that opened one. For other windows: the end of the first one. Some of these windows may be
+            closed already.
+        ahead: Event times that are later than the worker's clock, ascending.
     """
 
     __slots__ = ("ahead", "closed", "more", "open", "stored", "time")
 
     def __init__(self, stored: dict[str, Any] | None) -> None:
-        #: The record as it was read; None for a key that the store does not know.
+        #: The record as it was read; None for a key that is not in the store.
         self.stored = stored
         if stored is None:
             self.time = self.closed = NO_TIME
@@ -54,24 +56,24 @@ class KeyTime:
 
     @property
     def is_former(self) -> bool:
-        """Whether a version wrote the record that did not enter open windows in the index."""
+        """Whether an older version wrote the record; that version did not add open windows to the index."""
         return self.stored is not None and "closed" not in self.stored
 
     def reach(self, cap_ms: int) -> None:
-        """Counts the times ahead that the worker's clock has reached."""
+        """Applies the times ahead that the worker's clock has reached."""
         if self.ahead and self.ahead[0] <= cap_ms:
             reached = bisect_right(self.ahead, cap_ms)
             self.time, self.ahead = max(self.time, self.ahead[reached - 1]), self.ahead[reached:]
 
     def take(self, time_ms: int, cap_ms: int) -> None:
-        """Counts the time of a message; one that is dated ahead of the worker's clock waits."""
+        """Applies the time of a message; a time ahead of the worker's clock waits."""
         if time_ms <= cap_ms:
             self.time = max(self.time, time_ms)
         else:
             self.ahead = with_time(self.ahead, time_ms)
 
     def record(self, *, by_key: bool) -> dict[str, Any]:
-        """The record as it is stored; where stream time closes windows, a key has no time."""
+        """The record in its stored form; if stream time closes windows, a key has no time."""
         made: dict[str, Any] = {"time": self.time, "open": self.open}
         if by_key:
             made["closed"] = self.closed
@@ -83,7 +85,10 @@ class KeyTime:
 
 
 def with_time(ahead: Sequence[int], time_ms: int) -> list[int]:
-    """Times ahead, and one more. Of many, every second one is forgotten: the next one stands for it."""
+    """The times ahead plus one more.
+
+    If there are many, every second time is dropped; the next time then stands for both.
+    """
     at = bisect_left(ahead, time_ms)
     if at < len(ahead) and ahead[at] == time_ms:
         return list(ahead)

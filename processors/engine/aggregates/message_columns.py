@@ -19,7 +19,7 @@ from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, str
 #: A message up to this length has no number with more digits than a float allows.
 DIGITS_MAX = 300
 
-#: Not subclasses of Exception, but raised by a user's function: they count as failures of its message.
+#: Not subclasses of Exception, but a user's function may raise them: they count as failures of its message.
 ENDING = (SystemExit, GeneratorExit)
 
 _decode_json = msgspec.json.Decoder().decode
@@ -30,7 +30,10 @@ Reader = Callable[[Sequence[bytes]], list[Any]]
 
 
 def reader_of(aggregation: Aggregation) -> Reader:
-    """What reads the columns' items of messages, which are JSON; it raises Unfit for messages that it can't read."""
+    """The function that reads the columns' items from JSON messages.
+
+    It raises Unfit for messages that it can't read.
+    """
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
     narrow = None
     if not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values()):
@@ -71,17 +74,17 @@ def reader_of(aggregation: Aggregation) -> Reader:
 
 
 class _Absent:
-    """Stands for a missing field; no column accepts its type."""
+    """A missing field; no column accepts this type."""
 
 
 _ABSENT = _Absent()
 
 
 def skipping_is_safe(values: Sequence[bytes]) -> bool:
-    """Whether decoding some fields of these messages fails for the same messages as decoding all fields.
+    """Whether decoding only some fields of these messages fails for the same messages as decoding all fields.
 
-    The decoder checks the syntax of fields that it skips, but not whether they are UTF-8, nor whether a float can hold
-    their numbers. So this function searches for both: bytes that are no UTF-8, and exponents like ``1E+400``.
+    The decoder checks the syntax of skipped fields. It does not check whether they are UTF-8, nor whether a float can
+    hold their numbers. So this function searches for both: bytes that are no UTF-8, and exponents like ``1E+400``.
     """
     if max(map(len, values)) > DIGITS_MAX:
         return False

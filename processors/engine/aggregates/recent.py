@@ -1,4 +1,7 @@
-"""One-line steps on what a key had lately: duplicates are dropped, averages move. Both keep their state with a TTL."""
+"""One-line steps over the recent messages of a key.
+
+Dropping duplicates, and moving averages. Both keep state with a TTL.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: Prefix of the state keys of texts that ``drop_duplicates`` has seen, and the state key of an average's numbers.
+#: Prefix of the state keys of texts in ``drop_duplicates``, and the state key of an average's numbers.
 SEEN, NUMBERS = "seen/", "numbers"
 #: How long a key without messages is remembered.
 REMEMBER = timedelta(days=1)
-#: A text of ``drop_duplicates`` with more bytes than this is hashed, so that no state key is long.
+#: A longer text in ``drop_duplicates``, in bytes, is hashed, so that state keys stay short.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -49,7 +52,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Aggregator):
-    """What tells the messages of a key apart."""
+    """The identity that distinguishes the messages of a key."""
 
     kind: ClassVar[str] = "drop_duplicates"
 
@@ -194,9 +197,10 @@ class MovingAverage(Step):
         return {**value, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
-        """The numbers whose event times are less than ``over`` before the newest one of the key.
+        """The numbers with event times less than ``over`` before the newest event time of the key.
 
-        A message that is dated ahead of the worker's clock has an average up to itself; others are without it.
+        A message ahead of the worker's clock gets an average up to its own time; averages of other messages leave it
+        out.
         """
         held: list[list[Any]] = state.get(NUMBERS, default=[])
         times = state.key_times

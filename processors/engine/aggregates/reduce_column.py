@@ -1,8 +1,8 @@
 """The column of ``Reduce``: a value that functions of users compute, message by message.
 
-A number stays an object in its row. Any other value is kept as JSON, and decoded for each call: a function may change
-what it gets, and a value that can't be stored fails its own message. So a value is what it would be after a trip
-through the store.
+A number stays an object in its row. Any other value is kept as JSON, and decoded for each call, because a function may
+change its argument, and a value that can't be stored must fail its own message. So a value always equals its stored
+form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class _Empty:
-    """Stands for the value of a row without one: None is a value."""
+    """Marks a row without a value, because None is a value."""
 
 
 _EMPTY = _Empty()
@@ -32,9 +32,9 @@ Raw = msgspec.Raw
 
 
 class ReduceColumn(Column):
-    """What a reducer has made of the messages of each row.
+    """The reduced value of each row.
 
-    Functions are called in the order of the messages. They are called again if the run can't be taken.
+    Functions are called in the order of the messages. They are called again if the plain path must process the run.
     """
 
     form = b"[%b]"
@@ -60,7 +60,7 @@ class ReduceColumn(Column):
         self._values[rows] = _EMPTY
 
     def run(self, items: Any, segments: Segments) -> tuple[list[Any], list[Any]]:
-        """The value after each message, and that of each row after its last one."""
+        """The value after each message, and the final value of each row."""
         reducer, initializer = self._reducer, self._initializer
         rows = self._values[segments.rows].tolist()
         counts = segments.lasts - segments.starts + 1
@@ -110,7 +110,7 @@ class ReduceColumn(Column):
 
 
 def _kept(made: Any) -> Any:
-    """A value as a row holds it; raises ValueNotStorable for one that a store can't hold."""
+    """A value in the form of a row; raises ValueNotStorable for a value that a store can't hold."""
     kind = type(made)
     if (kind is int and _LEAST <= made <= _MOST) or (kind is float and isfinite(made)) or kind is bool or made is None:
         return made

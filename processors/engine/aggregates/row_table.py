@@ -36,7 +36,7 @@ from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, pack_head
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Bytes of a row in memory beyond the key's bytes and the columns: the key's object and its share of the dict.
+#: Memory of a row in bytes, in addition to the key's bytes and the columns: the key's object and its share of the dict.
 ROW_BYTES = 200
 COLUMN_BYTES = 24
 #: The longest number in JSON, in characters; the longest character of a text in JSON, in bytes.
@@ -53,7 +53,7 @@ class RowTable:
         times: The timestamp of the last message of each row, in milliseconds.
         there: Whether a row holds a value.
         dirty: Whether a row has changed since it was stored.
-        used: Whether a row was used since its user cleared this mark.
+        used: Whether a row was used since the caller cleared this mark.
 
     Raises:
         Unfit: The aggregation has a column without a columnar form.
@@ -82,7 +82,7 @@ class RowTable:
         self.state_bytes = HEAD_SIZE + fixed
 
     def forget_all(self) -> None:
-        """Makes the arrays empty: no row belongs to a key."""
+        """Empties the arrays: no row belongs to a key."""
         self.keys = []
         #: Rows without a key; the next one to use is the last.
         self._free: list[int] = []
@@ -91,7 +91,7 @@ class RowTable:
         self._columns = _columns_of(self._aggregation)
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will take in a store's overlay."""
+        """An estimate of the memory that changed rows will need in a store's overlay."""
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
@@ -104,7 +104,7 @@ class RowTable:
             raise Unfit
 
     def add(self, keys: Sequence[bytes], raws: Sequence[bytes | None]) -> list[int]:
-        """New rows with the stored values of keys; raises Unfit, and changes nothing, if a row can't hold one."""
+        """New rows with the stored values of keys; raises Unfit without a change if a row can't hold a value."""
         known = [number for number, raw in enumerate(raws) if raw is not None]
         stored = self._stored([raws[number] for number in known]) if known else []  # type: ignore[misc]
         for column, items in zip(self._columns, stored, strict=False):
@@ -124,7 +124,7 @@ class RowTable:
         return rows
 
     def release(self, rows: Sequence[int]) -> None:
-        """Gives rows back; their changes are lost."""
+        """Frees rows; their changes are lost."""
         if rows:
             self.dirty[rows] = False
             self._free.extend(rows)
@@ -154,11 +154,11 @@ class RowTable:
         self.dirty[rows] = self.used[rows] = self.there[rows] = True
 
     def results(self, rows: Places) -> list[list[Any]]:
-        """By column, what rows hold, as outputs."""
+        """The values of rows by column, as outputs."""
         return [column.results(rows) for column in self._columns]
 
     def stored(self, rows: Places) -> list[bytes]:
-        """The stored values of changed rows, which count as stored from now on."""
+        """The stored values of changed rows; the rows then count as unchanged."""
         by_name = {
             name: column.stored(rows) for name, column in zip(self._aggregation.columns, self._columns, strict=True)
         }
@@ -238,7 +238,7 @@ def _named(name: str) -> bytes:
 
 
 def _stored_decoder(aggregation: Aggregation) -> Callable[[bytes], Any]:
-    """A decoder of a list of stored values; it skips columns that the aggregation does not have."""
+    """A decoder of a list of stored values; it skips columns that are not part of the aggregation."""
     fields: list[tuple[str, Any, Any]] = []
     renamed = {}
     for number, (kind, names) in enumerate(aggregation.kinds.items()):

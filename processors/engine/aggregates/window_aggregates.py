@@ -1,4 +1,4 @@
-"""The columns of a window: the aggregates of ``aggregation``, and those that only a window can have.
+"""The columns of a window: the aggregates of ``aggregation``, and the aggregates that only windows can have.
 
 The state of a window is one JSON value in the form that ``aggregation`` describes.
 """
@@ -33,12 +33,12 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
-#: Not subclasses of Exception, but raised by a user's function: they count as failures of its window.
+#: Not subclasses of Exception, but a user's function may raise them: they count as failures of its window.
 _ENDING = (SystemExit, GeneratorExit)
 
 
 class FailedResult(dict[str, Any]):
-    """Start and end of a window that closes, in place of its result, and the error that a column raised."""
+    """Start and end of a closing window whose column raised an error; replaces its result."""
 
     def __init__(self, start: int, end: int, error: BaseException) -> None:
         super().__init__(start=start, end=end)
@@ -65,7 +65,7 @@ class First(Aggregator):
 
 
 class _ByTime(Aggregator):
-    """The item of the message that ``wins`` by its event time."""
+    """The item of the message whose event time ``wins``."""
 
     __slots__ = ()
     wins: ClassVar[Callable[[int, int], bool]]
@@ -102,7 +102,7 @@ class Latest(_ByTime):
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """All values of a field, in the order in which they were processed; each message stores the whole list."""
+    """All values of a field in processing order; each message stores the whole list again."""
 
     kind: ClassVar[str] = "items"
 
@@ -111,24 +111,24 @@ class Collect(Aggregator):
         return [*(held or ()), item]
 
     def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
-        """The items of the earlier session, then those of the later one."""
+        """The items of the earlier session, then the items of the later session."""
         return [*earlier, *later]
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Aggregator):
-    """A value that functions of yours compute; it is stored as JSON.
+    """A value that the user's functions compute; it is stored as JSON.
 
-    The functions must only use what they get: they are called again if a message of their batch fails.
+    The functions must depend only on their arguments: they are called again if a message of their batch fails.
 
     Args:
         reducer: Returns the new value from the former one and a message's value.
         initializer: Returns the first value from a message's value.
-        merger: Returns one value from those of two sessions that a message connects, the earlier one first. Sessions
-            need it.
+        merger: Merges the values of two sessions that a message connects; the earlier one is the first argument.
+            Sessions need it.
 
     Raises:
-        AggregationInvalid: One of them is no function.
+        AggregationInvalid: An argument is no function.
     """
 
     kind: ClassVar[str] = "reduce"
@@ -160,7 +160,7 @@ class Reduce(Aggregator):
         return [self.initializer(item) if held is None else self.reducer(held[0], item)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """What the merger makes of two reduced values."""
+        """The merger's result for two reduced values."""
         assert self.merger is not None
         return [self.merger(earlier[0], later[0])]
 
@@ -185,7 +185,7 @@ WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
 )
 
 
-#: Aggregators that store nothing but finite numbers, and texts.
+#: Aggregators that store only finite numbers and texts.
 _PLAIN = frozenset(made.kind for made in (Count, Sum, Mean, Min, Max))
 
 
@@ -201,9 +201,9 @@ class WindowAggregation(Aggregation):
 
     def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
         super().__init__(columns_of(columns))
-        #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
+        #: Whether the single column was named by a method, such as ``sum``, and not by ``agg``.
         self.alone = alone
-        #: Whether a user's function may change what it gets.
+        #: Whether a user's function may change its argument.
         self.in_place = any(map(may_change, self.functions))
         #: For each message: name, aggregator's name, aggregator, and whether it takes the event time.
         self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
@@ -216,7 +216,7 @@ class WindowAggregation(Aggregation):
 
     @property
     def plain(self) -> bool:
-        """Whether all that is stored are finite numbers, and texts."""
+        """Whether all stored values are finite numbers and texts."""
         return _PLAIN.issuperset(made.kind for made in self.columns.values())
 
     @property
@@ -250,12 +250,12 @@ class WindowAggregation(Aggregation):
         return stored
 
     def seen(self, stored: Any) -> Any:
-        """What triggers see of a window: its one column, or with ``agg`` a dict of the columns."""
+        """The value of a window for triggers: its single column, or with ``agg`` a dict of the columns."""
         made = self.result(0, 0, stored)
         return made["value"] if self.alone else {name: made[name] for name in self.columns}
 
     def read(self, value: Any) -> dict[str, Any]:
-        """What the columns read of a message, by name; a count reads nothing.
+        """The items of the columns from a message, by name; a count reads nothing.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -263,7 +263,7 @@ class WindowAggregation(Aggregation):
         return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
 
     def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-        """A window's value from event times and what the columns read then; as ``result``.
+        """A window's value, computed from event times and the items that the columns read; in the form of ``result``.
 
         Raises:
             AggregationFailed: The messages can't be aggregated together.
@@ -293,7 +293,7 @@ class WindowAggregation(Aggregation):
                 )
 
     def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
-        """The stored value of two windows as one; all times of the first one are earlier.
+        """The merged stored value of two windows; all times of the first one are earlier.
 
         Raises:
             AggregationFailed: A column's values of the two can't be merged.
@@ -319,7 +319,7 @@ class WindowAggregation(Aggregation):
             return FailedResult(start, end, error)
 
     def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """A window's value: its start, its end, and its columns; a column that no message filled is None."""
+        """A window's result: its start, its end, and its columns; a column without any message is None."""
         columns = stored_columns(stored)
         made: dict[str, Any] = {"start": start, "end": end}
         for name, kind, column, _ in self._folds:

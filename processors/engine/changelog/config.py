@@ -1,4 +1,4 @@
-"""The topic configuration of changelogs: its standard entries, their reasons, and the checks of an application's own.
+"""The topic configuration of changelogs: its standard entries, their reasons, and checks of an application's entries.
 
 Invariants:
     - An entry that can lose state is never set, and never accepted from an application.
@@ -22,19 +22,19 @@ REPLICATION = 3
 
 
 class ChangelogConfigInvalid(BadConfiguration):
-    """A changelog's configuration endangers state, or is no valid one; fields: store, entry, seen, expected."""
+    """A changelog's configuration endangers state or is invalid; fields: store, entry, seen, expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: its standard value, the rule by which another value fits, and the reason."""
+    """One entry: its standard value, the rule for acceptable other values, and the reason."""
 
     value: str
     rule: Literal["is", "at least", "at most"]
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether ``seen`` is as good as ``value``; texts have to be equal."""
+        """Whether ``seen`` is at least as good as ``value``; texts must be equal."""
         if self.rule == "is" or seen == value:
             return seen == value
         try:
@@ -59,7 +59,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
-#: The entries of a repartition topic, whose messages workers delete when they are processed.
+#: The entries of a repartition topic; workers delete its messages after processing.
 REPARTITION_ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry("delete", "is", "compaction would drop messages that are not processed yet"),
     "retention.ms": Entry("-1", "is", "nothing is deleted by age: workers delete what they have processed"),
@@ -98,8 +98,8 @@ def durability(brokers: int, inputs_replication: int = 0) -> Durability:
 def min_insync(replication: int) -> int:
     """The number of replicas that a commit waits for.
 
-    Two of three: one broker may fail, and another one still has every commit. One of two: waiting for both would stop
-    every commit while one broker restarts.
+    Two of three: one broker may fail, and another broker still has every commit. One of two: waiting for both would
+    stop every commit while one broker restarts.
     """
     return 1 if replication < REPLICATION else replication // 2 + 1
 
@@ -161,7 +161,7 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Entries that differ and stay, because they keep more: name -> (seen, expected)."""
+    """Entries that differ but stay, because they keep more: name -> (seen, expected)."""
     differing = {name: (seen[name], value) for name, value in expected.items() if seen.get(name, value) != value}
     repaired = drift(expected, seen)
     return {name: pair for name, pair in differing.items() if name not in repaired}

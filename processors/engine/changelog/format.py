@@ -32,19 +32,19 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Owner commands that a task remembers by name; a repetition comes soon, or after few others.
+#: Number of owner commands that a task remembers by name; a repetition comes soon, or after few other commands.
 COMMANDS_KEPT = 8
 #: Names of the owner commands that a task carried out last; UNSET, and absent from the JSON, before the first.
 Commands = tuple[str, ...] | msgspec.UnsetType
-#: The rules that make the keys of a store, a line each; UNSET in records of versions that did not record them, and for
-#: stores whose keys are the keys of their topics.
+#: The rules that compute the keys of a store, one line for each. UNSET in records of versions without this field, and
+#: for stores whose keys are the keys of their topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
 #: offset, so no worker restores from such a changelog.
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
-#: The bytes of a changelog key before its message key: a version, and the length of the message key in the others.
+#: The bytes of a changelog key before its message key: a version (one byte) and the length of the message key.
 PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
@@ -53,16 +53,19 @@ pack_head = _JSON_HEAD.pack
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
-#: Values nested up to this depth are read also where the reader itself is deep in calls.
+#: Values nested up to this depth can be read even if the reader itself is deep in calls.
 _NESTING_READ = 300
 _key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
-#: What to do about bytes of a newer version.
+#: The action for bytes of a newer version.
 RUN_ITS_WRITER = "Run the Holdfast version that wrote it, or a newer version."
 _VALUE_HEADS = frozenset({bytes([VALUE_VERSION, CODEC_JSON]), bytes([VALUE_VERSION, CODEC_BYTES])})
 
 
 class FormatUnknown(BadConfiguration):
-    """Bytes on disk or in a changelog are in no format that this code reads: of another version, or damaged."""
+    """Bytes on disk or in a changelog have no format that this code reads.
+
+    Another version wrote them, or they are damaged.
+    """
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
@@ -106,7 +109,7 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     """The stored form of a JSON value; raises ValueNotStorable, whose text ends with ``where``.
 
-    A value that would not come back as it is can't be stored.
+    A value that JSON would not return unchanged can't be stored.
     """
     try:
         payload = encode_json(value)
@@ -151,7 +154,7 @@ def is_too_deep(stored: bytes) -> bool:
 
 
 def _check_head(stored: bytes) -> None:
-    """Raises FormatUnknown unless bytes begin as a stored value."""
+    """Raises FormatUnknown unless the bytes begin like a stored value."""
     if len(stored) < HEAD_SIZE:
         raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
     if stored[0] != VALUE_VERSION:
@@ -164,7 +167,7 @@ def _check_head(stored: bytes) -> None:
 def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
     """Whether all records have keys and values of these formats; a value's JSON is not read.
 
-    It is called for each batch of a restore: the checks run over whole lists, without a step of Python for each record.
+    It is called for each batch of a restore, so the checks run over whole lists, without a Python step for each record.
     """
     present = cast(Sequence[bytes], values if None not in values else [each for each in values if each is not None])
     if not set(map(_value_head, present)) <= _VALUE_HEADS or min(map(len, present), default=HEAD_SIZE) < HEAD_SIZE:
@@ -177,7 +180,7 @@ def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
 
 
 def _bytes_needed(key: bytes) -> int:
-    """The bytes that a changelog key has at least, by the length of its message key."""
+    """The minimum length of a changelog key in bytes, by the length of its message key."""
     return _LENGTH_BYTES + int.from_bytes(key[1:_LENGTH_BYTES], "big")
 
 
@@ -201,7 +204,7 @@ def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> Changelo
     """The meta record at a place of a changelog.
 
     Raises:
-        FormatUnknown: It is of another version, or damaged; the error names its place.
+        FormatUnknown: The bytes are of another version, or damaged; the error names their place.
     """
     try:
         return ChangelogMeta.decode(raw)
@@ -232,11 +235,11 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     """The meta record that every transaction writes to each changelog of its task, as JSON.
 
     Attributes:
-        inputs: The next input offset of each topic; the state holds all messages before it.
+        inputs: The next input offset of each topic; the state includes all messages before it.
         sources: The topic ids of the inputs; a recreated source has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
-        processor: The processor that owns the changelog; empty in records of versions that did not name it.
-        generation: The generation of the deployment that the worker was started by; 0 for other workers.
+        processor: The processor that owns the changelog; empty in records of versions without this field.
+        generation: The generation of the deployment that started the worker; 0 for other workers.
         commands: Names of the owner commands whose effects the state holds, oldest first.
         keys: What the keys of the store's state are made of, in the lines of ``steps.meaning``.
     """
@@ -269,7 +272,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """The names of a task's last commands after one more; an empty name changes nothing."""
+    """The names of a task's last commands plus one more; an empty name changes nothing."""
     return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 
 

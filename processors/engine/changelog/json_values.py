@@ -1,10 +1,11 @@
-"""What JSON changes without a word: NaN becomes ``null``, bytes become text, number keys become text, sets lists.
+"""Values that JSON changes silently: NaN becomes ``null``, bytes become text, number keys become text, sets lists.
 
-State must come back as it was set, so ``state_fault`` refuses all of it; a tuple may come back as a list. An output is
-read by others, so ``output_fault`` refuses only what no reader could get back: NaN, infinity, bytes and sets.
+State must be read as it was set, so ``state_fault`` refuses all of these values; a tuple may become a list. Other
+programs read an output, so ``output_fault`` refuses only values that no reader could recover: NaN, infinity, bytes and
+sets.
 
-Both are called for each message. ``comes_back`` and ``is_plain`` answer for most values, at a cost of about a tenth of
-a microsecond for a scalar and a fifth for a flat dict; what they can't tell is walked through.
+Both run for each message. ``comes_back`` and ``is_plain`` decide most values, at a cost of about a tenth of a
+microsecond for a scalar and a fifth for a flat dict. Only the remaining values are walked through.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-#: Exact types that JSON gives back; NaN and infinity are floats, and show as ``null`` in the text.
+#: Exact types that JSON returns unchanged; NaN and infinity are floats, and appear as ``null`` in the text.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
-#: Exact types whose every value comes back: they need no look at the text.
+#: Exact types whose every value survives JSON: their text needs no check.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
@@ -26,9 +27,9 @@ AS_NULL = ", which would come back as null"
 
 
 def comes_back(value: Any, text: bytes) -> bool:
-    """Whether a value surely comes back from its JSON text as it is; False when that is not known.
+    """Whether a value certainly survives its JSON text unchanged; False when uncertain.
 
-    It is known of flat values, and of a dict of flat dicts, the form of stored aggregates.
+    The check is certain for flat values, and for a dict of flat dicts, the form of stored aggregates.
     """
     if type(value) is not dict:
         return type(value) in _SCALARS and is_plain(value, text)
@@ -45,9 +46,9 @@ def comes_back(value: Any, text: bytes) -> bool:
 
 
 def is_plain(value: Any, text: bytes) -> bool:
-    """Whether a value surely has no NaN, infinity, bytes or set; False when that is not known.
+    """Whether a value certainly contains no NaN, infinity, bytes or set; False when uncertain.
 
-    It is known of flat values, and of a list of flat dicts, as a join makes of two messages.
+    The check is certain for flat values, and for a list of flat dicts, such as a join of two messages.
     """
     kind = type(value)
     if kind is dict:
@@ -63,7 +64,7 @@ def is_plain(value: Any, text: bytes) -> bool:
 
 
 def state_fault(value: Any, text: bytes) -> str | None:
-    """What would not come back as it is from its JSON text, with its place in the value; None when all does."""
+    """The first part of a value that JSON would change, with its place in the value; None if JSON changes nothing."""
     return None if _surely_back(value, text) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
@@ -81,9 +82,9 @@ def number_fault(value: Any, text: bytes) -> str | None:
 
 
 def _surely_back(value: Any, text: bytes) -> bool:
-    """Whether a nested value surely comes back from its JSON text as it is; False when that is not known.
+    """Whether a nested value certainly survives its JSON text unchanged; False when uncertain.
 
-    The walk that finds the place of a fault costs ten times as much, and most values have none.
+    A walk that also finds the place of a fault costs ten times as much, and most values have no fault.
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
@@ -138,7 +139,10 @@ def _other_type(value: Any, path: str) -> Iterator[str]:
 
 
 def _in_fields(value: Any, path: str) -> Iterator[str]:
-    """The faults in the fields of a dataclass or a msgspec struct; other objects that JSON takes hold no values."""
+    """The faults in the fields of a dataclass or a msgspec struct.
+
+    Other objects that JSON accepts contain no values.
+    """
     names = getattr(type(value), "__struct_fields__", None)
     if names is None:
         names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()

@@ -24,7 +24,7 @@ class IllegalName(BadConfiguration):
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself; raises IllegalName, which calls it ``what``, if Kafka refuses it as a topic name."""
+    """The name itself; raises IllegalName, with ``what`` as its description, if Kafka refuses it as a topic name."""
     if not isinstance(name, str):
         raise IllegalName(
             f"The {what} is {name!r} of type {type(name).__name__}; expected a text.",
@@ -51,7 +51,7 @@ def repartition_topic(processor: str, name: str) -> str:
 
 
 def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
-    """The processors, but for this one, whose ``group_by`` could have a repartition topic of this name.
+    """The other processors whose ``group_by`` could have a repartition topic of this name.
 
     ``a-b-c-repartition`` is the topic of ``a`` with the name ``b-c``, and of ``a-b`` with the name ``c``.
     """
@@ -74,7 +74,7 @@ def shadow_group(processor: str, store: str) -> str:
 
 
 def filling_topic(processor: str, store: str) -> str:
-    """The topic that a table is loaded to before its store adopts it; it has the format of a changelog."""
+    """The topic to which a table is loaded before its store adopts it; it has the format of a changelog."""
     return check_name(f"{processor}--fill-{store}{CHANGELOG_SUFFIX}", "name of the topic that a table is loaded to")
 
 
@@ -86,7 +86,7 @@ def loading_id(processor: str) -> str:
 def file_name(name: str, longest: int = 255) -> str:
     """A name for a file or a folder: safe characters, and a long name cut, with a hash of the whole.
 
-    The name of a task joins the names of its topics, so it can be longer than the 255 bytes that file systems take.
+    The name of a task joins the names of its topics, so it can exceed the 255 bytes that file systems allow.
     """
     safe = re.sub(r"[^A-Za-z0-9._+-]", "_", name)
     if len(safe) <= longest:
@@ -97,16 +97,16 @@ def file_name(name: str, longest: int = 255) -> str:
 
 
 def transactional_id(processor: str, folder_id: str, slot: str) -> str:
-    """The transactional id of one worker slot. It is stable: a restarted worker ends its former open transaction.
+    """The transactional id of one worker slot. It is stable, so a restarted worker ends its earlier open transaction.
 
     Args:
         processor: The processor's name.
-        folder_id: The id of the slot's state folder. Hosts may share a name, folders do not share an id.
+        folder_id: The id of the slot's state folder. Hosts may have equal names; folders never have equal ids.
         slot: The slot.
     """
     return f"{WORKERS_PREFIX}{processor}-{folder_id}-{slot}"
 
 
 def is_worker_of(processor: str, transactional_id: str) -> bool:
-    """Whether a transactional id is that of a worker of this processor, on any host."""
+    """Whether a transactional id belongs to a worker of this processor, on any host."""
     return re.match(rf"{re.escape(WORKERS_PREFIX + processor)}-[0-9a-f]{{12}}-", transactional_id) is not None

@@ -14,7 +14,8 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
-#: A checkpoint is looked for if a replay has this many changelog offsets, and used if it saves as many and half of all.
+#: Minimum changelog offsets of a replay before a checkpoint is searched. A checkpoint is used if it saves this many
+#: offsets and half of all.
 SPARES_AT_LEAST = 1_000
 
 
@@ -43,11 +44,11 @@ class Refusal:
     why: str
 
 
-#: A download without a new byte for this many seconds is given up.
+#: A download is abandoned after this many seconds without a new byte.
 SILENT_MAX_S = 60.0
-#: A store without any answer for this many seconds counts as hanging.
+#: A store counts as hanging after this many seconds without any answer.
 NOTHING_MAX_S = 15.0
-#: The expected speed of a replay, in offsets a second. A download may take as long as the replay, or a minute.
+#: The expected speed of a replay, offsets per second. A download may take as long as the replay, or a minute.
 REPLAY_PER_S = 50_000
 
 
@@ -64,7 +65,7 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """The reason to give the download up; None while it may continue."""
+        """The reason to abandon the download; None while it may continue."""
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
@@ -76,7 +77,7 @@ class Patience:
 
 
 def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], list[Refusal]]:
-    """Divides checkpoints into usable ones, the shortest tail first, and refused ones."""
+    """Divides checkpoints into usable ones, ordered by length of the remaining replay, and refused ones."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
     for manifest in found:

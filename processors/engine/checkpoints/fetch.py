@@ -141,7 +141,9 @@ def obtain_checkpoint(
     folder: Path,
     refuses: Callable[[Manifest], str | None] = lambda manifest: None,
 ) -> tuple[Manifest, Path]:
-    """A task's newest checkpoint as a local folder, for a reader; one that is already there is not loaded again.
+    """A task's newest checkpoint as a local folder, for a reader.
+
+    A checkpoint that is already local is not downloaded again.
 
     Args:
         folder: A scratch folder; a complete checkpoint is a folder in it, named by its id.
@@ -202,16 +204,16 @@ def _why(failure: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSearch:
-    """The search for one task, and how long it may take."""
+    """The search for one task's checkpoint, and its time limit."""
 
     task: str
     job: Job
     patience: Patience
 
     def ended(self, now: float) -> Fetched | None:
-        """What was found, with a line in the log for each checkpoint that is not used; None while the search continues.
+        """The result of the search, with a log line for each unused checkpoint; None while the search continues.
 
-        A search that failed, or that is given up now, found nothing. ``now`` is monotonic seconds.
+        A search that failed, or that is abandoned now, has found nothing. ``now`` is monotonic seconds.
         """
         too_slow = None if self.job.done else self.patience.spent(now, self.job.progress.get("bytes", 0))
         if not self.job.done and too_slow is None:
@@ -228,7 +230,7 @@ class CheckpointSearch:
         return found
 
     def give_up(self) -> Fetched | None:
-        """Ends the search; what it had found, if it had ended."""
+        """Ends the search; returns its result, if it had ended before."""
         self.job.cancel()
         return self._found
 

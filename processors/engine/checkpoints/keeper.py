@@ -1,7 +1,7 @@
-"""The checkpoints of one worker: taken on a timer, on demand and at its end; fetched when local state is lost.
+"""The checkpoints of one worker: made on a timer, on demand and at the worker's end; fetched when local state is lost.
 
-On the worker's thread a checkpoint costs a flush of RocksDB and hard links. Uploads and downloads run beside the
-worker's turns, one upload at a time. If the store is unreachable, full or slow, checkpoints are late, and nothing else.
+On the worker's thread a checkpoint costs a flush of RocksDB and hard links. Uploads and downloads run in parallel to
+the worker's turns, one upload at a time. If the store is unreachable, full or slow, only the checkpoints are late.
 
 Invariants:
     - Processing never waits for the store, and never fails because of it.
@@ -38,15 +38,15 @@ _log = structlog.get_logger("checkpoints")
 
 #: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: A store is reported as slow if a due checkpoint is not stored after the interval of checkpoints, and after at least
-#: this many seconds. Without checkpoints, a restore after the loss of a disk takes longer and longer.
+#: A store is reported as slow if a due checkpoint is not stored within the interval of checkpoints, but at least this
+#: many seconds. Without checkpoints, a restore after the loss of a disk takes longer and longer.
 SLOW_AFTER_S = 10.0
 #: Scratch folders in the state folder of a slot.
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 class CheckpointedTask(Protocol):
-    """The port through which checkpoints see a task; ``runtime.task.task.Task`` implements it."""
+    """The port to a task for checkpoints; ``runtime.task.task.Task`` implements it."""
 
     name: str
     partition: int
@@ -110,7 +110,7 @@ class CheckpointKeeper:
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn."""
+        """Makes a checkpoint if one is due, and handles finished uploads; the worker calls this in each turn."""
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
         self._watch(now, idle=idle and not self._due)
@@ -138,12 +138,15 @@ class CheckpointKeeper:
         return self.ask(tasks)
 
     def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Takes a checkpoint of each task, before the worker closes its databases; ``finish`` uploads them."""
+        """Makes a checkpoint of each task, before the worker closes its databases.
+
+        ``finish`` uploads the checkpoints.
+        """
         for task in tasks:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # ``close`` moves it aside; the changelog holds all of its state
+                except StateCorrupt as damage:  # ``close`` sets the database aside; the changelog has all of its state
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
@@ -172,7 +175,7 @@ class CheckpointKeeper:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Wanted) -> CheckpointSearch:
-        """Starts the search for a checkpoint beside the worker's turns."""
+        """Starts the search for a checkpoint in parallel to the worker's turns."""
         task = wanted.task
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task, replay=wanted.replay, store=self._storage.objects.shown)
@@ -238,7 +241,7 @@ class CheckpointKeeper:
         return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
     def _is_new(self, task: CheckpointedTask) -> bool:
-        """Whether the task has state that this worker's last checkpoint of it lacks."""
+        """Whether the task has state that this worker's last checkpoint of the task lacks."""
         meta = task.meta
         if not task.running or task.store is None or not meta.stores or meta.restoring:
             return False
@@ -321,9 +324,9 @@ def open_keeper(
     clock: Clock,
     topology: Topology,
 ) -> CheckpointKeeper | None:
-    """A worker's keeper, with ``storage`` or the store of the settings; None where there is nothing to checkpoint.
+    """A worker's keeper, with ``storage`` or the store of the settings; None if there is nothing to checkpoint.
 
-    That is: checkpoints are off, nothing restores a store of the processor, or its databases have no files.
+    The cases of None: checkpoints are off, no store of the processor is restored, or its databases have no files.
 
     Raises:
         StorageUnusable: No driver is installed for the store of the settings.

@@ -52,7 +52,7 @@ class CheckpointFile:
 class Manifest:
     """The content of a checkpoint.
 
-    ``meta`` holds the same offsets as the database itself. ``created_at`` is the time of the checkpoint, in wall-clock
+    ``meta`` has the same offsets as the database itself. ``created_at`` is the time of the checkpoint, in wall-clock
     seconds since 1970.
     """
 

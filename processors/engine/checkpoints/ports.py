@@ -1,4 +1,4 @@
-"""The ports of checkpoints: an object store, work beside the worker's turns, and unique names."""
+"""The ports of checkpoints: an object store, jobs in parallel to the worker's turns, and unique names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Objects(Protocol):
 
 @dataclass(slots=True)
 class Job:
-    """An upload or a download that runs beside the worker's turns."""
+    """An upload or a download that runs in parallel to the worker's turns."""
 
     done: bool = False
     cancelled: bool = False
@@ -54,7 +54,7 @@ Steps = Generator[None, None, Any]
 
 
 class Work(Protocol):
-    """Runs jobs beside the worker's turns: on threads, or in simulated time one step in each turn."""
+    """Runs jobs in parallel to the worker's turns: on threads, or in simulated time one step in each turn."""
 
     def start(self, work: Callable[[Job], Steps]) -> Job:
         """Starts a job."""

@@ -1,13 +1,13 @@
-"""The checkpoints of a task that are kept, and the deletion of all files that no kept checkpoint needs.
+"""Decides which checkpoints of a task are kept, and deletes all files that no kept checkpoint needs.
 
 An upload can run at the same time on another machine. These rules keep its files:
 
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
 - ``collect`` lists files, manifests, marks, and manifests again, in this order. It deletes nothing if it sees a mark.
 
-So an upload without a visible mark is in one of two states. Either its manifest is in the second list. Or it has not
-read the newest manifest yet; that will be a manifest that ``collect`` keeps, or one that ``collect`` never saw. A pause
-before the deletion changes nothing: no later manifest ever names a deleted file.
+So an upload without a visible mark is in one of two states. Either its manifest is in the second list, or it has not
+read the newest manifest yet. In the second state it will read a manifest that ``collect`` keeps, or one that
+``collect`` never saw. A pause before the deletion changes nothing: no later manifest ever names a deleted file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from holdfast.processors.engine.checkpoints.manifest import (
 )
 from holdfast.processors.engine.checkpoints.ports import Objects
 
-#: Checkpoints of a task that are kept: one to restore from, and one in case its files are damaged.
+#: Number of checkpoints of a task that are kept: one for restores, and one in case its files are damaged.
 CHECKPOINTS_KEPT = 2
-#: A mark older than this, in seconds, was left by an upload that died.
+#: A mark older than this, in seconds, belongs to a dead upload.
 MARK_ABANDONED_S = 86_400.0
 
 
@@ -91,6 +91,6 @@ def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, Non
         except (ObjectMissing, FormatUnknown):
             return None  # another collector is running, or a newer version uploads here
         except ManifestDamaged:
-            pass  # nothing can be restored from this manifest
+            pass  # no restore can use this manifest
         yield
     return named

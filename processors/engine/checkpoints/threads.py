@@ -27,7 +27,7 @@ class ThreadedWork(Work):
         return job
 
     def turn(self) -> None:
-        """Does nothing: threads run by themselves."""
+        """Does nothing, because threads run by themselves."""
 
     def wait(self, seconds: float) -> None:
         self._changed.wait(max(seconds, 0.0))
@@ -41,7 +41,7 @@ class ThreadedWork(Work):
         try:
             with self._room:
                 run_steps(work(job), job)
-        # A driver may raise a BaseException, such as asyncio's CancelledError: it must end the job, or waiters hang.
+        # A driver may raise a BaseException, such as asyncio's CancelledError. It must end the job, or waiters hang.
         except BaseException as failure:
             job.failure = failure
             job.done = True

@@ -69,9 +69,9 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        holder: The worker's name in marks; no other live worker has it.
+        holder: The worker's name in marks, unique among live workers.
         known: The SHA-256 of local files by their identity.
-        suspect: Damaged objects; they are not shared, but written again.
+        suspect: Damaged objects; they are uploaded again instead of shared.
     """
 
     objects: Objects
@@ -108,7 +108,7 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload; otherwise its retries would fill a store that is full already."""
+        """Deletes the files of a failed upload; otherwise its retries would fill a store that is already full."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
@@ -196,7 +196,7 @@ class Digest:
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Passes pieces on, and adds them to checksum and size."""
+        """Yields the pieces, and adds them to checksum and size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)

@@ -1,7 +1,7 @@
 """The command ``adopt``: make a store equal to another changelog, byte for byte.
 
-The other changelog is replayed into a scratch database. Then both contents are read side by side in the order of their
-keys, and only differences are written, batch by batch.
+The other changelog is replayed into a scratch database. Then both contents are read in parallel in key order, and only
+differences are written, batch by batch.
 
 Invariants:
     - Nothing is changed before the other changelog was replayed completely, from its first record to its end.
@@ -45,7 +45,7 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
-    """Make a store equal to another changelog; set positions in the commit of each task's last change.
+    """Make a store equal to another changelog; each task's last commit also sets the positions.
 
     Raises:
         CommandWrong: A store, topic or offset does not exist, or the changelog is incomplete.
@@ -125,7 +125,7 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Move a task's stream time to that of the other store: its clock may have reached more times since, or fewer."""
+    """Set a task's stream time to the other store's stream time: the task's own clock may be further or less far."""
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)
     if task.time is not None and stored is not None:

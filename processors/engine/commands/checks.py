@@ -1,7 +1,8 @@
-"""The checks of every owner command before its first step, and its commits of one task's writes by themselves.
+"""The checks of every owner command before its first step, and separate commits of one task's writes.
 
-A command refuses before it changes anything: a wrong name, a partition of another worker, a worker that still opens its
-partitions. It commits the task's own work before each of its own commits, so that these contain nothing else.
+A command refuses before it changes anything: for a wrong name, a partition of another worker, or a worker that still
+opens its partitions. Before each of its own commits, it commits the task's open work, so that its commits contain
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What one commit of a command does besides: the task remembers its name; stores are emptied in the database."""
+    """Extra effects of a command's commit.
+
+    The task remembers the command's name; stores are emptied in the database.
+    """
 
     command: str = ""
     emptied: tuple[str, ...] = ()
@@ -38,12 +42,12 @@ NO_MOVES: Moves = MappingProxyType({})
 
 
 def is_carried_out(task: Task, once: str) -> bool:
-    """Whether a task remembers a command of this name; no task remembers a command without one."""
+    """Whether a task remembers a command with this name; False for a command without a name."""
     return bool(once) and once in (task.meta.commands or ())
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The stores with records of their own, and those that are restored from the topic of a table."""
+    """The stores with records of their own, and the stores that are restored from the topic of a table."""
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics
 
@@ -51,7 +55,7 @@ def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, 
 def check_writable(
     topology: Topology, stores: Sequence[str], verb: str, tasks: Sequence[Task] = (), moves: Moves = NO_MOVES
 ) -> None:
-    """Raise CommandWrong for a table that is restored from its topic: nothing but the topic changes it.
+    """Raise CommandWrong for a table that is restored from its topic: only the topic may change it.
 
     It may be emptied together with a move of its topic, in all of the tasks.
     """
@@ -68,7 +72,7 @@ def check_writable(
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
-    """The running tasks that have all of these stores, in these partitions (None: all that the worker owns).
+    """The running tasks that have all of these stores, in these partitions (None: all partitions of the worker).
 
     Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not run the partitions.
     """
@@ -144,7 +148,8 @@ def moves_of(
 
     ``emptied`` are stores that are emptied with the move.
 
-    Raises CommandWrong for an offset or a topic that is not read, CommandRefused for a partition of another worker.
+    Raises CommandWrong for an invalid offset or a topic that is not read, CommandRefused for a partition of another
+    worker.
     """
     if not positions and within is not None:
         return {}
@@ -184,7 +189,7 @@ def moves_of(
 
 
 def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied: Sequence[str]) -> None:
-    """Raise CommandWrong if a table that is restored from this topic would not have the rows of the new offset."""
+    """Raise CommandWrong if a table that is restored from this topic would not match the new offset."""
     topic, offset = to
     log = next((each for each in topology.source_logs if each.topic == topic), None)
     if log is None or log.store in emptied or offset == task.committed.get(topic):
@@ -221,7 +226,7 @@ def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> G
 def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
     """Commit all open work, and commit until no window or timer is due; raises CommandFailed after a revoke.
 
-    Two runs that are at the same offsets have then sent the same results, however few a commit of each takes.
+    Two runs at the same offsets have then sent the same results, regardless of the size of their commits.
     """
     yield from settle(worker, task, ticket, due=True)
     while task.time is not None and task.time.more:
@@ -239,8 +244,8 @@ def commit_apart(
 ) -> Generator[None, None, None]:
     """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
 
-    ``last`` is what the last commit of a command does besides. Positions that go
-    back take the stream time with them: the messages that are read again are not late.
+    ``last`` holds the extra effects of a command's last commit. When positions go back, the stream time goes back, too,
+    so that the messages are not late when they are read again.
     """
     back = any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items())
     if task.time is not None and back:
@@ -263,7 +268,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """The writes, and deletes of the stream time that these stores hold under these changelog keys."""
+    """The writes, plus deletes of the stream time that these stores hold under these changelog keys."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

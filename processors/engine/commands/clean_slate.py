@@ -32,7 +32,7 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("clean_slate")
 
-#: Seconds for a member that is alone in its group to get all partitions.
+#: Maximum time until the only member of a group gets all partitions, seconds.
 OWN_ALL_S = 60.0
 #: Seconds between two looks at the partitions.
 LOOK_EVERY_S = 0.5
@@ -63,7 +63,7 @@ class CleanSlate:
         self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
 
     def prepare(self) -> None:
-        """Refuse while a worker lives, here or elsewhere; delete local state that has no changelog.
+        """Refuse while a worker runs, here or on another host; delete local state that has no changelog.
 
         Raises:
             CommandRefused: The group has a live member.
@@ -76,7 +76,7 @@ class CleanSlate:
         for slot in StateFolder.slots(self._state_dir, self._topology.processor):
             StateFolder(self._state_dir, self._topology.processor, slot).release()
         if not self._topology.changelogs:
-            self._delete_local()  # a worker would refuse state that does not fit the committed offsets
+            self._delete_local()  # a worker would refuse state that does not match the committed offsets
         topics, names = self._cluster.topics(), [spec.topic.name for spec in self._topology.changelogs]
         for name in topics.describe(names):
             self.needs_worker |= any(topics.end_offsets(name, committed=False).values())
@@ -93,7 +93,7 @@ class CleanSlate:
                 elif firsts:
                     yield from work_of(Position(positions=firsts), worker, ticket)
         except (CommandRefused, CommandFailed):
-            self._check_members(expected=1)  # a task was taken away; another member is the reason to name
+            self._check_members(expected=1)  # the group revoked a task; the error names the other member
             raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)
@@ -110,7 +110,7 @@ class CleanSlate:
         """Delete checkpoints and local state.
 
         Raises:
-            CommandFailed: The worker was stopped before it was done.
+            CommandFailed: The worker was stopped before the end of the command.
         """
         processor = self._topology.processor
         if self.needs_worker and not self._done:
@@ -125,14 +125,17 @@ class CleanSlate:
         _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
 
     def _first_of(self, topic: str) -> dict[int, int]:
-        """Where each partition is read from after a rewind: what is in a repartition topic comes from before it."""
+        """The first offset of each partition after a rewind.
+
+        A repartition topic starts at its end, because its content is from before.
+        """
         topics = self._cluster.topics()
         if self._topology.is_repartition(topic):
             return topics.end_offsets(topic, committed=False)
         return topics.start_offsets(topic)
 
     def _own_all(self, worker: Owner) -> Work:
-        """Wait until the worker runs the tasks of all partitions; refuse when another member takes a share."""
+        """Wait until the worker runs the tasks of all partitions; refuse when another member gets a share."""
         began = looked_at = worker.clock.monotonic()
         while True:
             worker.maintenance.waits = True

@@ -1,4 +1,4 @@
-"""Replays a changelog into a scratch database, and finds the writes that turn one content into another.
+"""Replays a changelog into a scratch database, and computes the writes that turn one content into another.
 
 Invariants:
     - A replay is complete, from the first record to the high watermark, before anything is compared with it.
@@ -20,7 +20,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import TaskStore
 
-#: Records asked for in one step.
+#: Maximum records of one step of a replay.
 RECORDS_PER_STEP = 10_000
 #: Entries compared in one step, at most.
 LOOKS_MAX = 50_000
@@ -38,7 +38,7 @@ class Difference:
         self._current, self._wanted = current, wanted
         self._after = b""
         self.done = False
-        #: Entries so far: written, deleted, and left as they are.
+        #: Entries so far: written, deleted, and left unchanged.
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
@@ -63,7 +63,7 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """A content without the message keys that ``keys`` does not have."""
+    """A content without the message keys that are not in ``keys``."""
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -111,7 +111,7 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: The offset behind its last record, without commit markers.
+        #: The offset after the changelog's last record, without commit markers.
         self.last = 0
         #: The input offsets in its last meta record.
         self.inputs: Mapping[str, int] = {}
@@ -187,7 +187,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """By partition, the first offset and the high watermark of a changelog that has no writer.
 
-    Raises CommandWrong if it does not exist, has lost its first records, or ends before ``upto``.
+    Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before ``upto``.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):

@@ -1,7 +1,7 @@
 """The commands ``count``, ``export``, ``clear`` and ``position``, task by task and batch by batch.
 
-Each function is the work of one command, which ``runtime.maintenance`` runs. The checks run before its first step, and
-the worker's loop runs at each yield.
+Each function is a generator that carries out one command; ``runtime.maintenance`` runs it. The checks run before its
+first step, and the worker's loop runs at each yield.
 
 Invariants:
     - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
@@ -46,7 +46,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the group may have taken it while the task before was at work
+        check_running(task, ticket)  # the group may have revoked the task during the previous task's turn
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -66,7 +66,10 @@ def export(  # tidy: allow-wide because these are the parts of one command
     due: bool = False,
     once: str = "",
 ) -> Work:
-    """Write the selected keys to a file, as of one moment: the inputs are paused; ``due`` fires what is due first."""
+    """Write the selected keys to a file as of one moment.
+
+    The inputs are paused; ``due`` first fires due windows and timers.
+    """
     worker.maintenance.hold()
     yield
     totals = Totals()
@@ -106,7 +109,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # a task that has carried out the command holds only keys that were set since, and these are not deleted
+    # a task that has carried out the command only has keys that were set later; these must not be deleted
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -114,7 +117,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the group may have taken it while the task before was at work
+        check_running(task, ticket)  # the group may have revoked the task during the previous task's turn
         if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)
@@ -138,25 +141,25 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
-    """The files that earlier attempts of a command with this name wrote on this machine, oldest first."""
+    """The files from earlier attempts of a command with this name on this machine, oldest first."""
     folder = worker.options.exports
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
 
 def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
-    """The part of a result about files: the one of this attempt, and those of earlier ones."""
+    """The part of a result about files: the file of this attempt, and the files of earlier attempts."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 
 
 def _mark(once: str) -> str:
-    """The end of the names of a command's files, by which a repetition finds them."""
+    """The suffix of a command's file names, by which a repetition finds the files."""
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
     """Set positions, in one commit for each task."""
     worker.maintenance.hold()
-    tasks = {task.name: task for task in worker.assignment.tasks}  # the group may take one in the next turn
+    tasks = {task.name: task for task in worker.assignment.tasks}  # the group may revoke a task in the next turn
     yield
     ticket.total = len(moves)
     for name, inputs in moves.items():

@@ -1,4 +1,4 @@
-"""How the entries of an export come back into a store that keeps time: its windows, its indexes, its stream time.
+"""How an export's entries return into a store that keeps time: its windows, its indexes, its stream time.
 
     message keys      the entries of the export instead of the present ones; of windows, beside the present ones
     indexes by time   the entries of the export beside the present ones
@@ -50,16 +50,16 @@ from holdfast.processors.engine.state.time.window_keys import (
 )
 from holdfast.processors.engine.windows import stored as stored_windows
 
-#: What an entry becomes that both contents have: of its changelog key, the export's value and the present one.
+#: Merges an entry that both contents have: arguments are its changelog key, the export's value and the present value.
 Both = Callable[[bytes, bytes, bytes], bytes]
 _CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
 
 
 def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
-    """The writes that put an export back, which lies in a scratch database as entries of ``store``.
+    """The writes that put an export back; the export is in a scratch database as entries of ``store``.
 
     Raises:
-        CommandFailed: The windows of the export are closed by another strategy, or by another version of Holdfast.
+        CommandFailed: Another strategy, or another version of Holdfast, closed the windows of the export.
     """
     assert task.store is not None
     wanted, held = partial(export.items, store), partial(task.store.items, store)
@@ -119,7 +119,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """The content without what is open in it and the store has closed since."""
+    """The content without windows that are open in it but that the store has closed since."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -132,7 +132,7 @@ def _open_now(content: Read, look: Look) -> Read:
 
 
 def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
-    """Whether the time of its key has not closed a window that the store has."""
+    """Whether the time of the entry's key has not yet closed a window of the store."""
     if look(message_key, open_key(*window)) is not None:
         return True
     known = look(message_key, KEY_TIME)
@@ -140,7 +140,7 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 
 
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
-    """The window of the export; of what a key knows of its windows, both; of results held back, the present one."""
+    """The merged value: the export's window; both records of a key's windows; the present held-back results."""
     message_key, state = split_key(key)
     if state == HELD:
         return present
@@ -165,7 +165,7 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Where open windows are that neither record has room for: the first end, or the least and the greatest name."""
+    """Bounds of open windows beyond both records: the first end, or the least and the greatest name."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
@@ -205,11 +205,12 @@ def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) ->
 def _moved(
     export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
 ) -> Generator[None, None, None]:
-    """Move entries of the export behind ``closed``, up to which entries are closed, if their windows were open.
+    """Move entries of the export that were open to after ``closed``, the place up to which entries are closed.
 
-    The entry of a window that the store has now is dropped: the store has another one.
+    If the store now has an entry for the same window, that entry is dropped, because the store has another window.
 
-    ``was_closed`` is the place up to which they were closed; None for sessions, whose records tell it.
+    ``was_closed`` is the place up to which the export's entries were closed; None for sessions, whose records contain
+    it.
     """
     if closed == first_due():
         return
@@ -244,7 +245,7 @@ def _moved(
 
 
 def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
-    """The record of the open session of an entry, with another entry; empty without one."""
+    """The record of an entry's open session, with another entry; empty if there is none."""
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)
     if stored is None:

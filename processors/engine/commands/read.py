@@ -1,4 +1,4 @@
-"""The command ``read``: some of the selected entries as the last commit left them.
+"""The command ``read``: returns some of the selected entries as of the last commit.
 
 Invariants:
     - Nothing is changed and nothing is committed: entries and offsets are those of the last commit, and fit together.
@@ -30,7 +30,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 
 
 def read(asked: Read, worker: Owner) -> dict[str, Any]:
-    """The entries, as export files have them; whether there are ``more``; by partition, the committed input offsets.
+    """The entries in the form of export files; whether there are ``more``; by partition, the committed input offsets.
 
     Raises CommandWrong for a wrong store or limit, CommandRefused if the worker does not run the partitions.
     """

@@ -1,7 +1,7 @@
 """Re-seed: rewrite changelogs from correct local state, after one was lost, recreated or turned on later.
 
 The task stays RESTORING meanwhile; it processes and commits input only when its changelogs are complete. Until then the
-local offsets name no topic, and a worker started without ``--reseed`` refuses them.
+local offsets name no topic, and a worker without ``--reseed`` refuses them.
 
 Invariants:
     - The changelog gets its meta record after all of its data: no restore treats a part of it as the state.
@@ -32,7 +32,7 @@ _log = structlog.get_logger("runtime.reseeding")
 
 
 def reseed(worker: Owner, ticket: Ticket) -> Work:
-    """Rewrite the changelogs of all waiting tasks; each task runs when its own are complete."""
+    """Rewrite the changelogs of all waiting tasks; each task runs once its own changelogs are complete."""
     worker.maintenance.hold()
     yield
     told = {"set": 0, "deleted": 0, "same": 0}

@@ -1,8 +1,8 @@
-"""Reads the selected entries of a task's stores, in batches that fit a transaction.
+"""Reads the selected entries of a task's stores, in batches that fit into a transaction.
 
     message keys ──► their records ──► the store's own records about them: indexes by time (of stores that keep time)
 
-A selection of windows has a part of a key's records only: a record can be left with another value.
+A selection of windows covers only a part of a key's records, so a record may stay with another value.
 
 Invariants:
     - No iterator of the database is open between two batches, because the task may be revoked there.
@@ -36,7 +36,7 @@ from holdfast.processors.engine.state.time.time_records import (
 #: Maximum entries of a batch, and maximum bytes of their values.
 ENTRIES_MAX = 10_000
 BYTES_MAX = 8 << 20
-#: Maximum records that a batch looks at.
+#: Maximum records that a batch reads.
 LOOKS_MAX = 50_000
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
@@ -52,7 +52,7 @@ def message_key_of(key: bytes) -> bytes:
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """The entries of the selected message keys of one store behind the changelog key ``after``, in order of keys."""
+    """The entries of the selected message keys of one store after the changelog key ``after``, in key order."""
     return _beginning(read, selection, after + b"\x00" if after else b"")
 
 
@@ -89,7 +89,7 @@ def _head(length: int) -> bytes:
 
 
 class Seen(NamedTuple):
-    """A record that a sweep looked at: whether it is selected, and what is left of it without."""
+    """A record that a sweep read: whether it is selected, and its remaining value without the selection."""
 
     key: bytes
     stored: bytes
@@ -99,7 +99,7 @@ class Seen(NamedTuple):
 def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sessions: bool) -> Iterator[Seen]:
     """The records of the selected message keys, behind a changelog key.
 
-    ``timed`` tells whether the store keeps time, ``sessions`` whether its windows are sessions.
+    ``timed``: whether the store keeps time. ``sessions``: whether its windows are sessions.
     """
     span = selection.span
     if span is None:
@@ -108,7 +108,7 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
             yield Seen(key, stored, Part(selected=not own))
         return
     head, others = b"", set[int]()
-    # From the key's first record on: what is left of one depends on the records before it.
+    # From the key's first record, because the remaining value of a record depends on the records before it.
     for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
         if not head or not key.startswith(head):
             head, others = prefix_of(key), set()
@@ -122,7 +122,7 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
 
 
 def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, sessions: bool) -> Iterator[Seen]:
-    """The store's own records, behind a changelog key: entries of indexes for the selected message keys or windows."""
+    """The store's internal records after a changelog key: index entries of the selected message keys or windows."""
     for key, stored in read(max(after + b"\x00", OWN)):
         if not key.startswith(OWN):
             return
@@ -146,7 +146,7 @@ class Totals:
 class Sweep:
     """The selected entries of one running task, counted in ``totals``; ``stores`` of other tasks are ignored.
 
-    ``with_clocks`` also selects the stream time of stores that keep time: who puts entries back needs it.
+    ``with_clocks`` also selects the stream time of stores that keep time, which a put-back of the entries needs.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Sweep:
         self._totals = totals
         self._after = b""
         self._last = b""
-        #: What is left of entries of the last batch, by store and changelog key; of others, nothing is.
+        #: Remaining values of entries of the last batch, by store and changelog key; other entries have none.
         self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property
@@ -199,7 +199,7 @@ class Sweep:
         return found
 
     def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
-        """Of a store: the pass over message keys, and one over own records if there are any that are selected apart."""
+        """The passes over a store: over message keys, and over internal records if some are selected separately."""
         timed = self._time is not None and store in self._time.clock_keys
         return (False, True) if timed and not selection.everything else (False,)
 

@@ -1,4 +1,4 @@
-"""Maps each owner command to the generator that carries it out; the application gives this table to the worker."""
+"""Maps each owner command to the generator that carries it out; the application passes this table to the worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits.
 
-It also closes all windows and fires all timers that are due there: the owner that adopts the store has sent these.
+It also closes all windows and fires all timers that are due at the bounds, because the owner that adopts the store has
+already sent their results.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
-    """Process the inputs up to bounds and what is due there, and commit.
+    """Process the inputs up to the bounds, with all due windows and timers, and commit.
 
     Raises:
         CommandWrong: A partition was already read past its bound.
@@ -81,7 +82,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # else a transaction was aborted; its records are read again
+                break  # otherwise a transaction was aborted, and its records are read again
     finally:
         gap.close()
     ticket.done = first
@@ -92,11 +93,11 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """By partition that is before its bound, its position and bound."""
+    """By partition that is before its bound: its position and its bound."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 
 
 def _left(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> int:
-    """Offsets left to the bounds, over all partitions."""
+    """Number of offsets that remain to the bounds, over all partitions."""
     return sum(bound - position for position, bound in _waiting(bounds, tasks).values())

@@ -41,15 +41,16 @@ class StreamCalls(Generic[Stream]):
         order: Literal["key", "none"] = "key",
         timeout: float | timedelta = 5.0,
     ) -> Stream:
-        """Replaces each value by what ``func`` answers; many calls wait at once, inside the transaction.
+        """Replaces each value by the result of ``func``; many calls wait at the same time, inside the transaction.
 
-        The messages stay in their order. A call may be repeated after a crash or an aborted commit; its result is
-        sent once. It comes before steps with state and outputs of its stream.
+        The messages keep their order. A call may be repeated after a crash or an aborted commit; its result is sent
+        once. The step must precede steps with state or outputs of its stream.
 
         Args:
             func: An async function of the value.
-            concurrency: Calls that wait at once, 1 to 1,000, for each task.
-            order: ``key`` begins a call when the one before of its key is over; ``none`` when there is room.
+            concurrency: Maximum simultaneous calls for each task, 1 to 1,000.
+            order: ``key`` starts a call after the previous call of its key has ended; ``none`` starts it when there is
+                room.
             timeout: Seconds or a timedelta after which a call has failed, at most 10 seconds.
 
         Raises:
@@ -75,21 +76,22 @@ class StreamCalls(Generic[Stream]):
         order: Literal["key", "none"] = "key",
         timeout: float | timedelta = 5.0,
     ) -> Stream:
-        """Adds to each value what another system knows: a row, found by an async function and kept in a cache.
+        """Adds a row from another system to each value; an async function reads the row, and a cache keeps it.
 
-        The cache is memory of the worker, and no state. Calls, their order, time and failures are as in
-        ``apply_async``, also where it may stand.
+        The cache is memory of the worker, not state. Calls, their order, time, failures and place in the stream are as
+        in ``apply_async``.
 
         Args:
             lookup: An async function of the key, which returns the row, any value, or raises ``NotFound``.
-            fields: New fields of the value: by name, the row's field or a function of the row; or names that both
-                share. None merges the row by ``on_merge``.
-            on: The key: a field of the value, a function of (value, key), or None for the message's key. None as a key
-                asks for no row, and finds none.
+            fields: New fields of the value: by name, the row's field or a function of the row; or names that value and
+                row share. None merges the row by ``on_merge``.
+            on: The key: a field of the value, a function of (value, key), or None for the message's key. A key of None
+                makes no call and finds no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
             on_merge: As in ``join_table``, of (value, row).
             default: The row of a key that has none, with ``how="left"``.
-            ttl: Seconds or a timedelta that an answer is kept, also that there is no row; 0 asks each time.
+            ttl: How long an answer is cached, seconds or a timedelta, including the answer that there is no row; 0
+                calls each time.
             cache_size: Answers that a worker keeps at most.
             concurrency: As in ``apply_async``.
             order: As in ``apply_async``.
@@ -165,7 +167,10 @@ def _kept_s(ttl: Any) -> float:
 
 
 def lookup_figures(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
-    """By function, what the lookups of these streams did: ``hits``, ``misses`` and ``entries`` of their caches."""
+    """By function, the figures of the lookups of these streams.
+
+    ``hits``, ``misses`` and ``entries`` of their caches.
+    """
     told: dict[str, dict[str, int]] = {}
     for node in steps_of(sources):
         lookup = None if node.call is None else node.call.func
@@ -189,10 +194,10 @@ def _timeout_ms(timeout: Any) -> int:
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:
-    """The steps before the first step that waits, and that step; None for a stream without one.
+    """The steps before the first waiting step, and that step; None for a stream without one.
 
     Raises:
-        AsyncInvalid: Something beside or before it has state or outputs, or gives several values.
+        AsyncInvalid: A step beside or before it has state or outputs, or gives several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]
     if not waiting:

@@ -48,8 +48,8 @@ class StreamingDataFrame(
 ):
     """The stream of one input topic.
 
-    A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
-    ``(value, key, timestamp, headers)``, and the state last.
+    A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets ``(value, key,
+    timestamp, headers)``, followed by the state if it is stateful.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class StreamingDataFrame(
     ) -> None:
         self.topic = topic
         self._renamed = renamed
-        #: What ``app.store`` declares about stores; all streams of an application share it.
+        #: The declarations of ``app.store``; all streams of an application share them.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
-        #: The streams of the application by topic; None for a stream that was made without one.
+        #: The streams of the application by topic; None for a stream outside of an application.
         self._groups = groups
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
-        #: The parents of the next step: one node, or one of each concatenated stream.
+        #: The parents of the next step: one node, or one node of each concatenated stream.
         self._tails: tuple[Node, ...] = (node or self._source,)
-        #: The topics whose messages it has.
+        #: The topics of the stream's messages.
         self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
-        #: The table whose changes it has; empty for a stream of messages.
+        #: The table whose changes this stream has; empty for a stream of messages.
         self._changes_of = ""
 
     @property
@@ -98,11 +98,11 @@ class StreamingDataFrame(
             stateful: Whether the function gets the state of the message's key.
             expand: Whether the function returns several values.
             metadata: Whether the function gets key, timestamp and headers.
-            store: The store of the state. None takes the stream's own, which has the name of its topic: steps of one
-                stream share it, steps of two streams share a store only if both name it.
+            store: The store of the state. None means the stream's own store, which has the name of its topic. Steps of
+                one stream share that store; steps of two streams share a store only if both name it.
             model: The model of the store's values, for typed columns in the warehouse: a pydantic model (or another
-                type) of every value; a mapping of state keys to models, ``"*"`` for all other keys; or ``"infer"``.
-                One of the steps that share a store declares it.
+                type) for every value; a mapping of state keys to models, with ``"*"`` for all other keys; or
+                ``"infer"``. One of the steps that share a store declares it.
 
         Raises:
             StepInvalid: The function takes other arguments; or the store's name or the model can't be used.
@@ -160,7 +160,7 @@ class StreamingDataFrame(
 
         Args:
             columns: Aggregators by the column's name, for example ``{"orders": Count(), "total": Sum("amount")}``.
-            store: A store that no other step uses; None takes ``<topic>-aggregate``.
+            store: A store that no other step uses; None means ``<topic>-aggregate``.
             model: A pydantic model with more exact types for the warehouse. Without it, the column of a sum is a
                 double; the columns of min, max and last are text.
             named: More columns, for example ``total=Sum("amount")``.
@@ -177,15 +177,16 @@ class StreamingDataFrame(
         return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model, meaning=means))
 
     def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
-        """Replaces each value by what a processor emits for it, and for its timers.
+        """Replaces each value by the values that a processor emits for it, and for its timers.
 
         Args:
-            processor: A class with ``on_message(value, context)``, and ``on_timer(name, time, context)`` if it sets
-                timers; or a function without arguments that makes such an object. Each task has its own object.
+            processor: A class with ``on_message(value, context)``, and with ``on_timer(name, time, context)`` if it
+                sets timers; or a function without arguments that returns such an object. Each task has a separate
+                object.
             store: The store of state and timers; None takes ``<topic>-process``.
 
         Raises:
-            ProcessorInvalid: It is no such class.
+            ProcessorInvalid: ``processor`` is no such class or function.
             StepInvalid: The store's name can't be used.
         """
         kept = self._store(store, f"{self._stem}-process")
@@ -200,14 +201,14 @@ class StreamingDataFrame(
         store: str | None = None,
         remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Keeps the first of equal messages of a key, and drops the others; other keys move no time of this one.
+        """Keeps the first of equal messages of a key, and drops the others; each key has its own time.
 
-        A message that is ``within`` or more older than the newest one of its key is late: it is dropped, too.
+        A message that is ``within`` or more older than the newest message of its key is late, and is also dropped.
 
         Args:
-            by: What makes messages equal: a field's name, a function of the value, or None for the whole value.
-            within: How long after the event time of the first one the others are dropped, in milliseconds or as a
-                timedelta.
+            by: The identity of a message: a field's name, a function of the value, or None for the whole value.
+            within: How long after the event time of the first message its duplicates are dropped, in milliseconds or as
+                a timedelta.
             store: The store; None takes ``<topic>-duplicates``.
             remember: How long a key without messages is remembered, by the stream time; at least ``within``.
 
@@ -233,7 +234,7 @@ class StreamingDataFrame(
 
         Args:
             of: The number: a field's name, or a function of the value.
-            over: A number of messages; or a timedelta: the messages less than that before the newest, by event time.
+            over: A number of messages; or a timedelta: all messages within this event time before the newest message.
             into: The field of the average; None takes ``<of>_average``.
             store: The store; None takes ``<topic>-<into>``.
             remember: With a timedelta: how long a key without messages is remembered, by the stream time.
@@ -269,7 +270,7 @@ class StreamingDataFrame(
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
     def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
-        """Gives each message another event time, for all steps behind this one, windows and outputs included.
+        """Gives each message another event time, for all steps after this one, including windows and outputs.
 
         Args:
             func: Returns milliseconds since 1970, from (value, key, timestamp, headers).
@@ -287,7 +288,7 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # Behind a repartition topic, watermarks move stream time, and messages do not.
+        # After a repartition topic, watermarks move stream time; messages do not.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
@@ -303,15 +304,17 @@ class StreamingDataFrame(
         return made
 
     def suppress(self, every: int | timedelta) -> StreamingDataFrame:
-        """Sends a key's newest result at most so often. It comes first behind ``current()`` of a window by time.
+        """Limits how often a key's newest result is sent.
+
+        The step must come first after ``current()`` of a window by time.
 
         Args:
-            every: Stream time between two results of a key at least, in milliseconds or as a timedelta. A result that
-                comes earlier is held back. It is sent when the time is over, or a newer one of its key takes its place.
+            every: Minimum stream time between two results of a key, in milliseconds or as a timedelta. An earlier
+                result is held back. It is sent when the time has passed, unless a newer result of its key replaces it.
 
         Raises:
             DurationInvalid: ``every`` is out of range.
-            StepInvalid: It does not come first behind ``current()`` of a window by time.
+            StepInvalid: The step does not come first after ``current()`` of a window by time.
         """
         node, every_ms = self._tails[0], milliseconds("every", every, least=1)
         spec = window_of(node)
@@ -330,7 +333,7 @@ class StreamingDataFrame(
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
         """One stream of the messages of both.
 
-        A stateful step behind it shares its store between the inputs, so they are read in the order of their times.
+        A later stateful step shares its store between the inputs, so the inputs are read in the order of their times.
 
         Raises:
             JoinInvalid: The other stream is of another application.
@@ -355,7 +358,7 @@ class StreamingDataFrame(
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # other steps with state give results of their own
+        if node.store is None or reads_rows:  # other steps with state return results of their own
             made._changes_of = self._changes_of
         return made
 
@@ -367,11 +370,11 @@ class StreamingDataFrame(
 
     @property
     def _stem(self) -> str:
-        """What the names of stores begin with that the user does not name."""
+        """The prefix of store names that the user does not choose."""
         return "-".join(self._topics)
 
     def _is_unnamed(self, store: str | None) -> bool:
-        """Whether a store gets the name of its one stream; no other stream may share such a store."""
+        """Whether a store has the default name of its single stream; no other stream may share such a store."""
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:

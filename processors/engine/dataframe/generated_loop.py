@@ -1,4 +1,4 @@
-"""The loop that each message goes through is text generated here; ``print(run_text(sdf.source))`` prints it.
+"""The loop for each message is generated as text; ``print(run_text(sdf.source))`` prints the text.
 
 The text is Python code made from the steps, with no calls but those of user functions: a filter becomes an ``if``, an
 expansion a ``for``, an output three appends. Its results are those of ``plain_loop``, which defines what steps do.
@@ -21,11 +21,11 @@ expansion a ``for``, an output three appends. Its results are those of ``plain_l
       box.keep(len(box.timestamps))                          # remove the outputs of the failed message
       raise
 
-A task with several inputs may take their records in one run. Its function gets the rank of each record's input first,
-and has the steps of each input behind ``if rank == 0:``, ``elif rank == 1:`` and so on.
+A task with several inputs may process their records in one run. Its function also gets the rank of each record's input,
+and has the steps of each input after ``if rank == 0:``, ``elif rank == 1:`` and so on.
 
-The function takes iterators. It stops at the first message that raises, after it removed that message's outputs; all
-messages before are complete. Called again with the same iterators, it continues behind the failed message. The caller
+The function gets iterators. It stops at the first message that raises, after it removed that message's outputs; all
+earlier messages are complete. A second call with the same iterators continues after the failed message. The caller
 undoes the failed message's writes to state.
 
 ``tests/unit/processors/engine/dataframe/test_generated_loop.py`` compares both loops for random chains of steps.
@@ -75,7 +75,7 @@ from holdfast.processors.engine.windows.stored import MessagePlace
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
-#: The same with the ranks of the messages' inputs before all others.
+#: The same function, with the ranks of the messages' inputs as first argument.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]
@@ -83,7 +83,7 @@ WovenFunction = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stream's compiled steps; ``wants_headers`` tells whether a step reads headers or sends them on."""
+    """A stream's compiled steps; ``wants_headers``: whether a step reads headers or forwards them."""
 
     function: RunFunction
     wants_headers: bool
@@ -99,7 +99,7 @@ def compile_run(
 ) -> Run:
     """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit.
 
-    With a window as ``source``, the steps behind the window as a function of its results.
+    With a window as ``source``: the steps after the window, as a function of its results.
     """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
@@ -117,7 +117,7 @@ def compile_interleaved(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
 ) -> WovenFunction | None:
-    """All steps of several streams of one task as a function of messages of all of them; None where it can't be."""
+    """All steps of several streams of one task as one function of their messages; None if that is impossible."""
     writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
     try:
         function: WovenFunction = writer.compile(sources, timings)
@@ -203,7 +203,10 @@ _FIRST = _At("value", "timestamp", "header")
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
-    """The code of a text. All tasks of a subtopology have the same text: it is compiled once, not for each task."""
+    """The code of a text.
+
+    All tasks of a subtopology have the same text, so it is compiled only once.
+    """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
     return compile(text, file, "exec")
@@ -285,10 +288,11 @@ class _Writer:
         return "\n".join(self.lines) + "\n"
 
     def _message(self, source: Node, depth: int) -> None:
-        """What a message of a source goes through."""
+        """Generates the code for the steps of a source's message."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # A step behind a window or another event time points its store again, and so do the steps after that branch.
+        # A step after a window or after another event time sets its store's message again, and so do the steps after
+        # that branch.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -309,7 +313,7 @@ class _Writer:
         self._write(depth, "pass")
 
     def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
-        # Both bounds are checked here, so that the call costs a message with a usual time nothing.
+        # Both bounds are checked inline, so that a message with a normal time costs no call.
         return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod
@@ -328,7 +332,7 @@ class _Writer:
             self._step(child, depth, self._own(depth, at) if copies else at, pointed)
 
     def _own(self, depth: int, at: _At) -> _At:
-        """Copies for a branch that may change what it gets."""
+        """Copies for a branch that may change its value."""
         line = len(self.lines)
         self._write(depth, f"value_{line} = copied({at.value})")
         if at.header == "None":

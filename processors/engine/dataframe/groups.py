@@ -1,9 +1,9 @@
-"""``group_by``: the messages of a stream under another key, through a topic of the processor's own.
+"""``group_by``: gives the messages of a stream another key, through an internal topic of the processor.
 
     source topic ──► steps ──► group_by ──► repartition topic ──► steps with state of the new key
 
 Messages of one key are in one partition, so a new key needs other partitions: each message is written to the
-*repartition topic* under its new key, and read again from there. Both sides commit exactly-once.
+*repartition topic* under its new key, and read again from this topic. Both sides commit exactly-once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GroupByInvalid(BadConfiguration):
 
 @dataclass(slots=True)
 class Streams(Generic[Stream]):
-    """What the streams of one application know of each other: the processor's name, and the streams by topic."""
+    """The facts that the streams of one application share: the processor's name, and the streams by topic."""
 
     processor: str
     by_topic: dict[str, Stream]
@@ -51,22 +51,23 @@ class StreamGroups(Generic[Stream]):
         *,
         partitions: int | None = None,
     ) -> Stream:
-        """The messages under another key, for steps with state of that key. Values, times and headers stay.
+        """The messages under another key, for steps with state of that key. Values, times and headers stay unchanged.
 
-        Each message goes through a topic ``<processor>-<name>-repartition``, which the processor owns and keeps short.
+        Each message passes through a topic ``<processor>-<name>-repartition``, which the processor owns and keeps
+        short.
 
         Args:
-            key: A field of the value, or a function of it. A message whose key is None fails.
+            key: A field of the value, or a function of the value. A message whose key is None fails.
             name: The grouping's name; None takes the field's. A function needs one.
             value_deserializer: How values are read behind the topic.
-            key_deserializer: How keys are read behind the topic, for functions that ask for them.
+            key_deserializer: The deserializer of keys after the topic, for functions that read the key.
             value_serializer: How values are written.
             key_serializer: How keys are written; by default texts, bytes and whole numbers, as text.
-            partitions: Partitions of the topic; None takes as many as the widest input, or as a topic that it is
-                joined with.
+            partitions: Partitions of the topic; None means as many as the widest input, or as a topic that it is joined
+                with.
 
         Raises:
-            GroupByInvalid: There is no name, or it is used already; or the stream has the changes of a table.
+            GroupByInvalid: The name is missing or already in use; or the stream has the changes of a table.
             StepInvalid: The function takes other arguments.
         """
         grouped = GroupKey(key, _name_of(key, name))
@@ -75,7 +76,7 @@ class StreamGroups(Generic[Stream]):
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
-            unchanged: Stream = self  # each message has this key already
+            unchanged: Stream = self  # each message already has this key
             return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),
@@ -99,7 +100,7 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _through(self: Any, topic: Topic, grouped: GroupKey, meaning: tuple[str, ...] = ()) -> Stream:
-        """The messages of this stream, as they come out of a repartition topic of the application."""
+        """The messages of this stream after they passed through a repartition topic of the application."""
         for tail in self._tails:
             tail.children.append(Node("to_topic", grouped, topic=topic, meaning=meaning))
         made: Stream = self._first_of(topic)
@@ -107,7 +108,7 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
-        """The messages of this stream, which are JSON, under another key, through a topic between two steps of a join.
+        """The JSON messages of this stream under another key, through a topic between two steps of a join.
 
         Raises:
             GroupByInvalid: The stream is of no application, or the name is used already.

@@ -1,8 +1,8 @@
-"""Compiles steps into closures that process one message: the plain definition of what steps do.
+"""Compiles steps into closures that process one message: the reference implementation of steps.
 
-Tasks run the loop that ``generated_loop`` generates from the same steps; it has the same results for a run of messages.
-The compiled function takes ``(value, key, timestamp_ms, headers)`` with deserialized value and key. Each task compiles
-its own, because stateful steps refer to the task's stores.
+Tasks run the loop that ``generated_loop`` generates from the same steps, with the same results for a run of messages.
+The compiled function gets ``(value, key, timestamp_ms, headers)`` with deserialized value and key. Each task compiles
+its own function, because stateful steps refer to the task's stores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NullKey(HoldfastError):
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the current message, and the greatest event time that it had so far."""
+    """The raw key of the current message, and its greatest event time so far."""
 
     key: bytes | None = None
     latest_ms: int = NO_TIME
@@ -46,10 +46,10 @@ class CurrentMessage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What the steps of one stream need of time.
+    """The times that the steps of one stream use.
 
-    ``stream`` is None for a task that keeps no stream time. ``kind`` is what the topic's timestamps mean. ``windows``
-    has the windows of the task by store.
+    ``stream`` is None for a task without stream time. ``kind`` is the type of the topic's timestamps. ``windows`` has
+    the windows of the task by store.
     """
 
     stream: StreamTime | None = None
@@ -85,7 +85,7 @@ def compile_steps(
     """All steps of one stream as a function of one message; the task sets ``current`` before each message.
 
     ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
-    times that these topics take. After a message that succeeded, the caller advances the stream time to
+    record times that these topics accept. After a message that succeeded, the caller advances the stream time to
     ``current.latest_ms``.
     """
     around = _Surroundings(stores, current, emit, record_bytes_max, times, timing)
@@ -93,7 +93,7 @@ def compile_steps(
 
 
 def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
-    """The steps behind the message's event time: that of the topic's extractor, or the record's timestamp."""
+    """The steps with the message's event time: from the topic's extractor, or from the record's timestamp."""
     extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
     if extract is None and stream is None:
         return child
@@ -112,7 +112,7 @@ def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def sets_timestamps(source: Node) -> bool:
-    """Whether a stream's event times count where ``set_timestamp`` gives them, or never, instead of on arrival."""
+    """Whether event times don't count on arrival: ``set_timestamp`` sets them, or they never count."""
     moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
     return moves or source.max_ahead_ms is None
 
@@ -132,7 +132,10 @@ def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
-    """What adds messages to the windows of a step: the task's window store, or a new one for count windows."""
+    """The object that adds messages to the windows of a step.
+
+    The task's window store, or a new one for count windows.
+    """
     assert node.store is not None
     counts = count_window_of(node)
     if counts is not None:

@@ -1,4 +1,4 @@
-"""The descriptions of an application's stores, made from its steps and from what it declares about stores."""
+"""The descriptions of an application's stores, from its steps and from its declarations of stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def described_stores(
     nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
 ) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
+    """The descriptions of an application's stores; ``users`` maps each store to the topics whose streams use it.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.
@@ -68,9 +68,9 @@ def described_stores(
 
 
 def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
-    """The same stores with the meaning of their steps, and of all steps before these; ``sources`` are by topic.
+    """The same stores with the meaning of their steps and of all earlier steps; ``sources`` are by topic.
 
-    What ``group_by`` makes of a key counts up to the next ``group_by``, which gives the messages another one.
+    A key of ``group_by`` is valid up to the next ``group_by``, which gives the messages another key.
     """
     nodes, before = steps_of(sources.values()), dict[int, list[Node]]()
     for node in nodes:
@@ -137,7 +137,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
 
 
 def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
-    """What built-in steps keep, by the store that has it; raises StepInvalid if another step uses the same store."""
+    """The kept state of built-in steps, by store; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:

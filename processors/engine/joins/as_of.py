@@ -1,18 +1,18 @@
-"""The steps of as-of joins: what the right side keeps in the join's store, and what the left side finds there.
+"""The steps of as-of joins: the records of the right side in the join's store, and the lookups of the left side.
 
 State keys of a message key::
 
     right          [look, sealed, [time, value], ...]: its newest right messages, in the order of their times
     past/<time>    [end, [time, value], ...]: older ones, from this time on, as they were sealed together
 
-``look`` is the time of the key's entry in the index of ends, 0 without one. Times up to ``sealed`` are below ``past/``;
--1 before there are any. ``<time>`` has 15 digits. Values are inside lists: None, 0, "" and false are values like
-others.
+``look`` is the time of the key's entry in the index of ends, 0 if there is no entry. Times up to ``sealed`` are below
+``past/``; -1 if there are none. ``<time>`` has 15 digits. Values are inside lists, because None, 0, "" and false are
+valid values.
 
-A right message ends ``grace_ms`` after the one that follows it in time; with a tolerance, also that and ``grace_ms``
-after its own. So no end is stored. What has ended is not found. It leaves with the next right message of its key, or
-when the index comes to the key: an entry for each message would be most of what a join writes. One key's messages are
-one record, which is written once in a commit, however many there were.
+A right message ends ``grace_ms`` after the next right message in time; with a tolerance, it ends at the latest at its
+own time plus tolerance plus ``grace_ms``. So no end is stored, and an ended message is never found. It is deleted with
+the next right message of its key, or when the index visits the key. (One index entry for each message would be most of
+the join's writes.) One key's messages are one record, which is written once in a commit, however many messages arrived.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ RIGHT, PAST = "right", "past/"
 #: A record of newest messages with more messages or bytes than this is divided: its older messages are sealed, and at
 #: most ``OPEN_KEPT`` stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
-#: Most messages of a sealed record. A late message beyond that divides the record.
+#: Maximum messages of a sealed record. A late message above this limit divides the record.
 SEALED_MAX = 32
 #: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
-#: newest one of each key is kept for good, so a few older ones for some minutes are little beside it.
+#: newest message of each key is kept forever, so keeping a few older ones for some minutes costs little more.
 SLACK_MS = 600_000
 #: Bytes that a record has around the text of a single message, at most.
 _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A record of right messages, read: the numbers at its beginning, the times of its messages, ascending, and of each
+#: A parsed record of right messages: the numbers at its beginning; the times of its messages, ascending; and for each
 #: message the text ``[time,value]``.
 Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
 _NO_LINE: Line = ((0, -1), (), ())
 
 
 def _line_of(raw: bytes, numbers: int) -> Line:
-    """Reads a record that begins with so many numbers."""
+    """Parses a record that begins with this number of numbers."""
     try:
         parts = _decode_parts(raw[HEAD_SIZE:])
         head = tuple(int(bytes(part)) for part in parts[:numbers])
         items = tuple(bytes(part) for part in parts[numbers:])
         return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
     except (msgspec.DecodeError, ValueError):
-        decode_value(raw)  # its error says that the state is at fault
+        decode_value(raw)  # its error reports the state as the cause
         raise
 
 
@@ -104,11 +104,11 @@ class AsOf:
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a right message of this time has ended, whatever follows it."""
+        """Whether a right message with this time has ended, whatever message follows."""
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
-        """The number of right messages that have ended, counted from the oldest.
+        """The number of ended right messages, counted from the oldest.
 
         ``times`` are the event times of one key's right messages, ascending; the last is the newest message of the key.
         """
@@ -123,7 +123,7 @@ class AsOf:
         return count
 
     def look_at(self, times: tuple[int, ...]) -> int:
-        """The stream time at which the index visits these right messages of a key again; 0 if none of them ends."""
+        """The stream time at which the index next visits these right messages of a key; 0 if none of them ends."""
         if self.tolerance_ms is not None:
             look_ms = times[-1] + self.tolerance_ms + self.grace_ms + 1
         elif len(times) > 1:
@@ -133,7 +133,7 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """What is left of a record whose entry in the index is due, and when to look again."""
+        """The remaining part of a record whose index entry is due, and the time of the next visit."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
@@ -147,7 +147,7 @@ class AsOf:
         return Rest(_open_record(raw[:HEAD_SIZE], look_ms, sealed, items[ended:]), look_ms or None)
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
@@ -169,11 +169,11 @@ class AsOfRight(Step):
         self.store_use = StoreUse(StoreForm.JOIN, join=spec)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
-        """Takes one message."""
+        """Processes one message."""
         spec, dated = self.spec, state.dated
         try:
             made = encode_value(value, timestamp)
-        except ValueNotStorable:  # raised again with the place, a text that would cost each message time
+        except ValueNotStorable:  # raised again with the place, whose text would cost time for each message
             made = encode_value(value, timestamp, where=f" for key {RIGHT!r} of store {state.name!r}")
         head, item = made[:HEAD_SIZE], b"[%d,%b]" % (timestamp, made[HEAD_SIZE:])
         (look_ms, sealed), times, items = dated.read.get(state.message_key) or _read_open(state)
@@ -208,7 +208,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """The number of oldest messages to seal, so that the record of the others stays small."""
+        """The number of oldest messages to seal, so that the record of the other messages stays small."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:
@@ -219,7 +219,7 @@ class AsOfRight(Step):
         return len(items) - kept
 
     def _put_sealed(self, state: DeclaredState, timestamp: int, item: bytes, head: bytes, open_ms: int) -> None:
-        """Keeps a message that is not younger than sealed ones; ``open_ms`` is the first time that is not sealed."""
+        """Stores a message among sealed ones; ``open_ms`` is the first time that is not sealed."""
         grace_ms = self.spec.grace_ms
         state.check_room(PAST + time_text(timestamp), len(item) + _AROUND)
         found = state.neighbour(PAST, PAST + time_text(timestamp + 1), before=True)
@@ -242,14 +242,14 @@ class AsOfRight(Step):
     def _seal(
         self, state: DeclaredState, times: tuple[int, ...], items: tuple[bytes, ...], end_ms: int, head: bytes
     ) -> None:
-        """Writes messages as one record that ends."""
+        """Writes messages as one sealed record, which ends."""
         place = place_of(line_of(state.message_key, PAST.encode()), times[0])
         state.write_place(place, b"%b[%d,%b]" % (head, end_ms, b",".join(items)))
         state.dated.ends(PAST + time_text(times[0]), end_ms)
 
 
 def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
-    """Divides messages into records of limited size, by the index of the first and the one behind the last."""
+    """Divides messages into records of limited size, by the index of the first message and the index after the last."""
     if len(items) <= SEALED_MAX and sum(map(len, items)) <= most:
         yield 0, len(items)
         return
@@ -263,7 +263,7 @@ def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
 
 
 class AsOfLeft(Step):
-    """Finds for each message of the left side the right one as of its time."""
+    """Finds for each left message the right message that was the newest at its time."""
 
     __name__ = "join_asof"
     ignores_headers = True
@@ -280,7 +280,7 @@ class AsOfLeft(Step):
         self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return self.spec.describe()
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
@@ -291,7 +291,7 @@ class AsOfLeft(Step):
         return [] if self._inner else [self._merge(value, None)]
 
     def _found(self, timestamp: int, state: DeclaredState) -> Any:
-        """The time and the value of the newest right message that is not younger, as a list; None without one."""
+        """The time and value of the newest right message that is not younger, as a list; None if there is none."""
         (_, sealed), times, items = state.dated.read.get(state.message_key) or _read_open(state)
         if not times:
             return None
@@ -307,13 +307,14 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # What followed may have ended and left: then the next one that is known ends this one too late.
+        # The next right message may have ended and left the store: then the next known one gives a later end than the
+        # true one.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """The first time of the sealed record behind a time; a late message may have come between two of them."""
+    """The first time of the sealed record after a time; a late message may have arrived between two sealed records."""
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

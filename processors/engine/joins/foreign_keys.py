@@ -11,10 +11,11 @@
     (3) reads the right table.
     (4) has by left key the joined row, and the version of the newest answer.
 
-A change of a left row is sent to its former foreign key, which forgets it, and to its new one, which answers. A change
-of a right row is answered to all left rows with its key. Two foreign keys may be in two partitions, which are read at
-different speed. So each change of a left row has a greater *version* than the one before, and an answer is dropped if
-one of a greater version was there before it: the joined table ends the same, whichever partition is read first.
+A change of a left row is sent to its former foreign key, which removes the row, and to its new foreign key, which
+answers. A change of a right row is answered to all left rows with its key. Two foreign keys may be in two partitions,
+which are read at different speeds. So each change of a left row has a greater *version* than the change before, and an
+answer is dropped if an answer with a greater version arrived earlier. The joined table ends in the same state,
+whichever partition is read first.
 
 Invariants:
     - A version is never used again for a left key, also after the row was deleted: the version stays in (1) and (4).
@@ -43,27 +44,27 @@ from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.processing import Context, Processing
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 
-#: The key of the row of another table: a field of the row, or a function of it. None for no row.
+#: The key of the other table's row: a field of the row, or a function of the row. None means no row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Left rows that one message of the right table is answered to; more of them are answered behind the next commits, so
-#: many with each.
+#: Maximum left rows that one message of the right table is answered to in its commit; each later commit answers as many
+#: of the remaining rows.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions: the row refers to this key now; it refers to another key; it was deleted or refers to no key,
-#: so its joined row ends; a row of a left join has no foreign key.
+#: Kinds of subscriptions. "here": the row refers to this key now. "gone": it refers to another key. "ends": it was
+#: deleted or refers to no key, so its joined row ends. "alone": a row of a left join has no foreign key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
 class ForeignKeyInvalid(HoldfastError):
-    """A row has no value that a join of tables can take as the key of another row."""
+    """A join of tables can't use a row's value as the key of another row."""
 
 
 class ForeignKeys(Step):
-    """Sends a changed left row to its new foreign key, and a removal to its former one."""
+    """Sends a changed left row to its new foreign key, and a removal to its former foreign key."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -79,11 +80,11 @@ class ForeignKeys(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """The records for the topic of subscriptions: [foreign key, left key, version, kind, row] each.
+        """The records for the topic of subscriptions; each is [foreign key, left key, version, kind, row].
 
         ``state`` has the version and the foreign key that were sent last.
         """
@@ -129,7 +130,7 @@ class Subscriptions:
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
-        """Takes a change of a left row, or of the right row of this key."""
+        """Processes a change of a left row, or of the right row of this key."""
         if not tagged[0]:
             self._answer(context, _LEFT, context.timestamp)
             return
@@ -142,7 +143,7 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Answers those that the step before left; none if the key was cleared meanwhile."""
+        """Answers the rows that the previous step left; none if the key was cleared meanwhile."""
         left = context.state.get(_NEXT)
         if left is not None:
             start, at = left
@@ -155,7 +156,7 @@ class Subscriptions:
             context.emit((at, place[len(_LEFT) :], version, row, True))
         if len(found) > ANSWERED_AT_ONCE:
             state.set(_NEXT, [found[-1][0], at])
-            # Not at the time of the timer that fires, which this commit would go on with.
+            # Not at the time of the firing timer, because this commit would then fire the new timer, too.
             context.set_timer(_MORE, max(context.now(), fired) + 1, "processing")
         elif state.exists(_NEXT):
             state.delete(_NEXT)
@@ -174,17 +175,17 @@ class SubscriptionsProcessing(Processing):
         return ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return "subscriptions"
 
 
 class AnswerTime(Step):
-    """The event time of an answer: that of the change of a table which made it."""
+    """The event time of an answer: the event time of the table change that caused it."""
 
     __name__ = "join"
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
@@ -200,7 +201,7 @@ class Answer(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
@@ -210,7 +211,7 @@ class Answer(Step):
 
 
 class ForeignJoined(Step):
-    """Keeps the joined row of a left key, and sends its changes: a row, or None where there was a row and is none."""
+    """Keeps the joined row of a left key, and sends its changes: a row, or None when an existing row ends."""
 
     __name__ = "join"
     order = "feeds"
@@ -225,11 +226,11 @@ class ForeignJoined(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return self._rule
 
     def __call__(self, answer: list[Any], state: State) -> list[Any]:
-        """The change, or nothing; ``state`` is that of the result."""
+        """The change, or nothing; ``state`` is the state of the result."""
         _, version, *rows = answer
         newest = state.get(_VERSION, -1)
         if version < newest:

@@ -1,7 +1,7 @@
 """Global tables: the whole of a topic, in the memory of each worker, read by any key.
 
-A declared ``GlobalTable`` has no rows. A worker puts the rows that it has loaded where functions find them while it
-runs (``rows_in_use``), so that one application object serves several workers.
+A declared ``GlobalTable`` has no rows. A worker makes its loaded rows available to functions while it runs
+(``rows_in_use``), so that one application object serves several workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class Unreadable(NamedTuple):
-    """Why a row can't be deserialized, and where its topic has it."""
+    """Why a row can't be deserialized, and its place in the topic."""
 
     partition: Partition
     offset: int
@@ -33,7 +33,7 @@ class Unreadable(NamedTuple):
 
 
 class Rows(dict[bytes, bytes]):
-    """Stored values by key, as their topic has them; ``unreadable`` has those that can't be deserialized."""
+    """Stored values by key, as in their topic; ``unreadable`` has the rows that can't be deserialized."""
 
     __slots__ = ("unreadable",)
 
@@ -64,7 +64,9 @@ def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
 
 
 class GlobalTable:
-    """All rows of a topic, on every worker. Functions read it; nothing writes it but the topic.
+    """All rows of a topic, on every worker.
+
+    Functions read the table; only the topic changes it.
 
     Attributes:
         topic: The topic.
@@ -78,14 +80,15 @@ class GlobalTable:
         return f"the global table of topic {self.topic.name}"
 
     def is_of(self, application: object) -> bool:
-        """Whether it was declared by this application, given by what its streams share."""
+        """Whether this application declared the table; the argument is the object that its streams share."""
         return self._application is application
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The newest row of a key that this worker has read, or ``default`` without one.
+        """The newest row of a key that this worker has read, or ``default`` if there is none.
 
         Args:
-            key: The key, as the topic's ``key_serializer`` takes it. A text is also taken where that is ``bytes``.
+            key: The key, in the form that the topic's ``key_serializer`` accepts. A text is also accepted if the
+                serializer is ``bytes``.
             default: What is returned for no row.
 
         Raises:
@@ -163,7 +166,7 @@ class GlobalRead(TableRead):
         self.functions = (*self.functions, *((on,) if callable(on) else ()))
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         on = "function" if callable(self._on) else "key" if self._on is None else f"field {self._on}"
         return f"global {super().describe()}, {self._table.topic.name} by {on}"
 

@@ -1,4 +1,4 @@
-"""The steps of joins with tables and by interval: what each side keeps in the join's store, and what it finds there.
+"""The steps of joins with tables and by interval: each side's records in the join's store, and its lookups.
 
 All state is written with ``State``, values of one message key under state keys that begin with their kind::
 
@@ -6,9 +6,10 @@ All state is written with ``State``, values of one message key under state keys 
     interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
                l/<time>/<n>  the same, further values of this time, in the order in which they came
 
-``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. A value that is to be sent without
-a match has a record and a timer of its own. Other records take values up to ``TOGETHER_BYTES``, as many topics have
-whole seconds for times. Older versions kept all values of a time in one record, which is read.
+``<time>`` has 15 digits and ``<n>`` has 9, so that the order of texts is the order of times. A value that is sent if it
+finds no match has a separate record and timer. Other records contain several values, up to ``TOGETHER_BYTES``, because
+times of many topics are whole seconds. Older versions kept all values of a time in one record; such records are still
+read.
 
 Values of streams are inside lists: None, 0, "" and false are values like others. In a table None is no row.
 """
@@ -44,9 +45,9 @@ How = Literal["inner", "left", "right", "outer"]
 #: The state key of a table's row.
 ROW = "row"
 _LEFT, _RIGHT = "l/", "r/"
-#: Bytes of a record up to which it takes further messages of its time.
+#: Size in bytes up to which a record accepts further messages of its time.
 TOGETHER_BYTES = 1_024
-#: How far behind the interval times are kept in memory, in milliseconds; a later message costs a read of a range.
+#: How far before the interval times are kept in memory, in milliseconds; a later message costs a range read.
 _SLACK_MS = 1_000
 
 
@@ -58,7 +59,7 @@ class TablePut(Step):
     store_use = ROWS_WRITTEN
 
     def __call__(self, value: Any, state: State) -> None:
-        """Takes one message."""
+        """Processes one message."""
         if value is None:
             state.delete(ROW)
         else:
@@ -81,7 +82,7 @@ class TableRead(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return self._rule
 
     def __call__(self, value: Any, state: State) -> list[Any]:
@@ -99,7 +100,7 @@ class TableRead(Step):
 class Interval:
     """The declaration of an interval join; durations are milliseconds.
 
-    A right message matches a left one if it is at most ``backward_ms`` older and at most ``forward_ms`` younger.
+    A right message matches a left message if it is at most ``backward_ms`` older and at most ``forward_ms`` younger.
 
     Raises:
         JoinInvalid: An argument can't be used.
@@ -122,12 +123,12 @@ class Interval:
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """What is left of a stored value, and when to look again."""
+        """The remaining part of a stored value, and the time of the next visit."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
     def end_of(self, name: str, raw: bytes) -> int | None:
-        """When a stored value ends; None for one that a timer ends, as it may be a row without a match."""
+        """When a stored value ends; None if a timer ends it, as it may be a row without a match."""
         left = name.startswith(_LEFT)
         if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
             return None
@@ -139,12 +140,12 @@ class Interval:
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
         return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
     def side(self, *, left: bool) -> _Side:
-        """What one side of the join does."""
+        """The bounds and the behaviour of one side of the join."""
         before, behind = (self.backward_ms, self.forward_ms) if left else (self.forward_ms, self.backward_ms)
         own, other = (_LEFT, _RIGHT) if left else (_RIGHT, _LEFT)
         return _Side(
@@ -156,8 +157,8 @@ class Interval:
 class _Side:
     """One side of an interval join.
 
-    A message finds those of the other side that are at most ``before_ms`` older and at most ``behind_ms`` younger. It
-    is kept for ``lasts_ms`` of stream time. One without a match is sent then, if ``sent``.
+    A message matches messages of the other side that are at most ``before_ms`` older and at most ``behind_ms`` younger.
+    It is kept for ``lasts_ms`` of stream time. After that, a message without a match is sent if ``sent`` is true.
     """
 
     left: bool
@@ -171,7 +172,7 @@ class _Side:
 
 
 class InnerInterval:
-    """One step behind both streams; a value is (is left, value). It emits (event time, left, right)."""
+    """One step after both streams; a value is (is left, value). It emits (event time, left, right)."""
 
     def __init__(self, spec: Interval) -> None:
         self._sides = {True: spec.side(left=True), False: spec.side(left=False)}
@@ -194,7 +195,7 @@ class InnerInterval:
             return
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if is_timed:
-            # Its timer sends and deletes it. ``end_of`` keeps it until then.
+            # The timer sends and deletes the message; ``end_of`` keeps it until then.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
             dated.ends(name, end_ms)
@@ -203,7 +204,7 @@ class InnerInterval:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
-        # What ends before stream time is over, also while it is still in the store.
+        # Messages whose end is before the stream time no longer match, even while they are in the store.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):
@@ -221,10 +222,10 @@ class InnerInterval:
 
 
 class IntervalJoin(InnerInterval):
-    """The same with rows for messages without a match, of one side or both: timers send them."""
+    """Like ``InnerInterval``, with rows for messages without a match, of one side or both: timers send these rows."""
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Emits the values of a record that have not matched, and deletes it."""
+        """Emits the unmatched values of a record, and deletes the record."""
         side = self._sides[name.startswith(_LEFT)]
         time_ms = time_of(name, side.name)
         for value, matched in context.state.pop(name, []):
@@ -233,7 +234,7 @@ class IntervalJoin(InnerInterval):
 
 
 def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) -> bool:
-    """Puts a message into the last record of its time; False if that is full, gone, or sent without a match."""
+    """Adds a message to the last record of its time; False if that record is full, deleted, or sent without a match."""
     held = state.read_place(place)
     if held is None or (side.sent and not _is_matched(held)):
         return False
@@ -244,7 +245,7 @@ def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) ->
 
 
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """The stored form of a record, once all of its values have matched; only those of older versions have several."""
+    """The stored form of a record whose values have all matched; only records of older versions have several values."""
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
     return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"
@@ -281,7 +282,7 @@ class IntervalProcessing(Processing):
         return EndTimers(state, _is_matched)
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return spec.describe()
 
@@ -310,7 +311,7 @@ class RowMerge(Step):
 
 
 class Tag(Step):
-    """Says of which side of an interval join a value is."""
+    """Marks a value with its side of an interval join."""
 
     __name__ = "join_interval"
 

@@ -1,9 +1,9 @@
-"""The steps of ``sdf.join_lookup``: rows of another system, found by an async function and kept in a cache.
+"""The steps of ``sdf.join_lookup``: rows of another system, read by an async function and kept in a cache.
 
     value ──► value, key of its row ──► cache, or a call ──► value, row ──► merged
 
-The cache is memory of the worker and no state: it begins empty, so calls are repeated after a restart. Its entries are
-those of a worker, for all of its tasks.
+The cache is memory of the worker, not state: it starts empty, so calls are repeated after a restart. All tasks of a
+worker share its entries.
 
 Invariants:
     - Not found, None and a falsy row are three answers. The cache keeps all of them.
@@ -37,11 +37,11 @@ from holdfast.processors.engine.steps.async_calls import awaited
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.step import Step
 
-#: What finds a row: an async function of its key.
+#: The function that returns a row: an async function of the row's key.
 Lookup = Callable[[Any], Awaitable[Any]]
 #: The key of a value's row: a field of the value, a function of (value, key), or None for the message's key.
 LookupOn = str | Callable[[Any, Any], Any] | None
-#: New fields of the value: by name, the row's field or a function of the row; or names that both share.
+#: New fields of the value: by name, the row's field or a function of the row; or names that value and row share.
 LookupFields = Mapping[str, str | Callable[[Any], Any]] | Sequence[str] | None
 
 
@@ -50,7 +50,7 @@ class NotFound(LookupError):
 
 
 class LookupKeyInvalid(HoldfastError):
-    """A message has no value that ``join_lookup`` can take as the key of a row."""
+    """A message has no value that ``join_lookup`` can use as the key of a row."""
 
 
 class Asked(NamedTuple):
@@ -83,10 +83,10 @@ class _Flight:
 
 
 class CachedLookup:
-    """Finds rows: from its cache, or by one call for all that ask for a key at the same time.
+    """Returns rows: from its cache, or by one call for all values that need a key at the same time.
 
-    ``ttl_s`` is how long an answer is kept, 0 to keep none; ``size`` is the most answers that are kept. What was not
-    asked for longest leaves first.
+    ``ttl_s`` is how long an answer is cached, 0 for no caching; ``size`` is the maximum number of cached answers. The
+    least recently used answer is evicted first.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class CachedLookup:
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
-        #: By event loop, the calls under way by key.
+        #: By event loop, the running calls by key.
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Flight]] = WeakKeyDictionary()
         self._lock = threading.Lock()  # workers of one program may share the definition
         self.hits = self.misses = 0
 
     @property
     def entries(self) -> int:
-        """The number of answers that are kept."""
+        """The number of cached answers."""
         return len(self._kept)
 
     def known(self, asked: Asked) -> tuple[Found] | None:
@@ -114,7 +114,7 @@ class CachedLookup:
         return None if answer is None else (_found(asked.value, answer),)
 
     async def __call__(self, asked: Asked) -> Found:
-        """The row: from a call, unless one for the same key ended while this one waited for its turn."""
+        """The row: from the cache if another call for the key ended while this one waited, else from a call."""
         answer = self._take(asked.place)
         if answer is not None:
             return _found(asked.value, answer)
@@ -122,7 +122,7 @@ class CachedLookup:
         flight.waiting += 1
         try:
             await asyncio.wait({flight.task})
-        except asyncio.CancelledError:  # out of time; others may have begun to wait later
+        except asyncio.CancelledError:  # this call timed out; callers that started to wait later may have time left
             if flight.waiting == 1:
                 flight.task.cancel()
                 self._land(asked.place, flight)
@@ -202,7 +202,7 @@ class LookupKey(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         on = self._on
         return f"lookup by {'function' if callable(on) else 'key' if on is None else f'field {on}'}"
 
@@ -228,7 +228,7 @@ class LookupKey(Step):
 
 
 class LookupMerge(Step):
-    """Makes one value of a value and its row."""
+    """Merges a value and its row into one value."""
 
     __name__ = "join_lookup"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -257,11 +257,11 @@ class LookupMerge(Step):
         self.functions = (*own, *(of for of in made.values() if not isinstance(of, str)))
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return self._rule
 
     def __call__(self, found: Found) -> list[Any]:
-        """The value with what the row adds, or nothing."""
+        """The value with the fields of the row, or nothing."""
         if not found.is_found and self._inner:
             return []
         row = found.row if found.is_found else copy.deepcopy(self._default)

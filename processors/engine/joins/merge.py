@@ -1,4 +1,4 @@
-"""How a join makes one value of two: the argument ``on_merge``, with the names and rules of Quix Streams."""
+"""How a join merges two values: the argument ``on_merge``, with the names and rules of Quix Streams."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
-#: ``raise`` refuses a field that both have; ``keep-left`` and ``keep-right`` say whose field stays; or a function of
-#: (left, right) makes the value. A side without a match is None.
+#: ``raise`` refuses a field that both values have; ``keep-left`` and ``keep-right`` name the side whose field stays; or
+#: a function of (left, right) returns the merged value. A side without a match is None.
 OnMerge = Literal["raise", "keep-left", "keep-right"] | Callable[[Any, Any], Any]
 
 _NAMED = ("raise", "keep-left", "keep-right")
@@ -20,7 +20,7 @@ class JoinInvalid(BadConfiguration):
 
 
 class MergeFailed(HoldfastError):
-    """Two values that match can't be made one by the join's rule."""
+    """The join's rule can't merge two matching values."""
 
 
 def check_how(how: Any, allowed: tuple[str, ...]) -> None:
@@ -34,7 +34,7 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
 
 
 def check_merge(on_merge: Any) -> None:
-    """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function takes other arguments."""
+    """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function has other parameters."""
     if not callable(on_merge) and on_merge not in _NAMED:
         raise JoinInvalid(
             f"`on_merge` is {on_merge!r}, expected {', '.join(map(repr, _NAMED))}, or a function of (left, right).",
@@ -51,7 +51,7 @@ def name_of(on_merge: OnMerge) -> str:
 
 
 def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
-    """The rule as a function of (left, right), in which None stands for no match."""
+    """The rule as a function of (left, right), in which None means no match."""
     if callable(on_merge):
         return on_merge
     if on_merge == "keep-left":

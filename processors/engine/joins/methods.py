@@ -29,7 +29,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.store_options import StoreOptions, declare
 from holdfast.processors.engine.windows.results import Stream
 
-#: How long right messages are kept for left ones that come out of order, and the other way round.
+#: How long right messages are kept for out-of-order left messages, and vice versa.
 _GRACE = timedelta(days=7)
 
 
@@ -41,13 +41,13 @@ class StreamJoins(Generic[Stream]):
     def to_table(
         self: Any, name: str | None = None, *, model: Any = None, history_retention: int | timedelta | None = None
     ) -> Table[Stream]:
-        """Keeps the newest value of each key as a row; None deletes it.
+        """Keeps the newest value of each key as a row; a value of None deletes the row.
 
         Args:
             name: The store; None takes ``<topic>-table``.
             model: The model of the rows, for typed columns in the warehouse, as in ``apply``.
             history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that a join finds the
-                row as of the message's time; None keeps the row that came last.
+                row that was valid at the message's time; None keeps only the last received row.
 
         Raises:
             StepInvalid: The store's name can't be used.
@@ -78,10 +78,10 @@ class StreamJoins(Generic[Stream]):
         Args:
             table: A table or a global table of the same application.
             how: ``inner`` drops a message without a row; ``left`` merges it with None.
-            on_merge: How to make one value of two: ``raise`` (a field that both have is an error), ``keep-left``,
+            on_merge: How to merge two values: ``raise`` (a field that both have is an error), ``keep-left``,
                 ``keep-right``, or a function of (left, right).
-            on: For a global table: the field of the value that has the row's key, or a function of the value that
-                returns it; None for the message's key. A key or a value of None finds no row.
+            on: For a global table: the field of the value with the row's key, or a function of the value that returns
+                the key; None for the message's key. A key or a value of None finds no row.
 
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.
@@ -122,14 +122,14 @@ class StreamJoins(Generic[Stream]):
         *,
         tolerance_ms: int | timedelta | None = None,
     ) -> Stream:
-        """Joins each message with the newest one of ``right`` that has the same key and is not younger.
+        """Joins each message with the newest message of ``right`` that has the same key and is not younger.
 
         Args:
             right: Another stream of the same application, or another branch of this one.
             how: ``inner`` drops a message without a match; ``left`` merges it with None.
             on_merge: As in ``join_table``.
-            grace_ms: How late a left message may be and still find what was the newest at its time. The newest right
-                message of each key is kept for good.
+            grace_ms: How late a left message may be and still find the right message that was the newest at its time.
+                The newest right message of each key is kept forever.
             name: The store; None takes ``<topic>-<right topic>-asof``.
             tolerance_ms: How much older a match may be; None for no limit. What is older leaves the store.
 
@@ -166,9 +166,10 @@ class StreamJoins(Generic[Stream]):
         backward_ms: int | timedelta = 0,
         forward_ms: int | timedelta = 0,
     ) -> Stream:
-        """Joins each message with all of ``right`` that have the same key and a time near its own.
+        """Joins each message with all messages of ``right`` that have the same key and a time near its own.
 
-        A joined row has the event time of the later message; one without a match has its own. A row has no headers.
+        A joined row has the event time of the later message; a row without a match has its own message's time. Rows
+        have no headers.
 
         Args:
             right: Another stream of the same application, or another branch of this one.
@@ -216,7 +217,8 @@ class StreamJoins(Generic[Stream]):
     def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
         """Raises JoinInvalid if one repartition topic has the messages of both sides.
 
-        It is read in its own order, which is not that of times: a right message behind a left one would not be there.
+        The other stream is read in its own order, not in time order: a right message after a left message would be
+        missing.
         """
         streams = {} if self._groups is None else self._groups.by_topic
         topics = {each.topic.label: each.topic for each in streams.values() if each.topic.repartitions}

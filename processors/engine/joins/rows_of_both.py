@@ -1,12 +1,12 @@
-"""The steps of a join of two tables: ``left.join(right)``, whose result is a table again.
+"""The steps of a join of two tables, ``left.join(right)``, whose result is also a table.
 
     left table ───┐
                   ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
-A change of either table reads both rows of its key. The result has a store of its own, with its row under the state
-key ``row``, as every table: it is queried, joined, audited and snapshotted as one. A pair is
-(left row, right row), with None for no row.
+A change of either table reads both rows of its key. The result has a separate store, with its row under the state key
+``row`` as in every table, so it is queried, joined, audited and snapshotted like every table. A pair is (left row,
+right row), with None for no row.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TablesHow = Literal["inner", "left", "outer"]
 
 
 class LeftRow(Step):
-    """Reads the left table's row of a changed key; the value of the change is what one of the tables stored."""
+    """Reads the left table's row of a changed key; the change's value is the stored row of one of the tables."""
 
     __name__ = "join"
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return "row of the left table"
 
     def __call__(self, _: Any, state: State) -> Any:
-        """The row, None for no row; ``state`` is that of the left table."""
+        """The row, None for no row; ``state`` is the state of the left table."""
         return state.get(ROW)
 
 
@@ -44,7 +44,7 @@ class RightRow(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return "row of the right table"
 
     def __call__(self, left: Any, state: State) -> tuple[Any, Any]:
@@ -53,7 +53,7 @@ class RightRow(Step):
 
 
 class JoinedRow(Step):
-    """Keeps the joined row of a key, and sends its changes: a row, or None where there was a row and is none."""
+    """Keeps the joined row of a key, and sends its changes: a row, or None when an existing row ends."""
 
     __name__ = "join"
     order = "feeds"
@@ -69,11 +69,11 @@ class JoinedRow(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return self._rule
 
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
-        """The change, or nothing; ``state`` is that of the result."""
+        """The change, or nothing; ``state`` is the state of the result."""
         row = self._merge(*pair) if self._is_wanted(*pair) else None
         return changed(row, state)
 
@@ -84,7 +84,7 @@ class JoinedRow(Step):
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Set the row of a result, or delete it for None; returns the change, or nothing where there was no row."""
+    """Set the row of a result, or delete it for None; returns the change, or nothing if there was no row to delete."""
     if row is not None:
         state.set(ROW, row)
         return [row]

@@ -1,4 +1,4 @@
-"""The rows that records of a table's topic make: what a restore writes into the store of ``changelog="source"``.
+"""Turns records of a table's topic into rows, as a restore writes them into the store of ``changelog="source"``.
 
 Invariants:
     - The rows are those that ``TablePut`` keeps of the same records, byte for byte. A record that fails there as a
@@ -26,14 +26,14 @@ def rows_of(
     made_values: list[bytes | None] = []
     for key, raw, time_ms in zip(keys, values, times, strict=True):
         if key is None:
-            continue  # processing puts such a message aside: state belongs to a key
+            continue  # processing sets such a message aside, because state belongs to a key
         try:
             if read_key is not as_is:
                 read_key(key)
             value = None if raw is None else read_value(raw)
             made = None if value is None else encode_value(value, time_ms)
         except (ValueError, RecursionError, ValueNotStorable):
-            continue  # processing puts such a message aside, too
+            continue  # processing also sets such a message aside
         made_keys.append(key_prefix(key) + _ROW)
         made_values.append(made)
     return made_keys, made_values

@@ -1,4 +1,4 @@
-"""Tables as an application declares them: what ``app.table``, ``sdf.to_table`` and joins of tables return."""
+"""Tables as an application declares them: the results of ``app.table``, ``sdf.to_table`` and joins of tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Table(Generic[Stream]):
 
     Attributes:
         name: The store.
-        has_history: Whether a stream is joined with the row as of its message's time.
+        has_history: Whether a stream is joined with the row that was valid at its message's time.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Table(Generic[Stream]):
     has_history: bool = False
 
     def to_stream(self) -> Stream:
-        """The changes of the table as a stream: a value for each message, None where a row is deleted.
+        """The changes of the table as a stream: a value for each message, None when a row is deleted.
 
-        Messages that are older than the row of a table with a history are no changes. `group_by` refuses the stream: a
-        row that moves to another key would count under both.
+        In a table with a history, messages older than the present row are no changes. `group_by` refuses the stream: a
+        row that moves to another key would count under both keys.
         """
         changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
         return changes
@@ -59,16 +59,18 @@ class Table(Generic[Stream]):
         on: ForeignKey | None = None,
         model: Any = None,
     ) -> Table[Stream]:
-        """A table of the rows of two tables that have the same key. A change of either one changes it.
+        """A table of the rows of two tables with the same key.
+
+        A change of either table changes it.
 
         Args:
-            other: Another table of the same application, or this one.
-            how: ``inner`` has a row where both have one, ``left`` where this table has one, ``outer`` where any of both
-                has one. A missing row is merged as None.
+            other: Another table of the same application, or this table.
+            how: ``inner`` has a row if both tables have one, ``left`` if this table has one, ``outer`` if at least one
+                of them has one. A missing row is merged as None.
             on_merge: As in ``join_table``. A result of None is no row.
             name: The store of the result; None takes ``<store>-<other store>-join``.
-            on: The key of the other table's row: a field of this table's row, or a function of it, which gives a text,
-                bytes or a whole number; None for no row. Without it, the rows of one key are joined.
+            on: The key of the other table's row: a field of this table's row, or a function of the row, which returns a
+                text, bytes or a whole number; None for no row. Without ``on``, rows with the same key are joined.
             model: The model of the rows, for typed columns in the warehouse.
 
         Raises:
@@ -137,7 +139,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """What a join got, by its topic."""
+    """The argument that a join got, as text; a stream or table by its topic."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):

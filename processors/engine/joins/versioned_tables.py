@@ -7,7 +7,8 @@ State keys of a message key, in the table's store::
     past/<time>    [row] of an older version, [] for a deletion; it ends ``retention_ms`` after the version that took
                    its place
 
-The time of a deletion ends as an older version does, so a deleted key leaves nothing behind. ``<time>`` has 15 digits.
+A deletion is stored with its time and expires like an older row, so a deleted key leaves nothing behind. ``<time>`` has
+15 digits.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ def history_options(store: str) -> StoreOptions:
 
 
 class VersionedPut(TablePut):
-    """Keeps the row of each key with the greatest event time, and older ones for ``retention_ms``."""
+    """Keeps the row of each key with the greatest event time, and older rows for ``retention_ms``."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__()
         self._retention_ms = retention_ms
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
         """Whether the message is the newest version of its key."""
         row, since = state.get(ROW), state.get(_SINCE)
         if since is None and row is not None:
-            since = 0  # it was stored before the table had a history
+            since = 0  # the row was stored before the table had a history
         if since is not None and timestamp < since:
             newer = state.keys(start=PAST + time_text(timestamp + 1), prefix=PAST, limit=1)
             next_ms = int(newer[0][len(PAST) :]) if newer else since
@@ -62,10 +63,10 @@ class VersionedPut(TablePut):
 
 
 class VersionedRead(TableRead):
-    """Finds for each message the row of its key as of the message's time."""
+    """Finds for each message the row of its key that was valid at the message's time."""
 
     def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
+        """The rule as one line of text; a change of the text changes the version."""
         return f"{super().describe()}, as of the message"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:  # type: ignore[override]

@@ -1,9 +1,9 @@
-"""A change of a processor's workers that is under way: who will be in the group, and whether newcomers may join yet.
+"""A change of a processor's workers in progress: the future members of the group, and whether new workers may join yet.
 
     told (the workers fetch what they will own) ──► ``join`` (newcomers join, others leave) ──► forgotten
 
-Every worker reads the same change, and computes from it which tasks it will own. It follows those as standbys until the
-group has changed. So a new worker joins with warm state, and one that stays has the state of those that leave.
+Every worker reads the same change, and computes its future tasks from it. It follows these tasks as standbys until the
+group has changed. So a new worker joins with warm state, and a remaining worker has the state of the leaving workers.
 
 Invariants:
     - A change only decides what is fetched, and when a newcomer joins. It never decides who owns a partition.
@@ -23,7 +23,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 
-#: Seconds between two looks of a newcomer whether it may join.
+#: Seconds between two checks of a new worker whether it may join.
 LOOK_EVERY_S = 0.2
 
 
@@ -32,7 +32,7 @@ class Change:
     """A change of workers.
 
     Args:
-        known: Client ids of all workers of this installation, before and after.
+        known: Client ids of all workers of this installation, before and after the change.
         expected: Client ids of those after the change.
         join: Whether newcomers may join now.
     """
@@ -42,7 +42,7 @@ class Change:
     join: bool
 
 
-#: The change that is under way now; None without one.
+#: Returns the change in progress now; None if there is none.
 ChangeSource = Callable[[], Change | None]
 
 
@@ -53,14 +53,14 @@ def no_change() -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A worker that has not joined the group yet, in place of its membership."""
+    """Replaces the group membership of a worker that has not joined yet."""
 
     client_id: str
     brokers_down_s: float = 0.0
 
     @property
     def member_id(self) -> str:
-        """An id that sorts as its member id will: brokers make one from the client id, a dash and a random text."""
+        """An id that sorts like the future member id: brokers build it from the client id, a dash and a random text."""
         return f"{self.client_id}-"
 
 
@@ -74,9 +74,9 @@ class Follower(Protocol):
 
 
 def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Callable[[], bool]) -> None:
-    """Fetch the state of a worker's tasks to come, until the change that is under way lets it join.
+    """Fetch the state of a worker's future tasks, until the change in progress lets the worker join.
 
-    ``alive`` is called at each turn, and tells whether the worker was not asked to stop.
+    ``alive`` is called in each turn; it returns false when the worker was asked to stop.
     """
     newcomer = Newcomer(client_id)
     while (now := change()) is not None and not now.join and client_id in now.expected and alive():
@@ -88,8 +88,8 @@ def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Cal
 def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> ChangeSource:
     """Reads the change of this machine's workers of a processor.
 
-    A worker that has not made its state folder yet has no client id: it is left out until it has one. ``told`` is false
-    for a worker that no operator runs: no change concerns it.
+    A worker without a state folder has no client id yet, and is left out until it has one. ``told`` is false for a
+    worker that no operator runs: changes do not apply to it.
     """
     if not told:
         return no_change

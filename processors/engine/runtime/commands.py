@@ -1,7 +1,7 @@
 """The owner commands as frozen data: count, export, clear and adopt state, set positions, read up to a bound.
 
-They arrive as JSON over HTTP (``COMMANDS`` has their routes), or as objects from Python. ``runtime.maintenance`` checks
-at the start of a command what depends on the worker: the partitions that it owns, and whether it is paused.
+They arrive as JSON over HTTP (``COMMANDS`` has their routes), or as objects from Python. At the start of a command,
+``runtime.maintenance`` checks the conditions that depend on the worker: its partitions, and whether it is paused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CommandRefused(HoldfastError):
 
 
 class CommandFailed(HoldfastError):
-    """A command failed before it was complete; its field ``done`` counts what it had done."""
+    """A command failed before it was complete; its field ``done`` counts the completed part."""
 
 
 class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A selection of keys in these stores and partitions (None: all that the worker owns).
+    """A selection of keys in these stores and partitions (None: all partitions of the worker).
 
     Exactly one of ``keys``, ``prefix`` and ``all`` names the message keys. All entries of a message key are selected.
     """
@@ -58,15 +58,14 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The stores, each once."""
+        """The selected stores, without duplicates."""
         return (self.store,) if isinstance(self.store, str) else tuple(dict.fromkeys(self.store))
 
 
 class Windowed(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A selection that a ``window`` narrows: event times from one up to another, without it, in milliseconds.
+    """A selection that a ``window`` narrows: event times from the first bound up to, but not including, the second, ms.
 
-    Of the message keys, those windows are selected that contain one of the times, with all that the store keeps about
-    them.
+    For the selected message keys, the windows that contain one of the times are selected, with all records about them.
     """
 
     window: tuple[int, int] | None = None
@@ -83,9 +82,9 @@ class Export(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected keys in the store and in the changelog.
 
-    With ``export``, they are written to a file first. With ``positions``, the inputs are read from these offsets,
-    committed together with the last deletes. A command with the name ``once`` deletes nothing in a task that has
-    carried out one of that name.
+    With ``export``, the entries are written to a file first. With ``positions``, the inputs are read from these
+    offsets, which are committed together with the last deletes. A command with the name ``once`` deletes nothing in a
+    task that has already carried out a command with this name.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -111,7 +110,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read the inputs up to these offsets and no further; only for a worker that rebuilds a store.
 
-    It is done when all records before the offsets are committed. A new one replaces one that is running.
+    The command ends when all records before the offsets are committed. A new one replaces a running one.
     """
 
     positions: dict[str, dict[int, int]]
@@ -120,10 +119,10 @@ class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a store equal to another changelog, whose partitions end at ``upto``.
 
-    With ``positions``, the inputs are read from these offsets, committed together with the last change. With ``keep``,
-    only the message keys of the changelog become equal to it, and all others stay. With ``export``, the present entries
-    (of ``keys``, otherwise of all) are written to a file before the first change. A task that a command with the name
-    ``once`` has begun to change is in the file that this one wrote, and in no later one.
+    With ``positions``, the inputs are read from these offsets, which are committed together with the last change. With
+    ``keep``, only the message keys of the changelog become equal to it; other keys stay unchanged. With ``export``, the
+    present entries (of ``keys``, otherwise of all) are written to a file before the first change. If an earlier command
+    with the name ``once`` has begun to change a task, the task is in that command's file and in no later file.
     """
 
     store: str
@@ -217,7 +216,7 @@ class Selection:
                     action="Give the first time, and one behind the last time.",
                     seen=str(asked.window),
                 )
-        #: Whether the whole store is selected, with what it keeps for itself.
+        #: Whether the whole store is selected, including its internal records.
         self.everything = asked.all and self.span is None
 
     def has(self, message_key: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The frozen commit and the five steps that carry it out; ``committer`` owns the producer and its open transaction.
+"""The frozen commit and its five steps; ``committer`` owns the producer and its open transaction.
 
 The steps, and what is true if the worker dies after each:
     1. produce each dirty key once, and one meta record per changelog   nothing is committed; the broker aborts
@@ -7,10 +7,11 @@ The steps, and what is true if the worker dies after each:
     4. commit the transaction                                           committed; a restore replays it into RocksDB
     5. write overlay and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
 
-At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see
-them at once, and a message that is processed again sends them again. They are flushed before step 1, because a restore
+At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see them
+at once, and a message that is processed again sends them again. They are flushed before step 1, because a restore
 treats everything in the changelog as done. State is exact and fenced with both guarantees. Messages to a repartition
-topic are always in the transaction. Without changelogs and such topics, only the offsets are committed, without one.
+topic are always in the transaction. Without changelogs and repartition topics, only the offsets are committed, without
+a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -48,13 +49,13 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: By store, the writes as sent to the changelogs: their full keys are made only once.
+    #: By store, the writes as sent to the changelogs; their full keys are built only once.
     writes: dict[str, Writes] = field(default_factory=dict)
     #: Send records only: no meta record and no local write, because a later commit completes the changelog.
     records_only: bool = False
-    #: Stores that are emptied in the database with this commit: a table's topic has no records for that.
+    #: Stores that this commit empties in the database, because a table's topic has no records for that.
     emptied: tuple[str, ...] = ()
-    #: What the task keeps beside its offsets (``noted_time``).
+    #: The task's note, which is committed with its offsets (``noted_time``).
     note: str = ""
     #: The counts in the note; None for a part without a note.
     arrivals: Counts | None = None
@@ -93,7 +94,7 @@ class Commit:
 
 
 def prepare(tasks: Sequence[Task]) -> Commit:
-    """Freeze the commit of those tasks that have progressed.
+    """Freeze the commit of the tasks that have progressed.
 
     Raises StateFailed if a read from the disk failed since the last commit: results may depend on it.
     """
@@ -106,7 +107,7 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
-    """The part with its note; ``back`` for positions that go back, which take the stream time with them."""
+    """The part with its note; ``back`` for positions that go back, so that the stream time goes back, too."""
     task = part.task
     part.arrivals = task.arrivals.counts()
     part.note = note_of(task, part.arrivals, timed=not back)
@@ -135,7 +136,7 @@ def produce_changelogs(
         )
         plain, keys = meta.encode(), keys_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # a command gives its own writes
+            if name not in part.writes:  # a command supplies its own writes
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:

@@ -1,10 +1,10 @@
-"""When a commit is due: soon while the worker keeps up with its input, late while it is behind.
+"""When a commit is due: early while the worker keeps up with its input, late while it is behind.
 
 Readers see results at the commit, so early commits lower the latency. Each commit has a fixed cost, so rare commits
 raise the throughput. A worker that keeps up has time for early commits; a worker that is behind has not.
 
-``loop`` asks ``is_due``: a commit is due at this interval, and earlier at ``commit_every`` messages or when the overlay
-is full. Both decisions are pure functions of what happened since the last commit.
+``loop`` calls ``is_due``: a commit is due at this interval, and earlier after ``commit_every`` messages or when the
+overlay is full. Both decisions are pure functions of the events since the last commit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What happened since the last commit.
+    """The events since the last commit.
 
     Attributes:
         polls: Polls that returned records.
-        full: Those of them that returned as many as were asked for, so that more records were waiting.
+        full: The number of polls that returned as many records as requested, so that more records were waiting.
         commit_s: Duration of the last commit in seconds; None before the first.
     """
 
@@ -78,7 +78,7 @@ def slice_size(size: int, took_s: float, most: int) -> int:
 
 
 class Overlays:
-    """The size of all uncommitted state, in bytes, kept up to date task by task.
+    """The size of all uncommitted state, in bytes, updated task by task.
 
     A sum over all tasks for each batch would make the cost of a message grow with the number of partitions.
     """
@@ -112,7 +112,7 @@ class Pace:
         return commit_interval(self._last_s, self._seen, self._bounds)
 
     def polled(self, records: int, asked_for: int) -> None:
-        """Count a poll that returned ``records`` of ``asked_for`` records; an empty one does not count."""
+        """Count a poll that returned ``records`` of ``asked_for`` records; an empty poll does not count."""
         if records:
             seen = self._seen
             self._seen = Seen(seen.polls + 1, seen.full + (records >= asked_for), seen.commit_s)

@@ -1,6 +1,6 @@
 """The owner of a worker's producer and open transaction: begins, commits, aborts, and resolves unknown outcomes.
 
-``commit`` holds the frozen commit and its five steps; this module decides what each error of Kafka means for them.
+``commit`` holds the frozen commit and its five steps; this module decides how to handle each Kafka error.
 
     CLOSED ──start──► IDLE ──first output or commit──► OPEN ──committed──► IDLE
                        ▲                                │
@@ -46,21 +46,21 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
 
-#: More aborts in a row, without a commit between them, stop the worker: it makes no progress.
+#: More consecutive aborts without a commit stop the worker, because it makes no progress.
 ABORTS_MAX = 20
-#: A worker fenced more times in a row stops: two live processes with one slot would fence each other forever.
+#: A worker that is fenced more times in a row stops: two live processes with one slot would fence each other forever.
 FENCED_MAX = 3
 #: The limit if the group had another member with this worker's client id each time. One such member may be the worker's
-#: own former process: its session has not timed out, and an heir fenced it.
+#: own earlier process, whose session has not timed out and whose heir fenced this worker.
 RIVALS_MAX = 1
-#: A rival that was seen longer ago than this, seconds, no longer counts.
+#: A rival that was last seen longer ago than this, seconds, no longer counts.
 RIVAL_COUNTS_S = 300.0
 #: Timeout of the request for the group's members, seconds: the worker waits for it.
 RIVALS_TIMEOUT_S = 5.0
-#: How long a worker without work waits for the answer of such a look, and until the next one, in seconds.
+#: How long an idle worker waits for the answer of such a check, and until the next check, in seconds.
 LOOK_WITHOUT_WORK_S = 1.0
 LOOK_AGAIN_S = 5.0
-#: How often a worker looks for what workers that are gone left open, in seconds.
+#: How often a worker looks for transactions that gone workers left open, in seconds.
 LEFT_LOOK_S = 60.0
 
 
@@ -73,7 +73,7 @@ class Outcome(Enum):
 
 
 class OwnershipLost(Exception):
-    """Another member owns the tasks, or may own them: drop everything and join the group again."""
+    """Another member owns the tasks, or may own them: discard everything and join the group again."""
 
 
 class Committer:
@@ -103,9 +103,9 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: ``doubts`` of the producer at the last look for unfinished transactions; None: look before the next begin.
+        #: ``doubts`` of the producer at the last check for unfinished transactions; None: check before the next begin.
         self._settled: int | None = None
-        #: When ``look_after`` may look again, in monotonic seconds.
+        #: When ``look_after`` may check again, in monotonic seconds.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
         #: Sends the outputs; at-least-once sends them outside of the transaction.
@@ -116,7 +116,7 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
-        #: Every id that this worker had in the group: after a broker's crash, the group may still have a former one.
+        #: Every id of this worker in the group so far: after a broker's crash, the group may still list an old one.
         self._own_ids: set[str] = set()
         #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
         self.on_wait: Callable[[float | None], None] = lambda since: None
@@ -138,12 +138,12 @@ class Committer:
         return self._aborts_in_a_row > 0
 
     def join(self) -> GroupMember:
-        """A new membership of the group. Its client id is the transactional id, so others see which worker it is."""
+        """A new membership of the group. Its client id is the transactional id, so others can identify the worker."""
         self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
         return self._member
 
     def start(self) -> None:
-        """Make the producers; the broker ends what an earlier holder of the transactional id left open.
+        """Create the producers; the broker ends an open transaction of an earlier holder of the transactional id.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
@@ -201,7 +201,7 @@ class Committer:
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
             for box in boxes:
-                box.clear()  # the processor beside this shadow sends them
+                box.clear()  # the real processor sends the outputs, not its shadow
             task.watermarks.clear()
             return Outcome.NOTHING
         if not boxes and not task.watermarks:
@@ -213,7 +213,7 @@ class Committer:
                 self.sent += len(box.values)
                 box.clear()
                 producer.poll()
-            for topic, number, value, time_ms in task.watermarks:  # behind the messages that they speak of
+            for topic, number, value, time_ms in task.watermarks:  # after the messages that these watermarks cover
                 producer = self._producer_of(topic)
                 producer.produce(topic, value, None, partition=number, timestamp_ms=time_ms, headers=HEADERS)
             task.watermarks.clear()
@@ -230,7 +230,7 @@ class Committer:
         return Outcome.NOTHING
 
     def _producer_of(self, topic: str) -> TransactionProducer:
-        """What sends to a topic: a repartition topic is part of the state, also where outputs are sent at once."""
+        """The producer for a topic: a repartition topic is part of the state, even if outputs are sent at once."""
         own = self._transactional and topic in self._options.groupings
         producer = self._begun() if self._options.exactly_once or own else self._outputs
         assert producer is not None
@@ -240,7 +240,8 @@ class Committer:
         """Commit the work of all running tasks.
 
         Raises:
-            OwnershipLost: The group or another producer took over; this commit did not happen, or a replay finds it.
+            OwnershipLost: The group or another producer took over; this commit did not happen, or a replay will find
+                it.
             KafkaFailed: Kafka refused the commit.
             StateFailed: The disk refused, before anything was sent or after Kafka committed.
         """
@@ -248,10 +249,10 @@ class Committer:
         return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
-        """Commit a command's writes to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
+        """Commit a command's writes to one task without open work: DONE, or DROPPED when nothing happened.
 
-        A command may leave the offsets where they are, so offsets can't prove its commit. When the commit gets no
-        answer, the state is replayed: OwnershipLost, with OutcomeUnknown as its cause.
+        A command may leave the offsets unchanged, so offsets can't prove its commit. When the commit gets no answer,
+        the state is replayed: OwnershipLost, with OutcomeUnknown as its cause.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -321,16 +322,16 @@ class Committer:
             self._own_ids.add(known)
 
     def _settle(self, producer: TransactionProducer, timeout_s: float | None = None) -> None:
-        """End what Kafka left open of this worker's last transaction, which has ended."""
+        """End the missing parts of this worker's last transaction, which has ended."""
         doubts = producer.doubts
         self._unfinished.settle(self.transactional_id, producer.on_wait, timeout_s=timeout_s)
         self._settled = doubts
 
     def look_after(self) -> None:
-        """End open transactions while this worker has nothing to send, because readers wait behind them.
+        """End open transactions while this worker has nothing to send, because they block readers.
 
-        These are this worker's last transaction, and those of workers that are gone for good, which no worker of their
-        names will end. They hold back readers of outputs and of repartition topics. A refusal by Kafka is an error only
+        These are this worker's last transaction, and transactions of workers that are gone for good, whose names no
+        other worker uses. They block readers of outputs and of repartition topics. A refusal by Kafka is an error only
         when there is something to send.
         """
         now, producer = self._clock.monotonic(), self._producer
@@ -361,7 +362,7 @@ class Committer:
                 self._producer.abort()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
-            except KafkaFailed as refused:  # also of a transaction that Kafka never began, as its topic is missing
+            except KafkaFailed as refused:  # also for a transaction that never began because its topic is missing
                 _log.warning("the abort failed; replacing the producer", error=refused.message)
                 self._replace_producer()
         self._open = False
@@ -373,7 +374,7 @@ class Committer:
             raise why
 
     def _fenced(self, why: ProducerFenced) -> None:
-        """Raise OwnershipLost: another producer took over, or the broker ended a transaction open for too long.
+        """Raise OwnershipLost: another producer took over, or the broker aborted a transaction that was open too long.
 
         After more than ``FENCED_MAX`` times in a row, or ``RIVALS_MAX`` times with a live rival, raise ProducerFenced.
         """
@@ -391,7 +392,7 @@ class Committer:
         raise OwnershipLost from why
 
     def _rivals(self) -> list[Member]:
-        """Other members of the group with this worker's id; none where the group can't be read."""
+        """Other members of the group with this worker's id; empty if the group can't be read."""
         self._note_own_id()
         try:
             members = self._cluster.topics(RIVALS_TIMEOUT_S).group_members(self._options.group)
@@ -402,12 +403,13 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.
+        """Ask Kafka whether a commit without an answer happened; returns if it did not, else raises OwnershipLost.
 
-        The new offsets alone don't prove that the commit was ours: a later owner may have read the same records with
-        other results. So the overlay is never written; a replay writes what was committed.
+        The new offsets alone don't prove that this worker made the commit: a later owner may have read the same records
+        with other results. So the overlay is never written; a replay writes the committed state.
         """
-        if pending.offsets == pending.before:  # of windows that closed without a message: offsets can't tell
+        # the commit of windows that closed without a message: offsets can't prove it
+        if pending.offsets == pending.before:
             self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
         self._replace_producer()
@@ -419,13 +421,14 @@ class Committer:
         self._count_abort(why)
 
     def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Leave it to a replay to find out whether a commit happened that moves no offset, as a command's may."""
+        """Leave it to a replay to find out whether a commit without a moved offset happened."""
         _log.warning("a commit got no answer; state is replayed from the changelog", error=why.message)
         self._replace_producer()
         raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
-        self._open = False  # an abort by this producer might not return; the init of the next one ends the transaction
+        # an abort by this producer might not return; the init of the next producer aborts the transaction
+        self._open = False
         self.close()
         self.start()
 

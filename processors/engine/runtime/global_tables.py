@@ -4,8 +4,8 @@
       ▲                                                                                                          │
       └──── the topic was truncated or recreated, or has more partitions; the former rows are served meanwhile ◄─┘
 
-The targets are the last stable offsets at the start: an open transaction of a producer is not waited for. Rows are kept
-in memory as their topic has them. They belong to no task: they are in no changelog, checkpoint, audit or commit.
+The targets are the last stable offsets at the start: a producer's open transaction is not waited for. Rows are kept in
+memory as in their topic. They belong to no task: they are in no changelog, checkpoint, audit or commit.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = structlog.get_logger("runtime.global_tables")
 
 #: Records read in one step.
 RECORDS_PER_STEP = 10_000
-#: What Python adds to each object of bytes.
+#: Python's overhead for each bytes object.
 _OBJECT_BYTES = sys.getsizeof(b"")
-#: Rows that can't be read and are named in one log line; characters of each reason.
+#: Maximum unreadable rows named in one log line; maximum characters of each reason.
 TOLD_ROWS_MAX, REASON_MAX = 5, 200
 #: Seconds between two log lines about progress.
 TOLD_EVERY_S = 5.0
@@ -41,7 +41,7 @@ TOLD_EVERY_S = 5.0
 
 @dataclass(slots=True)
 class _Load:
-    """Rows by topic, and what is left to read of each partition until they are whole."""
+    """Rows by topic, and the remaining offsets of each partition until the rows are complete."""
 
     rows: dict[str, Rows]
     deserializers: Mapping[str, Deserializer]
@@ -54,7 +54,7 @@ class _Load:
     #: Records without a key, which are no rows.
     keyless: int = 0
     told_at: float = field(default=0.0)
-    #: Topics and keys of rows that can't be read, not logged yet.
+    #: Topics and keys of unreadable rows that are not logged yet.
     untold: list[tuple[str, bytes]] = field(default_factory=list)
 
     @property
@@ -63,7 +63,7 @@ class _Load:
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Takes the records of one partition, and deserializes them once: a row that can't be read has its place."""
+        """Deserializes the records of one partition once and stores them; an unreadable row keeps its place."""
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
         for key, value in zip(batch.keys, batch.values, strict=True):
@@ -101,7 +101,7 @@ class _Load:
                 self.untold.append((batch.partition.topic, key))
 
     def tell_unreadable(self) -> None:
-        """Logs the rows that came since the last call, can't be read, and were not replaced since."""
+        """Logs the unreadable rows that arrived since the last call and were not replaced since."""
         if not self.untold:
             return
         untold = dict.fromkeys(self.untold)
@@ -130,12 +130,12 @@ class GlobalTables:
         self._topics: tuple[str, ...] = ()
         self._deserializers: dict[str, Deserializer] = {}
         self._consumer: ChangelogReplayer | None = None
-        #: Served to functions; the dict objects of a topic change when it is loaded again.
+        #: The rows that functions read; the dict objects of a topic change when it is loaded again.
         self._served: dict[str, Rows] = {}
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
         self._widths: dict[str, int] = {}
-        #: What is served came with it; None before.
+        #: The load that produced the served rows; None before the first complete load.
         self._whole: _Load | None = None
         self._following: _Load | None = None
         self._is_stale = False
@@ -151,7 +151,7 @@ class GlobalTables:
         return rows_in_use(self._served)
 
     def load(self, goes_on: Callable[[], bool]) -> None:
-        """Loads all tables; ends early when ``goes_on`` says no. It is called between two steps.
+        """Loads all tables; ends early when ``goes_on``, which is called between two steps, returns false.
 
         Raises:
             TopicUnusable: A topic is missing.
@@ -164,7 +164,7 @@ class GlobalTables:
             self._step(0.1)
 
     def follow(self) -> None:
-        """Takes what is new, without waiting; raises as ``load``."""
+        """Applies new records without waiting; raises as ``load``."""
         if self._consumer is None:
             return
         try:
@@ -201,7 +201,7 @@ class GlobalTables:
             self._consumer = None
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """By topic, its rows and their bytes, how many can't be read, and whether it is being loaded; for status."""
+        """By topic for the status: rows, their bytes, unreadable rows, and whether the topic is being loaded."""
         return {
             topic: {
                 "rows": len(rows),
@@ -214,7 +214,7 @@ class GlobalTables:
         }
 
     def _kept(self) -> list[_Load]:
-        """The loads whose rows are in memory: those that are served, and those that take their place."""
+        """The loads whose rows are in memory: the served load, and the load that will replace it."""
         loads = {id(each): each for each in (self._whole, self._load) if each is not None}
         return list(loads.values())
 
@@ -255,7 +255,7 @@ class GlobalTables:
             into.take(batch)
         if self._load is not None:
             into.positions.update(self._consumer.positions(list(into.positions)))
-            for place, end in ends.items():  # behind the last record may be markers, which move no position
+            for place, end in ends.items():  # after the last record there may be markers, which move no position
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()
         if self._load is None:

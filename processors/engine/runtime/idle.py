@@ -1,5 +1,6 @@
-"""What time does without messages: timers of the worker's clock fire, times that were ahead of it count, and windows of
-silent inputs close.
+"""The effects of time without messages.
+
+Timers of the worker's clock fire, times ahead of the clock become valid, and windows of silent inputs close.
 
 Windows with ``close_when_idle`` close when their task's inputs are silent for so long::
 
@@ -34,15 +35,15 @@ _log = structlog.get_logger("runtime.idle")
 
 #: Seconds between two looks.
 LOOK_EVERY_S = 0.5
-#: A pause between two looks longer than this, in seconds: the worker was frozen or busy, and nobody read the inputs.
+#: A longer pause between two calls, in seconds, means that the worker was frozen or busy and read no input.
 ABSENT_S = 5.0
-#: Timeout of one request for the ends of an input, in seconds: the loop waits for it.
+#: Timeout of one request for the end offsets of an input, in seconds; the loop waits for it.
 REQUEST_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
 class _Silence:
-    """When a task began to be silent: after which work, at which stream time, and when (monotonic seconds)."""
+    """The start of a task's silence: after which work, at which stream time, and when (monotonic seconds)."""
 
     time: TaskTime
     work: int
@@ -61,7 +62,7 @@ class IdleTime:
         self._gap: EmptyRanges | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
-        """Lets time pass for tasks that process; True if a timer, a window or a time that was ahead is due.
+        """Lets time pass for running tasks; True if a timer, a window or a time ahead of the clock is due.
 
         Called after each poll while the inputs are not paused; ``silent`` if it brought no records.
         """
@@ -72,7 +73,7 @@ class IdleTime:
         return (silent and self._pass_silence(tasks)) or any(due)
 
     def _pass_silence(self, tasks: Sequence[Task]) -> bool:
-        """Moves the stream time of those tasks that are silent; True if a window is due now."""
+        """Moves the stream time of silent tasks; True if a window is due now."""
         now = self._clock.monotonic()
         asked = [task for task in tasks if task.time is not None and task.time.idle_ms is not None]
         if not asked or now - self._looked_at < LOOK_EVERY_S:
@@ -105,7 +106,7 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            silence.stream_ms = time.stream.time_ms  # the tasks before tell in a silence what came before it
+            silence.stream_ms = time.stream.time_ms  # during a silence, the upstream tasks report what came before it
         if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms
@@ -115,7 +116,7 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends; of repartition topics, the tasks before have said so."""
+        """Whether all inputs are read to their ends; for repartition topics, upstream tasks have reported it."""
         waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
             topics = self._cluster.topics(REQUEST_TIMEOUT_S)
@@ -143,5 +144,5 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether windows or timers are due that the last commit did not take."""
+    """Whether due windows or timers remain that the last commit did not include."""
     return any(task.time is not None and task.time.more for task in timed(tasks))

@@ -80,7 +80,7 @@ class Worker:
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = ReadBounds(bounded=options.start.shadow)
-        #: Checks the changelogs' ids on its own thread; None where time is simulated.
+        #: Checks the changelogs' ids on a separate thread; None in simulated time.
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
@@ -100,11 +100,11 @@ class Worker:
         """Poll, process and commit until stopped.
 
         Args:
-            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
+            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
             timeout_s: Stop after this many seconds without a message; 0 for never.
 
         Raises:
-            HoldfastError: The error that stopped the worker; a failed message has everything before it committed.
+            HoldfastError: The error that stopped the worker; everything before a failed message is committed.
         """
         try:
             warm_up(self.options.change, self.committer.transactional_id, self.assignment.standbys, self._warming)
@@ -170,7 +170,7 @@ class Worker:
     def compact(self) -> None:
         """Rewrite the local stores without deleted and overwritten entries; on the worker's thread only.
 
-        Open work is committed before. Nothing is processed meanwhile; the worker stays in its group.
+        Open work is committed first. Nothing is processed meanwhile; the worker stays in its group.
         """
         self.commit_now()
         flowing = not self.paused
@@ -214,13 +214,13 @@ class Worker:
                 self._commit()
                 rest = self._stop or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest:
-                    break  # else the last commit was aborted, or windows and timers are due beyond what it takes
+                    break  # otherwise the last commit was aborted, or more is due than one commit includes
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except ProcessingFailed:
-            # The only failure that leaves state, outputs and positions in step. After any other one, memory may be
-            # ahead of what was sent: the work is dropped, its transaction aborted, and its messages read again.
+            # Only this failure leaves state, outputs and positions consistent. After any other failure, memory may be
+            # ahead of the sent records: the work is dropped, its transaction aborted, and its messages read again.
             self._commit_before_failure()
             raise
         finally:
@@ -270,7 +270,7 @@ class Worker:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 
     def _raise_what_failed(self) -> None:
-        """Raise the failure of a callback or a request, in the loop's own turn."""
+        """Raise the failure of a callback or a request in the loop's own turn."""
         if self._broken is not None:
             broken, self._broken = self._broken, None
             raise broken
@@ -280,7 +280,7 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # In one call: the client library sets up all of its partitions again at each call.
+            # In one call: each call makes the client library set up all of its partitions again.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
@@ -328,7 +328,7 @@ class Worker:
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
-                self.member.pause([batch.partition])  # records beyond the bound are not fetched again and again
+                self.member.pause([batch.partition])  # otherwise records beyond the bound are fetched again and again
             if task.order is not None:
                 task.order.add(batch, within)
                 continue
@@ -339,7 +339,7 @@ class Worker:
             self._process_in_order(count)
 
     def _process_in_order(self, count: int) -> None:
-        """Process what tasks with several inputs have buffered, as far as no input has to be waited for."""
+        """Process the buffered messages of tasks with several inputs, as far as no input must be waited for."""
         member, rewinds = self.member, self._rewinds
         assert member is not None
 
@@ -353,7 +353,7 @@ class Worker:
             self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
-        """Process what ``next_runs`` gives, slice by slice, until it gives nothing."""
+        """Process the runs of ``next_runs``, slice by slice, until there are none."""
         while task.phase is TaskPhase.RUNNING and not self._stop:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
@@ -388,7 +388,7 @@ class Worker:
         """Send the outputs of the messages before the failed one.
 
         Raises:
-            Exception: They can't be sent; the failed message is the cause, so that its text is not lost.
+            Exception: The dead letters can't be sent; the failed message is the cause, so that its text is not lost.
         """
         try:
             self._send(task)
@@ -417,7 +417,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # they come back under another key
+        if self._open.clear() and self.topology.repartitions:  # the messages return under another key
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -441,7 +441,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
 
     def _pin(self, task: Task) -> None:
-        """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
+        """Commit soon the start of inputs without a committed offset, so that a restart begins at the same record."""
         if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
@@ -468,7 +468,7 @@ class Worker:
         """Commit the work before the message that stopped the worker, so that nothing is processed twice."""
         try:
             for task in timed(self.assignment.tasks):
-                task.keep_time()  # closes nothing: the result of a window may be what failed
+                task.keep_time()  # closes nothing, because the failure may be the result of a window
                 self._send(task)
             self._finish_commit()
         except Exception as failure:

@@ -1,7 +1,7 @@
 """Runs owner commands about state and positions, one step in each turn of the worker's loop.
 
-Each command has a ticket (``tickets``). The package ``commands`` holds the work of each command, in a table that the
-application gives to the worker.
+Each command has a ticket (``tickets``). The package ``commands`` holds the generator of each command, in a table that
+the application passes to the worker.
 
 A command changes state, changelog and offsets in ordinary fenced transactions, one task and one batch in each. The loop
 polls between two transactions, so that the worker stays in its group; inputs are not read meanwhile.
@@ -59,7 +59,7 @@ class Maintenance:
         self.holds = False
         #: Whether the running command waits for input.
         self.waits = False
-        #: Work that this worker begins by itself, and again in its next session; its failure stops the worker.
+        #: Work that this worker starts by itself, and again in its next session; its failure stops the worker.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
@@ -95,7 +95,7 @@ class Maintenance:
         self._running = ticket, work
 
     def _ticket(self, verb: str) -> Ticket:
-        # The start time makes ids differ after a restart: a query for an old command never finds a new one.
+        # The start time makes ids differ after a restart, so a query for an old command never finds a new command.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
     def hold(self) -> None:
@@ -104,12 +104,12 @@ class Maintenance:
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task by themselves: DONE, or DROPPED when nothing happened."""
+        """Commit a command's writes to one task separately: DONE, or DROPPED when nothing happened."""
         assert self._worker.member is not None
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Read a task's paused inputs from other offsets, which are committed."""
+        """Read a task's paused inputs from other, already committed offsets."""
         task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
@@ -146,7 +146,7 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # a bug in the command; all that it changed is committed
+        except Exception as failure:  # a bug in the command; all its changes so far are committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
             if self.errand is not None:

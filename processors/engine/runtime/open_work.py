@@ -1,4 +1,4 @@
-"""The work of a worker since its last commit: how much it is, and when it is committed."""
+"""The work of a worker since its last commit: its size, and the time of its commit."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_du
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 
-#: Calls begin in a transaction of at most this age, in seconds: with their own time, and two for its commit, it stays
-#: below ``TRANSACTION_S``.
+#: Calls start only in a transaction of at most this age, in seconds: with the time for the calls and the time for the
+#: commit, the transaction stays below ``TRANSACTION_S``.
 CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
-#: Seconds for which watermarks alone wait for a commit: they come as long as the tasks before run. Their place in the
-#: log is all that a restart would read again.
+#: Seconds for which watermarks alone wait for a commit: they arrive as long as the upstream tasks run. A restart would
+#: only read these watermarks again.
 WATERMARKS_WAIT_S = 1.0
 
 
 class OpenWork:
-    """Counts what is not committed. All times are monotonic seconds."""
+    """Counts uncommitted work. All times are monotonic seconds."""
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._options = options
@@ -26,22 +26,26 @@ class OpenWork:
         self._open = False
         #: Messages since the last commit. A watermark only moves the position, and is none.
         self._messages = 0
-        #: When the first of them was processed; None without one, or when the commit only pins a start.
+        #: When the first uncommitted message was processed; None if there is none, or when the commit only pins a
+        #: start.
         self._since: float | None = None
         self._began = self._due_at = 0.0
 
     def polled(self, records: int, asked_for: int) -> None:
-        """Counts a poll, which changes when the open work is due."""
+        """Counts a poll; polls influence when the open work is due."""
         self._pace.polled(records, asked_for)
         if self._open and self._since is not None:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
-        """Messages are processed from now on: the first ones since a commit say when the next one is due."""
+        """Records that processing begins now.
+
+        The first messages after a commit determine when the next commit is due.
+        """
         self._began = now
 
     def add(self, task: str, messages: int, dirty_bytes: int) -> None:
-        """Counts messages of a task that has moved, and whose uncommitted state has ``dirty_bytes`` now."""
+        """Counts messages of a task that has moved, and whose uncommitted state now has ``dirty_bytes``."""
         if messages and not self._messages:
             due_at, self._since = self._began + self._pace.interval_s, self._began
             self._due_at = min(self._due_at, due_at) if self._open else due_at
@@ -52,12 +56,12 @@ class OpenWork:
         self._overlays.grown(task, dirty_bytes)
 
     def room(self, most: int) -> int:
-        """How many messages to process before the next look whether a commit is due: at most ``most``."""
+        """How many messages to process before the next check whether a commit is due: at most ``most``."""
         every = self._options.commit_every
         return min(most, max(1, every - self._messages)) if every else most
 
     def commit_in(self, seconds: float, now: float) -> None:
-        """Commit soon, though no message waits for it."""
+        """Commit soon, even if no message is open."""
         if not self._open:
             self._open, self._since = True, None
             self._due_at = now + seconds
@@ -79,15 +83,15 @@ class OpenWork:
         )
 
     def has_time_for_calls(self, now: float) -> bool:
-        """Whether calls that begin now are over while Kafka still keeps the transaction open."""
+        """Whether calls that start now end while Kafka still keeps the transaction open."""
         return not self._open or self._since is None or now - self._since <= CALLS_BEGIN_WITHIN_S
 
     def committed(self, took_s: float | None) -> None:
-        """A commit took so long: the interval to the next one follows from it."""
+        """Records the duration of a commit, which determines the interval to the next commit."""
         self._pace.committed(took_s)
 
     def clear(self) -> int:
-        """The open work was committed or dropped; returns how many messages of it had counted as processed."""
+        """The open work was committed or dropped; returns how many of its messages were counted as processed."""
         messages, self._open, self._messages = self._messages, False, 0
         self._overlays.clear()
         return messages

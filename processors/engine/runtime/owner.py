@@ -1,7 +1,7 @@
-"""The port between owner commands and the worker's loop: what a command may ask of the worker that owns the state.
+"""The port between owner commands and the worker's loop: the operations that a command may use on the state's owner.
 
-The package ``commands`` imports this and never the loop; ``loop.Worker`` and ``maintenance.Maintenance`` implement it.
-The application gives the worker its ``CommandTable``.
+The package ``commands`` imports this module and never the loop; ``loop.Worker`` and ``maintenance.Maintenance``
+implement the port. The application passes its ``CommandTable`` to the worker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Commits(Protocol):
         """Read no input until the command ends."""
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task by themselves: DONE, or DROPPED when nothing happened."""
+        """Commit a command's writes to one task separately: DONE, or DROPPED when nothing happened."""
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
         """Read a task's paused inputs from these committed offsets."""
@@ -66,7 +66,7 @@ class Owner(Protocol):
     def commit_all(self, *, due: bool = False) -> bool:
         """Commit all open work; False when it was dropped and will be read again.
 
-        A paused worker sends windows and timers that are ``due`` only if it is asked to.
+        A paused worker sends ``due`` windows and timers only on request.
         """
 
     def stop(self) -> None:

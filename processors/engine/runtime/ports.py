@@ -40,7 +40,7 @@ class GroupMember(Protocol):
         """Record that a broker answered another client."""
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's offsets, None where there is none; answered when no transaction has pending offsets.
+        """The group's offsets, None for a partition without one; answered when no transaction has pending offsets.
 
         One that was sent with a note is a ``NotedOffset``.
         """
@@ -60,14 +60,14 @@ class GroupMember(Protocol):
     def is_ended(self, partition: Partition) -> bool:
         """Whether ``poll`` has returned all records up to the end at the last fetch; an open transaction is no end.
 
-        False until the first fetch behind the partition's last pause, resume, seek or assignment.
+        False until the first fetch after the partition's last pause, resume, seek or assignment.
         """
 
     def without_records(self, partition: Partition, position: int) -> int | None:
         """The end of a partition if no readable record lies between a position and that end; None otherwise.
 
-        Only markers of transactions and aborted records lie there. None also if ``poll`` has returned records at or
-        behind the position.
+        Only transaction markers and aborted records are between them. None also if ``poll`` has returned records at or
+        after the position.
         """
 
     def group_metadata(self) -> GroupMetadata:
@@ -88,7 +88,7 @@ class ChangelogReplayer(Protocol):
     """Reads changelogs with read_committed; ``infra.kafka.replay.ChangelogConsumer`` implements it."""
 
     def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
-        """Read these partitions from these offsets, those of the topics in ``timed`` with the records' timestamps."""
+        """Read these partitions from these offsets; topics in ``timed`` also with the records' timestamps."""
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         """Stop reading these partitions."""
@@ -97,7 +97,10 @@ class ChangelogReplayer(Protocol):
         """Records without headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offsets to read in this assignment; control records count. None of an earlier one."""
+        """The next offsets to read in this assignment, including control records.
+
+        No offsets of an earlier assignment.
+        """
 
     def close(self) -> None:
         """Close the connection."""
@@ -111,7 +114,7 @@ class TransactionProducer(Protocol):
     doubts: int
 
     def init(self, timeout_s: float) -> None:
-        """Fence an earlier holder of the transactional id, and end the transaction that it left open."""
+        """Fence an earlier holder of the transactional id, and abort the transaction that it left open."""
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -139,7 +142,7 @@ class TransactionProducer(Protocol):
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue records in order; ``headers`` has those of some records, by index."""
+        """Queue records in order; ``headers`` has the headers of some records, by index."""
 
     def poll(self) -> None:
         """Run the callbacks of delivered records; ``flush`` raises the error of a refused one."""
@@ -148,7 +151,7 @@ class TransactionProducer(Protocol):
         """Wait until the broker has acknowledged all queued records."""
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Add the group's next offsets to the transaction, with the notes of those that have one (``NotedOffset``)."""
+        """Add the group's next offsets to the transaction; an offset may have a note (``NotedOffset``)."""
 
     def commit(self) -> None:
         """Commit the open transaction, and wait for the answer."""
@@ -198,23 +201,23 @@ class TransactionView(Protocol):
         """Close the connection."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """What the coordinator says of a transactional id; None when it does not know the id."""
+        """The coordinator's state of a transactional id; None when the coordinator does not know the id."""
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """Those of the partitions on which a transaction of this producer is open."""
+        """The subset of the partitions on which this producer has an open transaction."""
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
         """Write the marker that a coordinator left out."""
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
-        """The transactions of any producer on these partitions that have ended and are left open."""
+        """The ended transactions of any producer that are still open on these partitions."""
 
     def end_left(self, left: LeftOpen) -> bool:
-        """Write the marker of one of them; False when it is no longer open."""
+        """Write the marker of one of these transactions; False when it is no longer open."""
 
 
 class Cluster(Protocol):
-    """Makes clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
+    """Creates clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
 
     @property
     def bootstrap(self) -> str:
@@ -234,7 +237,7 @@ class Cluster(Protocol):
         """Let time pass."""
 
     def group_consumer(self, group: str, client_id: str) -> GroupMember:
-        """A new member of a group, not subscribed yet; a ``client.id`` in the settings wins over ``client_id``."""
+        """A new member of a group, not subscribed yet; a ``client.id`` in the settings overrides ``client_id``."""
 
     def changelog_consumer(self) -> ChangelogReplayer:
         """A new consumer that reads changelogs with read_committed."""

@@ -1,4 +1,4 @@
-"""Deletes what a worker has processed from repartition topics, so that they stay short.
+"""Deletes processed records from repartition topics, so that the topics stay short.
 
     start ─── deleted ───────── committed ──── position ──── end
                  └─ next purge ─────┘
@@ -26,7 +26,7 @@ _log = structlog.get_logger("runtime.purge")
 
 #: Seconds between two purges; Kafka Streams has the same (``repartition.purge.interval.ms``).
 PURGE_EVERY_S = 30.0
-#: Seconds until the next one where this client may not delete records.
+#: Seconds until the next attempt if this client may not delete records.
 REFUSED_AGAIN_S = 3_600.0
 #: Timeout of one request, in seconds: the loop waits for it.
 REQUEST_TIMEOUT_S = 2.0
@@ -40,11 +40,11 @@ class Purge:
         self._cluster = cluster
         self._next_at = cluster.clock.monotonic() + PURGE_EVERY_S
         self._deleted: dict[Partition, int] = {}
-        #: Records deleted since the worker started, by their offsets.
+        #: Records deleted since the worker started, counted by offsets.
         self.count = 0
 
     def step(self, tasks: Sequence[Task]) -> None:
-        """Purges when it is time to."""
+        """Purges when a purge is due."""
         now = self._cluster.clock.monotonic()
         if not self._topics or now < self._next_at:
             return

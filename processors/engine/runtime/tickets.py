@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The work of a command: yields to let the loop run, counts in its ticket, and returns its result.
+#: The generator of a command: yields to let the loop run, counts in its ticket, and returns its result.
 Work = Generator[None, None, dict[str, Any]]
 
 
@@ -26,7 +26,7 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted command; ``done`` and ``total`` count its own unit: entries, records or tasks."""
+    """One accepted command; ``done`` and ``total`` count in its own unit: entries, records or tasks."""
 
     id: str
     verb: str

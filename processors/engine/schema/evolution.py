@@ -1,7 +1,7 @@
-"""The changes that turn a table's typed columns into those of a model, and the changes that are refused.
+"""The changes that turn a table's typed columns into the columns of a model, and the changes that are refused.
 
 Iceberg identifies columns by id. A renamed column keeps its content; a dropped column stays in older versions; a column
-that is added under a former name starts empty.
+that is added under an earlier name starts empty.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Widen:
 class Replace:
     """Replaces a column by a new one of the same name.
 
-    The new type holds every value of the former one, but Iceberg can't widen a column to it.
+    The new type holds every value of the old type, but Iceberg can't widen a column to it.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A change that would lose values: the new type can't hold those of the former one."""
+    """A change that would lose values: the new type can't hold the values of the old type."""
 
     path: Path
     has: str
@@ -92,8 +92,9 @@ def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
 def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
     """The changes to inferred columns: where a type can't be widened in place, the whole column is replaced.
 
-    Inferred types only widen, to text in the end, and every value is read again from its JSON. The column of whole
-    values has objects, too, as long as no column is of a field: with the first one, it is made again without them.
+    Inferred types only widen, in the end to text, and every value is read again from its JSON. The column of whole
+    values also contains objects, as long as no field has a column: with the first such column, it is created again
+    without objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -105,7 +106,7 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether objects that had no column get one: that of whole values, as long as no column is of a field."""
+    """Whether objects without a column get one: the column of whole values, as long as no field has a column."""
     return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
 
 
@@ -114,7 +115,7 @@ def _is_of_whole_values(member: Member) -> bool:
 
 
 def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:
-    """An inferred schema with its columns as the table has them after the changes: one that is made again is the last.
+    """An inferred schema with its columns in the order of the table after the changes: a recreated column is last.
 
     The next schema is inferred from the table, and hashes of rows depend on the order of columns.
     """
@@ -178,7 +179,7 @@ def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
     """The typed columns of a table from ``StructType.jsonValue()``, without the columns that every table has.
 
-    Their sources are their names in JSON, as far as the table's comments say them.
+    Their sources are their names in JSON, as far as the table's comments record them.
     """
     return Record(
         tuple(

@@ -38,16 +38,16 @@ _TOKEN = re.compile(r"\s*(OBJECT<|ARRAY<|`(?:[^`]|``)*`|[A-Za-z_][\w ]*(?:\(\d+(
 def inferred_schema(described: str, known: Record | None = None, others: str = "VOID") -> StoreSchema:
     """The columns of a description by ``schema_of_variant_agg``.
 
-    A column has the name that its values have in JSON, as far as it is a legal one. Of names that give the same column
-    (SQL reads names without case), the one that the table has keeps it, or else the legal one with fewer capitals; each
-    other one gets four digits of its own. The comment of a column that has another name says the name in JSON.
+    A column has the JSON name of its values, if the name is legal. If several names give the same column (SQL ignores
+    case), the name in the table keeps it, or else the legal name with fewer capitals; each other name gets four digits.
+    The comment of a column with a changed name records the JSON name.
 
     Args:
         described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``, or ``BIGINT`` if no value is an object.
-        known: The table's columns so far, with their names in JSON as sources; their types only widen.
-        others: The description of the values that are no objects, if others are. They have a column of their own.
+        known: The table's columns so far, with their JSON names as sources; their types only widen.
+        others: The description of the values that are no objects, if there are any. They have a separate column.
     """
-    # Objects with too many names are texts, as other values are: both are in one column.
+    # Objects with too many names become texts, like other values, and share their column.
     found = _records(_members(parse_variant(described)), _members(parse_variant(others)))
     names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
     named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
@@ -68,7 +68,7 @@ def _members(kind: ColumnType | None) -> Record:
 
 
 def name_in_json(comment: str) -> str | None:
-    """The name in JSON that the comment of an inferred column says, empty for whole values; None if it says none."""
+    """The JSON name in the comment of an inferred column, empty for whole values; None if the comment has none."""
     if comment == _SAYS_WHOLE:
         return ""
     return str(json.loads(comment.removeprefix(_SAYS))) if comment.startswith(_SAYS) else None
@@ -95,12 +95,12 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table has this column of this name in JSON, without a comment: earlier versions wrote none."""
+    """Whether the table has this column under its JSON name without a comment, as earlier versions wrote it."""
     return name != source and named.get(name) == name and name not in sources
 
 
 def unify(one: ColumnType, other: ColumnType) -> ColumnType:
-    """The type that holds the values of both types; text (JSON) if no other type does."""
+    """The narrowest type that holds the values of both types; text (JSON) if there is no other."""
     if one == other:
         return one
     if {one, other} == {WHOLE, FLOATING}:
@@ -135,7 +135,7 @@ def parse_variant(described: str) -> ColumnType | None:
 
 
 def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None, list[str]]:
-    """The type that the tokens begin with, and the tokens after it; ``whole``: it is the type of whole values."""
+    """The type at the start of the tokens, and the remaining tokens; ``whole``: it is the type of whole values."""
     first, rest = tokens[0], tokens[1:]
     if first == "ARRAY<":
         element, rest = _parse(rest)
@@ -150,7 +150,7 @@ def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
-    # The names of columns are told apart; those within an object are as they are, and Spark reads them without case.
+    # Names of columns are made distinct; names within an object stay unchanged, and Spark reads them without case.
     distinct = whole or len({each.name.lower() for each in members}) == len(members)
     fits = (whole or members) and len(members) <= MEMBERS_MAX and distinct
     return Record(tuple(members)) if fits else TEXT, rest[1:]

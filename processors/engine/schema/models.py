@@ -48,11 +48,11 @@ def schema_of(model: Any) -> StoreSchema:
     """The typed columns of a store's values.
 
     Args:
-        model: A model (or any annotation) of every value; a mapping of state keys to models, in which ``"*"`` stands
-            for all other state keys; or ``"infer"``.
+        model: A model (or any annotation) of every value; a mapping of state keys to models, with ``"*"`` for all other
+            state keys; or ``"infer"``.
 
     Raises:
-        SchemaInvalid: The model is none of these, or a part of it can't be a column.
+        SchemaInvalid: The model has another form, or a part of it can't be a column.
     """
     if model == INFER:
         return INFERRED
@@ -97,7 +97,7 @@ def _comments(model: Any) -> dict[str, str]:
 
 
 def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, ...] = ()) -> tuple[ColumnType, bool]:
-    """The type of an annotation, and whether it may be null; ``given`` are the metadata of its field."""
+    """The type of an annotation, and whether it may be null; ``given`` is the metadata of its field."""
     if hasattr(annotation, "__supertype__"):
         return _kind(annotation.__supertype__, seen, where, given)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -190,7 +190,7 @@ def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
 
 
 def _said(annotation: type, name: str, hint: Any) -> tuple[str, ...]:
-    """The names of a field of a dataclass or a typed dict: those of pydantic, where it has some."""
+    """The names of a field of a dataclass or a typed dict: pydantic's names, if it has some."""
     known = getattr(annotation, "__pydantic_fields__", {}).get(name)
     told = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
     field = known or next((each for each in told if isinstance(each, pydantic.fields.FieldInfo)), None)

@@ -1,7 +1,7 @@
-"""Whether instances of a model come back from their JSON as they were set.
+"""Whether instances of a model survive JSON unchanged.
 
-Most models tell by their types. What no type can tell is read back when it is set: unions, ``Any``, constraints that a
-changed instance may break, validators, subclasses.
+The types of most models decide it. Where no type can decide, the value is read back when it is set: for unions,
+``Any``, constraints that a changed instance may break, validators, subclasses.
 
 Invariants:
     - A type counts as one that comes back only if all of its parts are known to. A part that is not known is read back.
@@ -18,7 +18,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import SchemaInvalid
 
-#: Core types of pydantic whose values survive JSON unless they have constraints, and the JSON type of each.
+#: Pydantic's core types whose values survive JSON unless they have constraints, and the JSON type of each.
 _JSON_OF = {
     **dict.fromkeys(("str", "date", "datetime", "time", "timedelta", "uuid"), "text"),
     **dict.fromkeys(("int", "float"), "number"),
@@ -32,10 +32,10 @@ _PARTS = {
     **{kind: {"items_schema"} for kind in ("list", "set", "frozenset")},
     **{"tuple": {"items_schema", "variadic_item_index"}, "dict": {"keys_schema", "values_schema"}},
 }
-#: Types of keys of an object that come back: JSON has texts only.
+#: Types of object keys that survive JSON, which has only text keys.
 _KEYS = {"str", "int", "uuid", "date"}
 _MODEL = {"cls", "config", "custom_init", "root_model", "schema"}
-#: Settings of a model that change neither what is written nor what is read.
+#: Settings of a model that change neither the written nor the read JSON.
 _SETTINGS = {
     *("title", "extra_fields_behavior", "from_attributes", "frozen", "validate_assignment"),
     *("validate_by_name", "validate_by_alias", "populate_by_name"),
@@ -45,19 +45,19 @@ _SECRETS = (pydantic.SecretStr, pydantic.SecretBytes)
 
 
 class RoundTrip:
-    """What a model's type tells about the way to JSON and back.
+    """The conclusions from a model's type about a round trip through JSON.
 
     Args:
         adapter: The model's.
 
     Raises:
-        SchemaInvalid: Values of a field are lost on the way, whatever they are.
+        SchemaInvalid: JSON loses every value of a field.
     """
 
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The classes of the model: an instance of a subclass has fields that their JSON does not have.
+        #: The classes of the model: an instance of a subclass has fields that its JSON lacks.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(
@@ -66,7 +66,7 @@ class RoundTrip:
 
     @property
     def decided(self) -> bool:
-        """Whether each value that is written without a warning comes back."""
+        """Whether each value that is written without a warning survives JSON."""
         if not self._decided:
             return False
         for subclasses in self._subclasses:  # noqa: SIM110 # `any` takes twice the time, for each value that is set
@@ -85,7 +85,7 @@ class RoundTrip:
                 return True
             self._known.add(ref)
             return ref in self._definitions and self._comes_back(self._definitions[ref], where)
-        if "serialization" in schema:  # the user's own: it is asked when a value is set
+        if "serialization" in schema:  # the user's own serializer: it is tested when a value is set
             return False
         if kind == "default":
             return set(schema) <= {"type", "schema", "default", "default_factory", "metadata"} and self._comes_back(
@@ -107,7 +107,7 @@ class RoundTrip:
         parts = _PARTS.get(kind, set())
         below = [schema[part] for part in sorted(parts) if part in schema and part.endswith("schema")]
         inner = [each for part in below for each in (part if isinstance(part, list) else [part])]
-        # Each part is visited, as any of them may lose what it holds.
+        # Each part is visited, because any part may lose values.
         whole = [self._comes_back(each, f"{where}[]") for each in inner]
         if kind == "enum":
             return not set(schema) - _HARMLESS - {"cls", "members", "sub_type"} and _are_apart(schema["members"])
@@ -157,7 +157,7 @@ class RoundTrip:
 
 
 def lost_on_the_way(adapter: pydantic.TypeAdapter[Any], value: Any, payload: bytes) -> tuple[str, str] | None:
-    """Where an instance differs from what is read of its JSON, and how; None if it comes back.
+    """Where an instance differs from its JSON read back, and how; None if they are equal.
 
     Raises:
         pydantic.ValidationError: The JSON can't be read.
@@ -198,7 +198,7 @@ def _fields(made: Any) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """A value as it is compared: a moment by its clock and offset, whatever its zone is called."""
+    """A value in comparable form: a moment by its clock and offset, regardless of its zone's name."""
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
     return value

@@ -13,14 +13,14 @@ from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 
-#: Columns that every table has; a typed column of the same name gets an underscore at its end.
+#: Columns of every table; a typed column with the same name gets a trailing underscore.
 RESERVED = frozenset(
     {"store_partition", "key", "value", "message_key", "state_key", "json", "offset", "changelog_timestamp"}
     | {"event_timestamp", "why", "op", "timestamp", "generation", "snapshot_id"}
 )
-#: Stands for every state key without a model of its own.
+#: Matches every state key without a separate model.
 ANY_STATE_KEY = "*"
-#: The model that asks for columns inferred from the values.
+#: The model value that requests columns inferred from the values.
 INFER = "infer"
 
 
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One item of a stored list; its column is the item at this index."""
+    """One item of a stored list; the column is the item at this index."""
 
     at: int
     element: ColumnType
@@ -111,7 +111,7 @@ class Member:
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Former names of its column."""
+        """Earlier names of the column."""
         return tuple(source for source in self.sources if source != self.name)
 
 
@@ -137,7 +137,7 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 class Column:
     """A typed column; ``paths`` are its places in the JSON of a value, the newest first; ``()`` is the whole value.
 
-    Where the JSON has none, ``key_part`` has it: a part of the state key, counted from 1, between its slashes.
+    If the JSON has no value, ``key_part`` has it: a part of the state key, counted from 1, between its slashes.
     """
 
     name: str
@@ -157,8 +157,8 @@ class Column:
 class ValueSchema:
     """The columns of the values of one state key, or of all state keys if ``state_key`` is None.
 
-    With ``prefixes`` they are those of all state keys that begin with one of them, and the rows of other state keys are
-    internal: they have no columns. With ``nullable`` the whole value may be ``null``.
+    With ``prefixes``, these are the columns of all state keys that begin with one of the prefixes; rows of other state
+    keys are internal and have no columns. With ``nullable``, the whole value may be ``null``.
     """
 
     state_key: str | None
@@ -167,7 +167,7 @@ class ValueSchema:
     #: The field that holds the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
-    #: The model that the columns were made of, if there is one: the audit reads values by the model itself.
+    #: The model from which the columns were made, if there is one: the audit reads values with the model itself.
     model: Any = field(default=None, compare=False, repr=False)
 
 

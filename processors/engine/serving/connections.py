@@ -3,9 +3,9 @@
     accepted ──head and body──► admitted ──a thread serves it──► answered ──► drained ──► closed
         └───────refused, by an answer──────────────────────────────►┘
 
-No connection can keep others out. Each has a deadline for its whole request and one for its whole answer, however
-often it sends a byte. When all places are taken, a new connection replaces the oldest one without a complete request,
-or else the answered one that has not read for longest.
+No connection can block others. Each has a deadline for its whole request and one for its whole answer, however often it
+sends a byte. When all places are taken, a new connection replaces the oldest one without a complete request, or else
+the answered one that has not read for longest.
 
 Invariants:
     - Only requests that are complete and admitted get a thread, and their number is bounded.
@@ -48,27 +48,27 @@ _log = structlog.get_logger("serving")
 #: Seconds from the accept of a connection to the last byte of its request, and for the whole answer.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: Seconds, and bytes, for which a client's further bytes are read: closing with unread bytes may lose the answer.
+#: Limits for reading a client's further bytes, in seconds and in bytes: closing with unread bytes may lose the answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum open connections; a further one replaces the oldest that is not being served.
+#: Maximum open connections; a new one replaces the oldest one that is not being served.
 AT_ONCE_MAX = 128
-#: Threads that serve reads, which wait for the loop a second at most, and threads that serve control.
+#: Threads that serve reads, which wait for the loop at most a second, and threads that serve control.
 READERS_MAX, CONTROLLERS_MAX = 4, 16
 #: Maximum bytes of all answers that clients have not read.
 UNSENT_BYTES_MAX = 32 << 20
-#: Connections that the kernel keeps until they are accepted, and how many are accepted before others are read.
+#: Connections that the kernel keeps until they are accepted, and how many are accepted between two reads of others.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
-#: Accepts in a second while more connections wait; so many are accepted at once after a rest. An accept with all that
-#: follows takes up to 0.13 ms, and the thousandth waits a second: less than a client waits for a status.
+#: Accepts per second while more connections wait, and accepts at once after a rest. An accept with all its work takes
+#: up to 0.13 ms, and the thousandth waits a second: less than a client waits for a status.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: A request that is incomplete after so many reads is read again after so many seconds.
+#: A request that is incomplete after this many reads is read again after this many seconds.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
 #: Pause after an accept that failed because the process has no file descriptor left, seconds.
 _ACCEPT_AGAIN_S = 0.1
-#: Seconds that requests under way have for their answers when the server stops.
+#: Seconds that running requests have for their answers when the server stops.
 _FAREWELL_S = 0.5
-#: Bytes that the kernel keeps of an answer that its client does not read, for each connection.
+#: Bytes of an unread answer that the kernel buffers for each connection.
 _KERNEL_BYTES = 131_072
 #: Bytes of one read.
 _READ_BYTES = 65_536
@@ -88,7 +88,7 @@ class RequestServer:
 
     Args:
         pages: The existing routes; other paths are never logged, because they may contain anything.
-        bodies: By route that takes a body, its maximum bytes.
+        bodies: By route that accepts a body, its maximum bytes.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
@@ -112,7 +112,7 @@ class RequestServer:
         self._controllers = WorkThreads("control", CONTROLLERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Open connections, oldest first; one that takes some of its answer counts as new.
+        #: Open connections, oldest first; a connection whose client reads some of its answer becomes the newest.
         self._open: dict[_Connection, None] = {}
         self._accepting = self._closing = self._rests = False
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
@@ -129,7 +129,7 @@ class RequestServer:
         return len(self._open)
 
     def start(self) -> None:
-        """Serve on a thread of its own."""
+        """Serve on a separate thread."""
         self._loop = loop = asyncio.new_event_loop()
         loop.set_exception_handler(_log_failure)
         loop.call_soon(self._resume)
@@ -137,7 +137,7 @@ class RequestServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; requests under way have half a second for their answers."""
+        """Stop listening; running requests have half a second for their answers."""
         if self._thread is None or self._loop is None:
             self._listener.close()
             return
@@ -202,7 +202,7 @@ class RequestServer:
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
-                self._pause()  # all are being served; the next one that is answered resumes
+                self._pause()  # all connections are being served; the next answered one resumes
                 return
             try:
                 accepted, address = self._listener.accept()
@@ -233,7 +233,7 @@ class RequestServer:
         return unread
 
     def reads_on(self, connection: _Connection) -> None:
-        """Record that a client takes its answer: others are closed before it."""
+        """Record that a client reads its answer: other connections are closed before this one."""
         del self._open[connection]
         self._open[connection] = None
 
@@ -243,7 +243,7 @@ class RequestServer:
         self.place_freed()
 
     def place_freed(self) -> None:
-        """Accept again: a connection was closed, or is no longer being served."""
+        """Accept again, because a connection was closed or is no longer being served."""
         if not self._closing:
             self._resume()
         elif not self._open and self._loop is not None:
@@ -318,17 +318,17 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether its request is incomplete and without the token, or its answer is sent."""
+        """Whether the connection's request is incomplete and without the token, or its answer is sent."""
         return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
 
     @property
     def is_answered_soon(self) -> bool:
-        """Whether its request is complete, and its answer not yet sent."""
+        """Whether the connection's request is complete, and its answer not yet sent."""
         return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of the answer that the client has not taken."""
+        """Bytes of the answer that the client has not read."""
         return len(self._unsent)
 
     def close(self) -> None:
@@ -344,7 +344,7 @@ class _Connection:
         self._server.forget(self)
 
     def read(self) -> None:
-        """Take what the client has sent."""
+        """Read the bytes that the client has sent."""
         try:
             got = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -374,7 +374,7 @@ class _Connection:
             self._again = None
 
     def _advance(self, looked_at: int) -> None:
-        """Serve or refuse the request as soon as enough of it is here."""
+        """Serve or refuse the request as soon as enough of it has arrived."""
         if self._head is None:
             end = head_end(self._received, looked_at)
             early = refused_early(self._received if end is None else self._received[:end])
@@ -402,7 +402,7 @@ class _Connection:
         self.answer(written(Answer(refused.code, {"error": refused.why})))
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer, then read on until the client has taken it and closes."""
+        """Send the answer, then keep reading until the client has read the answer and closes."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()
@@ -423,7 +423,7 @@ class _Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            return self.close()  # the client disconnected before it had the answer
+            return self.close()  # the client disconnected before it got the answer
         self._phase = _Phase.DRAINED
         self._deadline.cancel()
         self._deadline = self._loop.call_later(DRAIN_S, self.close)

@@ -1,7 +1,7 @@
 """The endpoint file of a worker: its process, its URL, and the token that controls it; mode 0600.
 
 A file can outlive its process, and another program can listen at its port. So a client sends nothing before it has
-checked that the process lives, and no token before the process owns the port.
+checked that the process runs, and no token before it has checked that the process owns the port.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         pid: The process.
-        mark: The start mark of the process; empty in files of versions that did not write it.
-        url: Where it serves, for programs on this machine.
-        token: The token that controls this process and no other.
-        reads_need_token: Whether it asks for a token also to read its status.
-        process: The text of the process's identity; empty in files of versions that did not write it.
+        mark: The start mark of the process; empty in files of versions without this field.
+        url: The server's address, for programs on this machine.
+        token: The token that controls only this process.
+        reads_need_token: Whether reading the status also requires a token.
+        process: The text of the process's identity; empty in files of versions without this field.
     """
 
     pid: _Pid
@@ -45,7 +45,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that wrote the file still runs; False for one of another boot or container."""
+        """Whether the process that wrote the file still runs; False for a process of another boot or container."""
         identity = ProcessIdentity.parse(self.process)
         if identity is not None:
             return fate_of(identity) == "running"
@@ -55,7 +55,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     def is_owner(self) -> bool:
         """Whether the process that wrote the file runs, and listens at the file's port.
 
-        Where the system can't tell who listens, a process with the file's start mark counts as the owner.
+        If the system can't report who listens, a process with the file's start mark counts as the owner.
         """
         try:
             port = urlsplit(self.url).port
@@ -68,7 +68,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def read_endpoint(file: Path) -> Endpoint | None:
-    """The content of an endpoint file; None when there is none, or a damaged one."""
+    """The content of an endpoint file; None when it is missing or damaged."""
     return read_json(file, Endpoint)
 
 

@@ -1,4 +1,4 @@
-"""The failure file of a worker that ends before its server answers: the error, beside the endpoint file."""
+"""The failure file of a worker that ends before its server answers: the error, next to the endpoint file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:
-    """The path of a worker's failure file, beside its endpoint file."""
+    """The path of a worker's failure file, next to its endpoint file."""
     return endpoint.with_suffix(".failed.json")
 
 
@@ -38,7 +38,7 @@ def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
 def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, Any], started_at: float) -> None:
     """Write the error that ends this process to the failure file, unless this process already wrote one.
 
-    ``error`` is as ``HoldfastError.as_dict`` returns it; ``started_at`` is in seconds since 1970.
+    ``error`` has the form of ``HoldfastError.as_dict``; ``started_at`` is in seconds since 1970.
     """
     file = failure_file(endpoint)
     if _process_of(file) == str(own_identity()):
@@ -49,7 +49,7 @@ def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, A
 
 
 class _Whose(msgspec.Struct):
-    """The part of a failure file that names its process; former versions wrote none."""
+    """The part of a failure file that names its process; older versions wrote none."""
 
     process: str = ""
 

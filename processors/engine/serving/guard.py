@@ -5,8 +5,8 @@
     GET other routes                           every program                with the token of reads, or of control
     POST (control, stop, owner commands)       with the token of control    with the token of control
 
-The token of control is one worker's, from its start to its end. It is derived from the secret in the settings, and
-the secret itself opens no control. So a program that sees what one worker receives can control no other worker, and no
+A control token is valid for one worker, from its start to its end. It is derived from the secret in the settings; the
+secret itself gives no control. So a program that sees the data sent to one worker can control no other worker, and no
 later process of the same slot.
 
 On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
@@ -24,11 +24,11 @@ from holdfast.infra.masking import remember
 from holdfast.infra.settings import ServingSettings
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-#: Routes that say only whether the worker works; probes of other machines have no token.
+#: Routes that only report whether the worker is healthy; probes of other machines have no token.
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-#: The beginning of the text that a token of control is derived from; another use of the secret needs another one.
+#: The prefix of the text from which a control token is derived; another use of the secret needs another prefix.
 _CONTROL_LABEL = "holdfast control 1"
 
 
@@ -51,7 +51,7 @@ class Guard:
     def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
         remember((self.token,))
-        #: The secret opens reads for scrapers that know no other token; a token of reads of its own replaces it.
+        #: The secret opens reads for scrapers that know no other token; a separate read token replaces it.
         reads = serving.read_token or serving.token
         self._controls = (_header(self.token),)
         self._reads = self._controls if reads is None else (*self._controls, _header(reads))

@@ -1,4 +1,4 @@
-"""What bounds the work for requests: a fixed number of threads, and how often something may be done."""
+"""Limits the work for requests: a fixed number of threads, and a rate for repeated actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 
 class WorkThreads:
-    """Daemon threads that take work from one queue; a thread starts when no other is free, up to ``most``."""
+    """Daemon threads that process one queue; a thread starts when no other is free, up to ``most``."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -27,7 +27,7 @@ class WorkThreads:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def end(self) -> None:
-        """Let the threads end after the work that they have."""
+        """End the threads after their present work."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -42,14 +42,14 @@ class WorkThreads:
 
 
 class Allowance:
-    """How often something may be done: ``per_s`` times in a second on average, ``most`` times at once."""
+    """A rate limit: ``per_s`` uses in a second on average, ``most`` uses at once."""
 
     def __init__(self, per_s: float, most: float) -> None:
         self._per_s, self._most = per_s, most
         self._left, self._at = most, 0.0
 
     def takes_one(self, now: float) -> bool:
-        """Use the allowance once; False when it is used up. ``now`` is in seconds and never falls."""
+        """Use the allowance once; False when it is used up. ``now`` is in seconds and never decreases."""
         self._left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

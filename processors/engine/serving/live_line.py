@@ -1,9 +1,9 @@
-"""What a worker in the foreground does, in one line: phase, rate, lag, commits. On a terminal the line is renewed.
+"""The progress of a worker in the foreground, in one line: phase, rate, lag, commits. A terminal updates the line.
 
     orders  running  12,345 messages/s  lag 0  57 commits  1,234,567 messages
 
-Without a terminal the same figures are log events: one at each new phase, then every ``PLAIN_EVERY_S`` while messages
-arrive.
+Without a terminal the same figures are log events: one at each new phase, then one every ``PLAIN_EVERY_S`` while
+messages arrive.
 
 Invariants:
     - The worker's state is read by the worker's own thread, as for ``/status``; a silent loop never holds the line up.
@@ -31,7 +31,7 @@ _log = structlog.get_logger("worker")
 
 #: Seconds between two lines on a terminal, and between two log events.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
-#: Seconds that the loop may take to answer before the line says that it is silent.
+#: Seconds that the loop may take to answer before the line reports it as silent.
 SILENT_AFTER_S = 2.0
 
 
@@ -52,7 +52,7 @@ class Figures:
         return Figures(status["phase"], status["records"]["processed"], status["lag"], count, at_s)
 
     def rate_since(self, former: Figures | None) -> float | None:
-        """Messages per second since a former moment; None without one."""
+        """Messages per second since an earlier moment; None without one."""
         if former is None or self.at_s <= former.at_s:
             return None
         return max(0, self.processed - former.processed) / (self.at_s - former.at_s)
@@ -107,7 +107,7 @@ class _Line:
                     self._shown = now or self._shown
 
     def last(self) -> None:
-        """Tell the totals; call it when the loop has ended."""
+        """Print the totals; call it after the loop has ended."""
         commits, messages = self._worker.committer.count, self._worker.processed
         if self._on_terminal:
             sys.stderr.write(f"{self._processor}  ended: {commits:,} commits  {messages:,} messages\n")
@@ -146,7 +146,7 @@ class _Line:
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # the loop raises what is wrong with it
+                except Exception as failure:  # the loop raises its own failure
                     asked.set_exception(failure)
 
             self._asked = asked
@@ -161,11 +161,11 @@ class _Line:
 
 @contextmanager
 def _terminal() -> Iterator[Callable[[str], None]]:
-    """Shows a line at the bottom of the terminal; what is printed meanwhile stands above it."""
+    """Shows a line at the bottom of the terminal; other output appears above it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    to_terminal = sys.stdout.isatty()  # a file or a pipe must get what is printed
+    to_terminal = sys.stdout.isatty()  # a file or a pipe must get the printed output
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=to_terminal) as opened:
         yield lambda line: opened.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -17,15 +17,15 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1
-#: The newest checkpoints of each task stay; older ones are deleted.
+#: The number of newest checkpoints of each task that are kept; older ones are deleted.
 LOCAL_CHECKPOINTS_KEPT = 3
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
     """Checkpoint all running tasks into a new folder below ``folder``, and return the manifest.
 
-    Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without one is not
-    a checkpoint.
+    Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without it is not a
+    checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -69,7 +69,7 @@ class _Named(msgspec.Struct):
 
 
 class _Tasks(msgspec.Struct):
-    """The part of a manifest that says which tasks the checkpoint holds."""
+    """The part of a manifest with the tasks of the checkpoint."""
 
     tasks: list[_Named]
 

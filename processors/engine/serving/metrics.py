@@ -25,12 +25,12 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _IDENTITY = ("processor", "slot")
 _PARTITION = ("topic", "partition")
-#: The value of a metric, or its values by the values of its labels; None where it is unknown.
+#: The value of a metric, or its values by the values of its labels; None if unknown.
 _Value = float | Mapping[Any, float | None]
 
 
 class WorkerMetrics:
-    """Formats one worker's status documents as metrics; its counter of processed messages never falls."""
+    """Formats one worker's status documents as metrics; its counter of processed messages never decreases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

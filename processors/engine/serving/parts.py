@@ -1,7 +1,7 @@
-"""A processor's subtopologies as they run now: which tasks of each run, and how far each input is behind.
+"""The status of a processor's subtopologies: the running tasks of each, and the lag of each input.
 
-A processor with ``group_by`` has several: one lag for all would not tell whether the sources are read slowly, or the
-repartition topic.
+A processor with ``group_by`` has several subtopologies: a single lag would not show whether the sources or the
+repartition topic is read slowly.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """One subtopology over all workers: its tasks, those that run, and by input topic the records left to process.
+    """One subtopology over all workers: its tasks, the running ones, and by input topic the records left to process.
 
-    The lag of an input is None while a task of it is not fetching, as during a restore. ``awaited`` are the inputs that
-    messages of others wait for.
+    The lag of an input is None while one of its tasks is not fetching, as during a restore. ``awaited`` are the inputs
+    that messages of other inputs wait for.
     """
 
     subtopology: str
@@ -28,7 +28,7 @@ class PartStatus:
 
     @property
     def lag(self) -> int | None:
-        """The records left to process in all its inputs; None where one is unknown."""
+        """The records left to process in all its inputs; None if one is unknown."""
         return _sum(list(self.lags.values()))
 
 

@@ -1,4 +1,4 @@
-"""A worker's HTTP requests and answers as data: the head of a request is parsed and judged, an answer written.
+"""A worker's HTTP requests and answers as data: parses and checks the head of a request, and writes an answer.
 
 ``connections`` has the sockets and ``server`` the routes.
 
@@ -28,9 +28,9 @@ BODY_BYTES_MAX = 4_096
 #: Methods that only read.
 READS = ("GET", "HEAD")
 
-#: The empty line that ends the head of a request; bare line feeds count as ends of lines.
+#: The empty line that ends the head of a request; bare line feeds count as line ends.
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: Every method begins with a letter: other first bytes are another protocol, as TLS.
+#: Every method begins with a letter: another first byte belongs to another protocol, such as TLS.
 _BEGINS = re.compile(rb"[A-Za-z]")
 
 
@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of an admitted request: its method, its route without the query, and the bytes of its body."""
+    """The head of an admitted request: its method, its route without the query, and its body's length in bytes."""
 
     method: str
     page: str
@@ -68,7 +68,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a server admits: its guard, its routes, and by route that takes a large body, the maximum bytes."""
+    """The admission rules of a server: its guard, its routes, and the maximum bytes of routes with a large body."""
 
     guard: Guard
     pages: Collection[str]
@@ -76,7 +76,7 @@ class Rules:
 
 
 def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
-    """Where the head of a request ends; None while it is incomplete. ``looked_at`` bytes had no end."""
+    """The offset where the head of a request ends; None while incomplete. The first ``looked_at`` bytes had no end."""
     found = _HEAD_END.search(received, max(0, looked_at - 2))
     return None if found is None else found.end()
 
@@ -91,7 +91,7 @@ def refused_early(received: bytes | bytearray) -> Refused | None:
 
 
 def judge(head: bytes, rules: Rules) -> Head | Refused:
-    """The admitted request with this complete head, or why it is refused."""
+    """The admitted request with this complete head, or the reason of its refusal."""
     parsed = _Parsed(head)
     if parsed.refused is not None:
         return parsed.refused

@@ -61,8 +61,8 @@ _log = structlog.get_logger("serving")
 #: Seconds that a request waits for the loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: Seconds for which an answer of the loop, and a page of metrics, is given to further requests, unless a request of
-#: control is done in between: a flood of requests must not fill the loop's time.
+#: Seconds for which an answer of the loop, and a page of metrics, serve further requests, unless a control request
+#: happens in between: a flood of requests must not use up the loop's time.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -83,13 +83,13 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
 
 
 def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
-    """The result of work, or its error; None when the loop did not run it in time."""
+    """The result of the work, or its error; None when the loop did not run it in time."""
     wait([asked], wait_s)
     return asked.result() if asked.done() else None
 
 
 class _Question:
-    """A question to the loop that many requests share: a silent loop gets it once, however many wait for the answer."""
+    """A question to the loop that many requests share: a silent loop gets it only once."""
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
         self._ask = ask
@@ -98,7 +98,7 @@ class _Question:
         self._asked_at = 0.0
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer; None when the loop is silent for ``STATUS_WAIT_S`` since it was asked."""
+        """The answer; None when the loop did not answer within ``STATUS_WAIT_S`` of the question."""
         with self._lock:
             now = time.monotonic()
             if self._asked is None or (self._asked.done() and now - self._asked_at > FRESH_S):
@@ -197,7 +197,8 @@ class ControlServer:
         """Stop serving; delete the endpoint file if it has this process's pid."""
         self._closed.set()
         found = read_endpoint(self._endpoint)
-        if found is not None and found.pid == os.getpid():  # first: the port is anyone's as soon as it is closed
+        # first, because other programs can take the port as soon as it is closed
+        if found is not None and found.pid == os.getpid():
             with suppress(OSError):
                 self._endpoint.unlink()
         self._server.close()
@@ -302,7 +303,7 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _read(self, body: bytes) -> Answer:
-        """Answer a read of state; its values are in no ticket, which programs without a token may see."""
+        """Answer a read of state; no ticket contains its values, because programs without a token may read tickets."""
         try:
             asked = decode(READ_PAGE, body)
         except CommandWrong as wrong:

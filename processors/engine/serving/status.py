@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.task.task import Task
     from holdfast.processors.engine.runtime.task.task_time import TaskTime
 
-#: Timers of a store and a clock that a status counts at most: the loop waits for the count.
+#: Maximum timers of a store and a clock that a status counts, because the loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
-#: Seconds for which a status reuses the ends that a paused worker asked for.
+#: Seconds for which a status reuses the end offsets that a paused worker requested.
 ENDS_EVERY_S = 1.0
 
-#: A status names an input after others have waited for it this long, in seconds.
+#: A status names an input after other inputs have waited for it this long, in seconds.
 AWAITED_FOR_S = 1.0
 
 
@@ -44,7 +44,7 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The timers of a store that have not fired: how many, and whether there are ``more``.
+    """The unfired timers of a store: their number, and whether there are ``more``.
 
     ``next_stream`` and ``next_processing`` are the times of the next timers of the stream time and of the worker's
     clock, in seconds since 1970; None without one.
@@ -57,7 +57,7 @@ class TimersStatus:
 
 
 class TaskArrivals(Counts, frozen=True):
-    """The messages of a task that did not arrive where they should, and how many per minute lately."""
+    """The messages of a task that did not reach their store, and their recent number per minute."""
 
     per_minute: float = 0.0
 
@@ -98,7 +98,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """The status of one standby: a task of another process that this one follows.
+    """The status of one standby: a copy of another process's task.
 
     ``phase`` is ``behind``, ``following`` or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
     its changelog, position, end and lag in offsets. The standby has everything up to ``complete_at``, in seconds since
@@ -121,14 +121,13 @@ class StandbyStatus:
 class ProcessorStatus:
     """The status of one worker; times are seconds since 1970.
 
-    ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which no step of the system's
-    clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
-    ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
-    workers under way gives it; None without a change. ``memory_mib`` is the resident memory of its process.
+    ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which ignores steps of the
+    system's clock; None from an older version. ``maintenance`` is the running owner command: its id, its verb, and
+    ``done`` of ``total`` (None if unknown). ``prepared`` tells whether the worker has the state of all tasks that the
+    change of workers in progress gives it; None without a change. ``memory_mib`` is the resident memory of its process.
     ``global_tables`` has by topic the rows of global tables, how many of them can't be read, their bytes of memory,
-    whether they are being loaded, and the offsets remaining;
-    ``warnings`` has what may lose rows of tables, with actions. ``lookups`` has by function of ``join_lookup`` the hits
-    and misses of its cache, and its entries.
+    whether they are being loaded, and the offsets remaining; ``warnings`` has risks of losing rows of tables, with
+    actions. ``lookups`` has by function of ``join_lookup`` the hits and misses of its cache, and its entries.
     """
 
     processor: str
@@ -172,7 +171,10 @@ class ProcessorStatus:
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """Decode the ``/status`` document, without unknown fields of a newer worker; ValueError if it is none."""
+        """Decode the ``/status`` document and ignore unknown fields of a newer worker.
+
+        ValueError for other documents.
+        """
         return msgspec.convert(document, ProcessorStatus)
 
 
@@ -189,7 +191,7 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Make the ``/status`` document; call it on the worker's own thread."""
+    """Build the ``/status`` document; call it on the worker's own thread."""
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     if worker.paused:
@@ -244,12 +246,13 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         place = Partition(topic, task.partition)
         fetched = None if member is None else member.high_watermark(place)
         end = fetched
-        if member is not None and worker.paused:  # the end of the last fetch would look like no lag: it fetches nothing
+        # a paused worker fetches nothing, so the end of its last fetch would look like no lag
+        if member is not None and worker.paused:
             end = worker.maintenance.ends.end_of(place, member)
         lag = None if end is None else max(0, end - (position or 0))
         ended = member is not None and member.is_ended(place) and end == fetched
         if lag and ended and not (task.order and task.order.buffered):
-            lag = 0  # behind the last record are only markers of its transaction
+            lag = 0  # only transaction markers follow the last record
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)
     return {

@@ -44,25 +44,25 @@ COMMAND_TIMEOUT_S = 3600.0
 _BODY_REST_BYTES = 65_536
 
 
-#: What an answer that is no JSON document of a worker raises; deep nesting raises RecursionError.
+#: The exceptions of an answer that is no JSON document of a worker; deep nesting raises RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 #: The HTTP library's event between a connection and the first byte on it.
 _CONNECTED = "connection.connect_tcp.complete"
 
-#: Called with the ticket of a running command at each look.
+#: Called with the ticket of a running command at each check.
 ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
-    """Tells no one about a ticket."""
+    """Ignores a ticket."""
 
 
 class _StrangerAtPort(Exception):
-    """Another program than the worker listens at the port of its endpoint file."""
+    """Another program than the worker listens at the port in its endpoint file."""
 
 
 class ProcessorSilent(HoldfastError):
-    """A worker did not answer, or did not do what a request asked for."""
+    """A worker did not answer, or did not carry out a request."""
 
 
 class ProcessorClient:
@@ -86,7 +86,7 @@ class ProcessorClient:
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         """The last heartbeat of the process with this pid; None when it has no endpoint file.
 
-        It is known also of a process that does not answer.
+        The fact is also known for a process that does not answer.
         """
         endpoint = read_endpoint(self._file)
         if endpoint is None or pid is None or endpoint.pid != pid:
@@ -97,11 +97,14 @@ class ProcessorClient:
             return None
 
     def last_failure(self) -> ProcessorStatus | None:
-        """The status that the worker left when it last stopped with an error; None when it never did."""
+        """The status at the worker's last stop with an error; None when there was none."""
         return read_json(failure_file(self._file), ProcessorStatus)
 
     def alive(self) -> bool:
-        """Whether the endpoint file's process runs (it may be stuck); False for one of another boot or container."""
+        """Whether the endpoint file's process runs (it may be stuck).
+
+        False for a process of another boot or container.
+        """
         endpoint = read_endpoint(self._file)
         return endpoint is not None and endpoint.is_alive
 
@@ -141,7 +144,7 @@ class ProcessorClient:
         Args:
             which: ``partitions`` (numbers; default: all that the worker owns), and one of ``keys`` (a list of text or
                 bytes), ``prefix`` (text or bytes) and ``all=True``. ``window`` (from, up to, in milliseconds since
-                1970) narrows it to the windows that contain such a time; reads do not have it.
+                1970) narrows the selection to windows that contain such a time; reads do not support it.
 
         Raises (as all commands do):
             CommandWrong: The command names something that the processor does not have.
@@ -152,13 +155,13 @@ class ProcessorClient:
         return self._select("/state/count", store, timeout_s, **which)
 
     def read(self, store: str, limit: int, timeout_s: float = 150.0, **which: Any) -> dict[str, Any]:
-        """Read at most ``limit`` selected entries as the last commit left them.
+        """Read at most ``limit`` selected entries as of the last commit.
 
         The arguments are those of ``count``.
 
         Returns:
             ``rows``, each as in an export file; ``more``, whether the selection has further entries; ``positions``:
-            by partition, the next offset of each input topic that the entries hold.
+            by partition, the next offset of each input topic up to which the entries are complete.
 
         Raises:
             CommandWrong, CommandRefused, ProcessorSilent: As ``count``.
@@ -190,9 +193,9 @@ class ProcessorClient:
 
         Args:
             which: As for ``count``, and ``export=True`` to write the keys to files first, and ``positions`` (topic to
-                partition to offset): a paused worker then reads the inputs from there. They are committed together
-                with the last deletes of their task. ``once`` names the command: repeated with the same name and keys,
-                it deletes nothing where it was carried out.
+                partition to offset): a paused worker then reads the inputs from there. The positions are committed
+                together with the last deletes of their task. ``once`` names the command: repeated with the same name
+                and keys, it deletes nothing in tasks that have carried it out.
 
         Returns:
             As ``count``, of the deleted keys; with ``export``, as ``export``. ``before`` has the paths of the files of
@@ -203,17 +206,17 @@ class ProcessorClient:
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         """Set the positions of a paused worker (topic to partition to offset).
 
-        The state stays as it is: records that are read twice count twice.
+        The state stays unchanged: records that are read twice count twice.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
     def until(
         self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: ProgressLog = _no_one
     ) -> dict[str, Any]:
-        """Let a worker that rebuilds a store read its inputs up to these offsets, and no further.
+        """Make a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
-        ``tell`` gets the ticket at each look: ``done`` of ``total``, in offsets. The result has under ``positions`` the
-        committed offsets, which equal the requested ones.
+        ``tell`` gets the ticket at each check: ``done`` of ``total``, in offsets. The result has under ``positions``
+        the committed offsets, which equal the requested ones.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -230,21 +233,21 @@ class ProcessorClient:
         """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
 
         Args:
-            upto: By partition, the next offset at its end. Only these partitions are changed.
+            upto: By partition, the next offset at the changelog's end. Only these partitions are changed.
             positions: Offsets to read the inputs from, committed together with their task's last change.
-            more: ``keep=True`` to change only the message keys that the changelog has; all others stay.
-                ``export=True`` to write the present entries to a file first: those of ``keys``, otherwise all.
-                ``once`` names the command: repeated with the same name, it writes no task that it has begun to change.
+            more: ``keep=True`` to change only the message keys that the changelog has; other keys stay unchanged.
+                ``export=True`` to write the present entries to a file first: the entries of ``keys``, otherwise all.
+                ``once`` names the command: repeated with the same name, it exports no task that it has begun to change.
 
         Returns:
             ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state;
             with an export, ``export`` with its ``path``, and ``before`` with the paths of earlier attempts.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
-        # a worker of an earlier version does not know what is not asked for
+        # a worker of an earlier version does not know these arguments, so only given ones are sent
         asked |= {name: value for name, value in more.items() if value}
         if "keys" in asked and len(_portions(asked["keys"])) > 1:
-            del asked["keys"]  # they fit in no request: the file has all keys
+            del asked["keys"]  # they do not fit into a request: the file has all keys
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
@@ -346,10 +349,10 @@ def _check_owner(endpoint: Endpoint) -> None:
 
 
 def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
-    """Called by the HTTP library at each step of a request, with ``facts`` that are not needed here.
+    """The HTTP library calls this at each step of a request; the ``facts`` are not used.
 
-    Looking again after the connection was made closes a gap: a worker listens once in its life, so one that owns the
-    port then is the one that has the connection.
+    A second check after the connection was made closes a gap: a worker listens once in its life, so a worker that owns
+    the port then also has the connection.
     """
     if event == _CONNECTED:
         _check_owner(endpoint)

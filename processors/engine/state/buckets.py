@@ -1,7 +1,7 @@
 """Fingerprints of 256 buckets of a set. Two sets differ only in buckets with different fingerprints.
 
-A pair belongs to bucket ``xxh64(key, seed=42) & 255``; its fingerprint needs this hash anyway. Spark's
-``xxhash64(key) & 255`` is the same number. The fingerprints of the buckets add up to that of the set.
+A pair belongs to bucket ``xxh64(key, seed=42) & 255``; the fingerprint needs this hash anyway. Spark's ``xxhash64(key)
+& 255`` is the same number. The sum of the buckets' fingerprints is the fingerprint of the set.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def bucket_of(key: bytes) -> int:
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """The values of each key in the wanted buckets; a list with more than one value shows a duplicate key."""
+    """The values of each key in the wanted buckets; a list with several values shows a duplicate key."""
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH_PAIRS)):

@@ -8,10 +8,10 @@ from holdfast.processors.engine.changelog.format import full_keys, key_prefix
 
 
 class Cell:
-    """The values of all message keys under one state key: uncommitted ones, and a cache in two generations.
+    """The values of all message keys under one state key: uncommitted values, and a cache in two generations.
 
-    ``suffix`` is the state key's part of a changelog key; without a suffix the dicts go by full changelog keys.
-    ``room`` is the limit of the bytes of dict key and value together.
+    ``suffix`` is the state key's part of a changelog key; without a suffix the dicts use full changelog keys. ``room``
+    is the limit of the bytes of dict key and value together.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")
@@ -32,6 +32,6 @@ class Cell:
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:
-        """The keys of this cell's dicts for these message keys, in their order; ``state_key`` completes each."""
+        """The keys of this cell's dicts for these message keys, in order; ``state_key`` completes each one."""
         made = list(message_keys)
         return made if self.suffix is not None else full_keys(made, state_key.encode())

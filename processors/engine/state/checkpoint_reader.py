@@ -22,7 +22,7 @@ _SETTINGS = "rocksdict-config.json"
 
 
 class CheckpointDamaged(StateFailed):
-    """A folder is no checkpoint, or RocksDB finds a file in it damaged."""
+    """A folder is no checkpoint, or a file in it is damaged according to RocksDB."""
 
 
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:

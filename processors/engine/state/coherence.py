@@ -1,7 +1,9 @@
-"""The coherence guard: whether local state may be used, and its input offsets; ``restore_start`` has its replay.
+"""The coherence guard: decides whether local state may be used, and its input offsets.
 
-Pure functions of facts. The facts must be read in this order, or the last batch of a former owner can be missed: first
-the group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
+``restore_start`` has its replay.
+
+Pure functions of facts. Read the facts in this order, or the last batch of a former owner can be missed: first the
+group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
 
 Invariants:
     - State that does not belong to the committed input offsets never runs. The error names the command that repairs it.
@@ -31,7 +33,7 @@ class ChangelogFacts:
     A recreated topic has another ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Tombstones
     stay for ``delete_retention_s`` seconds.
 
-    Of a table that is restored from its topic (``source``), ``end`` is the group's committed offset, and records before
+    For a table that is restored from its topic (``source``), ``end`` is the group's committed offset. Records before
     ``young_from`` may be so old that the topic has lost tombstones among them.
     """
 
@@ -45,7 +47,7 @@ class ChangelogFacts:
 
 
 def delete_retention_s(facts: TopicFacts) -> float:
-    """The seconds that tombstones stay in a topic."""
+    """The seconds for which a topic keeps tombstones."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
 
 
@@ -61,7 +63,7 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-#: Of a store that holds nothing; steps without `store=` had store `default` or `aggregate` in earlier versions.
+#: For an empty store: steps without `store=` had store `default` or `aggregate` in earlier versions.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
 
 
@@ -77,9 +79,9 @@ def check_inputs(
     Args:
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
         committed: The group's committed offset of each input topic; None without one.
-        fed_by: By store, the topics whose messages change it. The task may read others, for its other stores: a
-            version that did not read them recorded no offset of them. No entry stands for all topics.
-        chained: The stores that are in one chain with a repartition topic: none of them is built again alone.
+        fed_by: By store, the topics whose messages change it. The task may read other topics for its other stores; a
+            version that did not read them recorded no offset of them. A store without an entry depends on all topics.
+        chained: The stores that are in one chain with a repartition topic: none of them is rebuilt separately.
 
     Raises:
         StateIncoherent: The state holds less or more input than the group committed.
@@ -88,7 +90,7 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # A topic of which nothing was processed yet names no loss: another one shows better what is missing.
+        # A topic without processed records proves no loss: another topic shows better what is missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
@@ -151,7 +153,7 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
     """Raises StateIncoherent if a source topic was recreated since the state was built.
 
-    By topic, ``known`` has the id that the state belongs to, ``seen`` the id now.
+    By topic, ``known`` has the topic id of the state, ``seen`` the present topic id.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
@@ -159,7 +161,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 
 
 def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a source with another topic id than the one that the state was built from."""
+    """The error for a source whose topic id differs from the one of the state."""
     return StateIncoherent(
         f"Task {task}: source {topic} was recreated (topic id {seen}, the state was built from {expected}): its "
         "offsets mean other records now.",
@@ -212,7 +214,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 
 def topic_missing(topic: str, topology: Topology) -> HoldfastError:
-    """The error for a missing topic, by what the topic is to its processor."""
+    """The error for a missing topic, depending on the topic's role for its processor."""
     if topology.store_of(topic) is not None:
         return changelog_missing(topic, topology)
     if any(spec.name == topic for spec in topology.inputs):
@@ -239,7 +241,7 @@ def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
 
 
 def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a changelog with another topic id than the state belongs to."""
+    """The error for a changelog whose topic id differs from the one of the state."""
     was = "is being rewritten from local state" if expected == RESEEDING else "was recreated"
     return StateIncoherent(
         f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
@@ -253,7 +255,7 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 
 
 def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
-    """The error for local state that belongs to another topic than the changelog, as that of a table to its topic."""
+    """The error for local state that belongs to another topic than the changelog, such as a table's own topic."""
     return StateIncoherent(
         f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "
         f"{topic} now, which was not written with this state.",
@@ -314,7 +316,7 @@ def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int)
     )
 
 
-#: The action that rebuilds state for which neither a changelog nor local state is left.
+#: The action that rebuilds state when both changelog and local state are lost.
 _REBUILD = "Rebuild all state from the source: `holdfast apply clear PROCESSOR --all --rewind earliest`."
 
 

@@ -24,7 +24,10 @@ class Database(Protocol):
         """The values of many keys, in the order of the keys; None for an absent key."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Writes all changes atomically, in their order. They survive the death of the process, not of the machine."""
+        """Writes all changes atomically, in order.
+
+        They survive the death of the process, but not of the machine.
+        """
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """``write`` with parallel lists of keys and values."""
@@ -32,7 +35,7 @@ class Database(Protocol):
     def begin_bulk(self, records: int) -> None:
         """Prepares for about ``records`` writes; reads may be slow until ``end_bulk``.
 
-        A process that dies before the end loses the newest writes since the last flush, and never an older one alone.
+        A process that dies before the end loses the newest writes since the last flush, and never an older write alone.
         """
 
     def end_bulk(self) -> None:
@@ -43,7 +46,7 @@ class Database(Protocol):
         """Whether a flush without ``wait`` is still running."""
 
     def flush(self, *, wait: bool = True) -> None:
-        """Flushes all writes, so that they survive the machine; without ``wait`` in the background."""
+        """Flushes all writes, so that they survive a crash of the machine; without ``wait`` in the background."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order, from the key ``first``."""
@@ -64,7 +67,10 @@ class Database(Protocol):
         """Bytes on disk, without the write-ahead log."""
 
     def close(self) -> None:
-        """Closes the database. Writes stay; of writes in bulk mode, only flushed ones."""
+        """Closes the database.
+
+        Writes are kept; in bulk mode, only flushed writes are kept.
+        """
 
 
 class Databases(Protocol):

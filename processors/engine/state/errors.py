@@ -35,14 +35,14 @@ class StateDiskFailed(StateFailed):
 
 
 class StateCorrupt(StateFailed):
-    """The data on disk is damaged. The database is moved aside, and the state is restored from its changelog."""
+    """The data on disk is damaged; the database is set aside, and the state is restored from its changelog."""
 
     cause = "store-corrupt"
     exit_code = EXIT_DISK_FAILURE
 
 
 class InputsParted(StateFailed, BadConfiguration):
-    """The group gave a worker only some of the inputs that feed a store; it would count a key's messages in part."""
+    """The group gave a worker only some of the inputs of a store, so it would process only part of a key's messages."""
 
 
 class StateIncoherent(StateFailed, BadConfiguration):

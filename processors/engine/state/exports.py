@@ -1,4 +1,4 @@
-"""Files of exported state: one JSON line for each entry, which ``entry_of`` reads back byte for byte.
+"""Files of exported state: one JSON line for each entry; ``entry_of`` reads a line back byte for byte.
 
 A file gets its name only when it is complete.
 
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """A file ``<moment>-<name>.jsonl`` that is being written; its suffix is ``.part`` until it is complete.
+    """A file ``<moment>-<name>.jsonl`` in writing; its suffix is ``.part`` until it is complete.
 
     Raises (as all methods do):
         OSError: The disk refused.
@@ -73,7 +73,7 @@ class ExportFile:
         self._hash.update(lines)
 
     def finish(self) -> None:
-        """Syncs the file to the disk and gives it its name."""
+        """Syncs the file to the disk and renames it to its final name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -123,7 +123,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def entry_of(line: bytes, number: int) -> Entry:
-    """The entry of a line, byte for byte as it was exported; ``number`` is the line's, for the error.
+    """The entry of a line, byte for byte as it was exported; ``number`` is the line number for the error.
 
     Raises:
         ExportUnreadable: The line is no entry.

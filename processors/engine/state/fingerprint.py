@@ -1,8 +1,8 @@
 """Fingerprints of sets of (key, value) pairs: equal sets have equal fingerprints, in any order.
 
-The hash of a pair is ``h = xxh64(value, seed=xxh64(key, seed=42))`` over the bytes of the changelog's key and value.
-A fingerprint is the count of the pairs, the xor of all h, and their sum modulo 2^64. The xor alone would not see a pair
-that occurs twice. Spark's ``xxhash64(key, value)`` is the same h.
+The hash of a pair is ``h = xxh64(value, seed=xxh64(key, seed=42))`` over the bytes of the changelog's key and value. A
+fingerprint is the count of the pairs, the xor of all h, and their sum modulo 2^64. The xor alone would miss a pair that
+occurs twice. Spark's ``xxhash64(key, value)`` is the same h.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import xor
 from xxhash import xxh64_intdigest
 
 SEED = 42
-#: Pairs that are hashed at once; so few that they stay in the CPU's caches.
+#: Pairs that are hashed together; few enough to stay in the CPU's caches.
 BATCH_PAIRS = 2_048
 _MASK = (1 << 64) - 1
 

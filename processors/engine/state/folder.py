@@ -6,8 +6,8 @@
     <state_dir>/<group>/<slot>/id              the folder's own id, a part of its worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one database
 
-The id is made with the folder, so two workers on hosts of one name, each with its own disk, never share one. A folder
-from before there were ids takes the host's name: its worker keeps its transactional id.
+The id is created with the folder, so two workers on hosts with equal names and separate disks never share an id. A
+folder from a version without ids uses the host's name, so that its worker keeps its transactional id.
 
 Invariants:
     - At most one process holds a slot; the kernel releases the lock when the process dies.
@@ -29,11 +29,12 @@ from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: A hidden file, which former versions ignore; they read the pid in ``lock``.
+#: A hidden file that older versions ignore; they read the pid in ``lock``.
 HOLDER = ".holder"
 #: Slots of one machine for processes without a configured slot.
 SLOTS_MAX = 256
-#: The longest name of a task's folder; file systems take 255 bytes, and folders that are set aside have longer names.
+#: Maximum length of a task folder's name; file systems allow 255 bytes, and folders that are set aside have longer
+#: names.
 NAME_MAX = 160
 #: The system's errors for a full disk and a full quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -59,7 +60,7 @@ class StateFolder:
             descriptor = self._lock(path)
             if descriptor is not None:
                 self.path, self.slot, self._descriptor = path, name, descriptor
-                #: The folder's id: stable, and different from that of any other folder.
+                #: The folder's id: stable, and unique among folders.
                 self.id = self._own_id(first_use=self._identify())
                 return
         taken = state_dir / group / wanted[-1]
@@ -93,16 +94,17 @@ class StateFolder:
 
     @staticmethod
     def in_use(slot: Path) -> bool:
-        """Whether a live process uses a slot, without taking the slot.
+        """Whether a live process uses a slot; this check does not lock the slot.
 
-        The holder is judged by its identity. The kernel is asked for one that can't be seen from here, as the process
-        of another container: a lock ends with its process. Without an identity, any process with the pid counts.
+        The holder is judged by its identity. If this process can't see the holder, for example in another container,
+        the kernel is asked for the lock, which ends with its process. Without an identity, any process with the pid
+        counts.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
             return False
         holder = read_identity(slot / HOLDER)
-        if holder is None or holder.pid != int(lock):  # written by a former version
+        if holder is None or holder.pid != int(lock):  # written by an older version
             try:
                 os.kill(int(lock), 0)
             except OSError as gone:
@@ -129,7 +131,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes the databases and all copies of them; the slot keeps its lock, identity and id."""
+        """Deletes the databases and all their copies; the slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():

@@ -8,7 +8,10 @@ from holdfast.processors.engine.state.methods import Ttl
 
 
 class State(Protocol):
-    """The state of the current message's key in one store. A stateful function gets it as an argument."""
+    """The state of the current message's key in one store.
+
+    A stateful function gets it as an argument.
+    """
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
@@ -19,11 +22,11 @@ class State(Protocol):
         Args:
             key: The state key.
             value: The value.
-            ttl: How long after the message's event time it is readable, in milliseconds or as a timedelta. The store is
-                declared for it: ``app.store(name, ttl=...)``.
+            ttl: How long the value is readable after the message's event time, in milliseconds or as a timedelta. The
+                store must declare it: ``app.store(name, ttl=...)``.
 
         Raises:
-            StateValueInvalid: The value does not fit its model, or the store is not declared for ``ttl``.
+            StateValueInvalid: The value does not fit its model, or the store does not declare ``ttl``.
             ValueNotStorable: JSON can't hold the value.
             RecordTooLarge: The record is larger than the changelog allows.
         """
@@ -66,12 +69,12 @@ class State(Protocol):
     ) -> list[tuple[str, Any]]:
         """State keys of the message's key with their values, in the order of their UTF-8 bytes.
 
-        The function's own writes, also those of this message, are part of it. It costs what it returns.
+        The result includes the function's own writes for this message. The cost is proportional to the result's size.
 
         Args:
             prefix: What the keys begin with.
-            start: The first key is this one or a later one.
-            end: The last key is before this one.
+            start: The first key of the range is this key or a later one.
+            end: The range ends before this key.
             reverse: Whether the order is reversed: the last key comes first.
             limit: At most so many keys; None for all.
         """

@@ -1,6 +1,6 @@
 """The start of a restore: the offset from which each store's changelog is replayed, and when local state is dropped.
 
-Pure functions of facts, which are read in the order that ``coherence`` gives. ``checkpoints.decision`` chooses the
+Pure functions of facts, which are read in the order that ``coherence`` defines. ``checkpoints.decision`` chooses the
 checkpoint, if a restore begins with one.
 """
 
@@ -29,8 +29,8 @@ CLOCK_STEP_S = 60.0
 class RestorePlan:
     """The first offset to replay of each store's changelog.
 
-    ``wipe`` is the reason to replay without the local state. It is deleted, or set ``aside`` until the replay has shown
-    that the changelogs are whole.
+    ``wipe`` is the reason to replay without the local state. The local state is deleted, or set ``aside`` until the
+    replay has proved that the changelogs are complete.
     """
 
     starts: Mapping[str, int]
@@ -48,7 +48,7 @@ def plan_restore(
     """The replay of one task: the first offset of each store.
 
     ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` has the group's offset of
-    each input topic; local state that is behind it is an old copy, which no repair can use.
+    each input topic; local state behind these offsets is an old copy, which no repair can use.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -90,20 +90,20 @@ def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why
 
 
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
-    """The reason not to restore a new table beside this state: the age of a restore is that of its task."""
+    """The reason not to restore a new table next to this state: the whole task has one restore age."""
     if facts.source is None or facts.start >= facts.end:
         return None
     return doubt_of_age(now - meta.complete_at, facts, facts.start)
 
 
 def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
-    """Why local state does not belong to the topic that a table is restored from; None if it does."""
+    """Why local state does not belong to the topic that restores the table; None if it does."""
     if facts.source is None:
         return None
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Each row is a record of the topic, so that the rows at the offsets of now are no guess.
+        # Each row is a record of the topic, so the rows at the present offsets are certain.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -121,9 +121,9 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """Those of ``stores`` whose changelog is the one with this topic id; an empty id stands for any.
+    """The given stores whose changelog has the given topic id; an empty id matches any changelog.
 
-    The worker keeps the option for all its restarts. A changelog that is created again later is another topic.
+    The worker keeps the option for all its restarts. A changelog that is recreated later is another topic.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
@@ -132,7 +132,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """The offsets without those of ``stores`` whose former changelog was deleted: the deployment dropped that state."""
+    """The offsets without the given stores whose old changelog was deleted, because a deployment dropped them."""
     if meta is None:
         return None
     emptied = {
@@ -140,7 +140,7 @@ def without_emptied(
         for name in stores
         if name in changelogs
         and name in meta.stores
-        # The same topic, empty now: it lost its records, and local state is whole.
+        # The same topic, empty now: it lost its records, and local state is complete.
         and meta.stores[name].topic_id != changelogs[name].topic_id
     }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
@@ -149,9 +149,9 @@ def without_emptied(
 def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     """The reason not to replay a table's topic from here; None if the replay is safe.
 
-    What the processor read after this offset may have waited in the topic for long, so that its tombstones are gone
-    although the state is young. A replay from the beginning lacks none: where a tombstone is gone, its row is, too. Its
-    offsets name no input until it has ended.
+    Records after this offset may have waited in the topic for a long time, so their tombstones may be gone although the
+    state is young. A replay from the beginning lacks none: if a tombstone is gone, its row is gone, too. Its offsets
+    name no input until it has ended.
     """
     if at.inputs and at.offset < min(facts.young_from, facts.end):
         return f"deletes behind offset {at.offset} of {facts.topic} were old when they were processed, and may be gone"
@@ -160,7 +160,7 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
-    # One missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
+    # A single missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
     # reached the end so late that it missed deletes on its way.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None

@@ -20,7 +20,7 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: All keys in order at the last read of a range, with some that were deleted; and keys that are new since then.
+        #: All keys in order at the last range read, with some deleted ones; and the keys that are new since then.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -46,7 +46,7 @@ class MemoryDatabase(Database):
         self.write(list(zip(keys, values, strict=True)))
 
     def begin_bulk(self, records: int) -> None:
-        """Does nothing: writes to memory need no bulk mode."""
+        """Does nothing, because writes to memory need no bulk mode."""
 
     def end_bulk(self) -> None:
         """Does nothing."""
@@ -57,7 +57,7 @@ class MemoryDatabase(Database):
         return False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Does nothing: after a restart the changelog restores the state."""
+        """Does nothing, because after a restart the changelog restores the state."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order, from ``first``; of keys that exist at the call."""
@@ -76,7 +76,10 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def _in_order(self) -> list[bytes]:
-        """The keys in order. The list is made again after writes only: a range costs no sort of all keys."""
+        """The keys in order.
+
+        The list is rebuilt only after writes, so that a range needs no sort of all keys.
+        """
         if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
             self._ordered = sorted({*self._unordered, *self._content})
             self._unordered = []
@@ -87,7 +90,7 @@ class MemoryDatabase(Database):
         self._export(path, self.items(b""))
 
     def compact(self) -> None:
-        """Does nothing: memory keeps no deleted values."""
+        """Does nothing, because memory keeps no deleted values."""
         self._open()
 
     def estimates(self) -> tuple[int, int]:
@@ -112,7 +115,7 @@ class MemoryDatabase(Database):
 
 
 class MemoryDatabases(Databases):
-    """The databases of a process with state in memory. A closed database is gone; opened again, it is empty."""
+    """The databases of a process with state in memory; a closed database is lost, and empty when opened again."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -126,7 +129,7 @@ class MemoryDatabases(Databases):
         return False
 
     def move(self, path: Path, to: Path) -> None:
-        """Does nothing: a closed database is gone."""
+        """Does nothing, because a closed database is lost."""
 
     def delete(self, path: Path) -> None:
-        """Does nothing: a closed database is gone."""
+        """Does nothing, because a closed database is lost."""

@@ -1,6 +1,6 @@
-"""What functions do with the state of a key beyond single reads and writes: counters, lists, ranges, raw bytes.
+"""Operations on the state of a key beyond single reads and writes: counters, lists, ranges, raw bytes.
 
-All of it is made of the reads and writes of ``StoreState``, so undo, overlay and limits hold for it, too.
+All operations use the reads and writes of ``StoreState``, so undo, overlay and limits apply to them, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from holdfast.processors.engine.changelog.format import (
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
 
-#: How long a value lasts, in milliseconds or as a timedelta; None for as long as its store says.
+#: How long a value is readable, in milliseconds or as a timedelta; None means the store's default.
 Ttl = int | timedelta | None
 
 
 class StateValueInvalid(HoldfastError):
-    """A stored value, or one that is to be stored, does not fit what the function or the store's model expects."""
+    """A stored value, or a value to be stored, does not fit the function's or the store model's expectation."""
 
 
 class StateMethods:
@@ -72,7 +72,7 @@ class StateMethods:
         self._store(key, encode_bytes(value, self.timestamp_ms))
 
     def set_own(self, key: str, value: Any) -> None:
-        """``set`` for a value that surely comes back from JSON: the engine made it, of finite numbers and texts."""
+        """``set`` for a value that certainly survives JSON: built from finite numbers and texts."""
         try:
             raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + encode_json(value)
         except (TypeError, ValueError, OverflowError):

@@ -1,14 +1,14 @@
-"""The state keys that a store of users' functions keeps for itself; no other module builds or reads them.
+"""The internal state keys of a store of users' functions; no other module builds or reads them.
 
-State keys that begin with ``RESERVED`` belong to Holdfast: ranges do not show them to functions. Indexes are below the
-message key ``OWN_KEY``, in the order of their times: milliseconds since 1970 with 15 digits.
+State keys that begin with ``RESERVED`` belong to Holdfast: ranges hide them from functions. Indexes are below the
+message key ``OWN_KEY``, ordered by time: milliseconds since 1970 with 15 digits.
 """
 
 from __future__ import annotations
 
 from binascii import hexlify
 
-#: What the state keys of own records begin with.
+#: Prefix of the state keys of internal records.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
 #: Prefixes of the end of a value, followed by the value's state key, and of the index of ends.

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
-#: With more keys that are new, the list is sorted again; else each is put into its place.
+#: With more new keys than this, the list is sorted again; with fewer, each key is inserted in its place.
 SORTED_FROM = 16
 
 
@@ -24,7 +24,7 @@ class Ranged(Protocol):
     ) -> Iterator[tuple[bytes, bytes | None]]:
         """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``, in order.
 
-        What is not asked of the iterator costs nothing.
+        The iterator is lazy: parts that the caller does not read cost nothing.
         """
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
@@ -35,35 +35,35 @@ class Ranged(Protocol):
 
 
 def behind(prefix: bytes) -> bytes:
-    """The least bytes behind all that begin with ``prefix``; empty for a prefix of 0xff only."""
+    """The least bytes after all bytes that begin with ``prefix``; empty for a prefix of only 0xff."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
 
 class WrittenKeys:
-    """Finds the writes of one message key among those of all, without a look at each of them for each read.
+    """Finds the writes of one message key among all writes, without scanning all writes at each read.
 
-    A dict of writes only grows until the commit, except that a failed message takes its last keys back. So a read looks
-    at the keys that are new since the last one.
+    A dict of writes only grows until the commit, except that a failed message removes its last keys. So a read only
+    checks the keys that are new since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        #: By message key, its keys in order, some of them twice; and those that are new since the last read.
+        #: By message key, its keys in order, some of them twice; and the keys that are new since the last read.
         self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
     def between(
         self, written: dict[bytes, bytes | None], prefix: bytes, first: bytes, end: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The writes of the message key with this prefix, from one changelog key up to, and without, another, in order.
+        """The writes of the message key with this prefix, from one changelog key to another (exclusive), in order.
 
-        The cost is in proportion to what is new and to what is asked of the iterator, not to all writes of the key.
+        The cost is proportional to the new keys and the keys that the caller reads, not to all writes of the key.
         """
         by_prefix, as_number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
-            # ``prefix_of``, written out: each write of a commit comes by.
+            # ``prefix_of`` inlined, because every write of a commit passes here.
             before = key[: PREFIX_BYTES + as_number(key[1:PREFIX_BYTES])]
             held = by_prefix.get(before)
             if held is None:
@@ -91,7 +91,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """The dict lost its last keys: it has ``length`` of them now."""
+        """The dict lost its last keys and now has ``length`` keys."""
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}
@@ -100,7 +100,7 @@ class WrittenKeys:
 def merge_writes(
     few: Sequence[tuple[bytes, bytes | None]], ordered: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Some writes, in any order, and others in order, as one iterator in order."""
+    """Merges unsorted writes and sorted entries into one sorted iterator."""
     if not few:
         return ordered
     by_key = itemgetter(0)
@@ -116,7 +116,7 @@ def state_keys_between(
         state: The store.
         message_key: The message key.
         after: The first key is greater than this one.
-        before: The last key is less than this one.
+        before: The exclusive upper bound of the keys.
         limit: The most keys to return.
     """
     first, end = after.encode() + b"\x00", before.encode()
@@ -138,7 +138,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
     writes = state.uncommitted(message_key, first, end)
     write = next(writes, None)
     with closing(state.stored(message_key, first)) as stored:
-        # ``heapq.merge`` does the same at three times the cost; indexes of times are read so at each commit.
+        # ``heapq.merge`` does the same at three times the cost; each commit reads indexes of times this way.
         for key, raw in stored:
             if end is not None and key >= end:
                 break
@@ -156,7 +156,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
 
 
 def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-    """An uncommitted write; nothing for one that deletes."""
+    """An uncommitted write; nothing for a delete."""
     key, raw = write
     if raw is not None:
         yield key, raw
@@ -165,7 +165,7 @@ def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
     writes = state.uncommitted(message_key, first, end, reverse=True)
     with closing(state.stored_back(message_key, end)) as stored:
-        # In reverse, the higher rank of two equal keys comes first: that of the write.
+        # In reverse, the higher rank of two equal keys comes first: the rank of the write.
         merged = merge(_ranked(writes, 1), _ranked(stored, 0), reverse=True)
         yield from _newest(merged, lambda key: key >= first)
 

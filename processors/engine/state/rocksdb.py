@@ -37,7 +37,7 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
         # Without the explicit column family, a reopened database takes its options from the disk, with an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
     if bulk_records is not None:
-        # A replay needs no write-ahead log: after a crash it starts again from the offsets of its last flush. Data and
+        # A replay needs no write-ahead log: after a crash it resumes from the offsets of its last flush. Data and
         # offsets are in one column family, so one flush writes both.
         writing = WriteOptions()
         writing.disable_wal = True
@@ -49,8 +49,8 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 class RocksDatabase(Database):
     """One RocksDB.
 
-    A database that is not on the disk is created by its first write. So a new task whose replay follows in bulk mode
-    opens its database once, not twice.
+    A database that is not on the disk is created by its first write. So a new task with a replay in bulk mode opens its
+    database once, not twice.
 
     Args:
         rdict: The open database; None to create it at the first write, with ``memory``.
@@ -267,7 +267,7 @@ class StateReader:
                 yield key[len(before) :], value
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values as parallel lists of up to ``rows_max``, for one pass: the cache is not filled."""
+        """Keys and values as parallel lists of up to ``rows_max``, for one pass that does not fill the cache."""
         prefix = store_prefix(store)
         size = len(prefix)
         keys: list[bytes] = []
@@ -300,7 +300,7 @@ def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> It
     """Keys and values from ``first``.
 
     rocksdict's iterator ends at a damaged block in the same way as at the last key. A second, lower-level iterator at
-    the end position tells the two cases apart.
+    the end position distinguishes the two cases.
     """
     last: bytes | None = None
     for item in rdict.items(from_key=first, read_opt=reading):
@@ -332,13 +332,13 @@ def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _named(failure: Exception) -> Exception:
-    """The error as DatabaseCorrupt if it is one: rocksdict raises one class for all errors."""
+    """The error as DatabaseCorrupt if it means corruption; rocksdict raises one class for all errors."""
     return DatabaseCorrupt(str(failure)[:300]) if "Corruption" in str(failure) else failure
 
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Raise errors as ``_named`` returns them; single reads do it themselves, for their speed."""
+    """Raise errors as ``_named`` returns them; single reads inline this for speed."""
     try:
         yield
     except Exception as failure:

@@ -13,9 +13,11 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFacto
 #: The sizes without a memory plan: the block cache of the process, and the write buffer of one database.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
-#: The write buffer of a database is a share of all: one of so many or more, and at least so many bytes.
+#: The write buffer of a database is a share of the total: at most one part in this number, and at least this many
+#: bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: A write buffer grows in blocks: so many in a full one, each of at most RocksDB's own size.
+#: A write buffer grows in blocks: the number of blocks in a full buffer, and the maximum block size in bytes (RocksDB's
+#: own).
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: Write buffers of a database in bulk mode that may wait for their flush.
 BULK_BUFFERS = 4
@@ -25,8 +27,8 @@ BUFFER_FILTER_RATIO = 0.01
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
 #: The size of a file of the first level; each next level has files of twice the size. A file's filter is one block of
-#: the block cache, about 1.25 bytes for each key, and the cache has 64 parts. A filter that is larger than a part is
-#: read anew at each read of a key: 145 us instead of 9, with a cache of 64 MiB and RocksDB's own file size of 64 MiB.
+#: the block cache, about 1.25 bytes for each key, and the cache has 64 parts. A filter larger than a part is loaded
+#: again at each read of a key: 145 us instead of 9, with a cache of 64 MiB and RocksDB's own file size of 64 MiB.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
 #: More files of level 0 than a database ever has: writes never wait for compaction.
 NEVER = 1 << 20
@@ -39,8 +41,7 @@ class RocksMemory:
 
     RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. An empty buffer counts,
     too: its filter and its first block grow with its size. The empty buffers of 150 databases would exceed the limit,
-    and each write would flush a file. So the more databases are open, the smaller the next
-    one's buffer.
+    and each write would flush a file. So each further open database gets a smaller buffer.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
@@ -88,19 +89,19 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
     # RocksDB's default starts 16 threads at each open, a quarter of its CPU time, to open a handful of files.
     options.set_max_file_opening_threads(1)
     options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
-    # A bulk replay leaves many small files. A write that waits for their compaction would stop all of Python, because
+    # A bulk replay leaves many small files. A write that waits for their compaction would block all of Python, because
     # rocksdict holds the interpreter lock. Reads skip these files by their filters.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk_records is not None:
         options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, buffer_bytes))
-        # A vector appends writes; RocksDB's own threads sort it in the flush.
+        # A vector appends writes; RocksDB's own threads sort the vector in the flush.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     else:
-        # Most reads are of keys that are not in the buffer; the filter answers them without a search.
+        # Most reads are of keys outside of the buffer; the filter answers these reads without a search.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options

@@ -1,4 +1,4 @@
-"""Temporary databases of commands, beside those of the tasks."""
+"""Temporary databases of commands, next to the tasks' databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores as user functions see them: reads through an overlay, writes into the overlay, an undo log for each message.
+"""Stores for user functions: reads and writes pass through an overlay, and each message has an undo log.
 
 The overlay holds stored bytes. ``get`` returns a copy; ``set`` encodes at once. So a later change of the object changes
 no state, and a value that can't be stored fails its own message.
@@ -10,7 +10,7 @@ A read passes the levels from left to right, a write stays in the overlay until 
                            └── commit ────────►
 
 A store has few state keys and many message keys. Each state key has a cell with dicts by message key, so full keys are
-built for the database and the changelog only. State keys beyond ``CELLS_MAX``, and those that begin with a prefix of
+built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys with a prefix in
 ``scattered``, share one cell with dicts by full key.
 
 ``get`` and ``set`` contain the code of ``_load`` and ``_store`` instead of calling them. This saves 4 % of the CPU of a
@@ -57,9 +57,9 @@ CACHE_BYTES = 64 << 20
 PREFETCH_STATE_KEYS_MAX = 4
 #: Stop prefetching after this many full cache hits; resume at the next miss.
 FOUND_ALL_MAX = 20
-#: The number of state keys with a cell of their own.
+#: The number of state keys with a separate cell.
 CELLS_MAX = 64
-#: Bytes of an entry in memory beyond key and value: the objects' headers and the share of the dict.
+#: Memory of an entry in bytes in addition to key and value: the objects' headers and the share of the dict.
 ENTRY_BYTES = 180
 
 
@@ -83,7 +83,7 @@ class Rows(Protocol):
         """Forgets all uncommitted rows."""
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that the uncommitted rows will take in the overlay."""
+        """An estimate of the memory that the uncommitted rows will need in the overlay."""
 
 
 class _Missing(Enum):
@@ -101,7 +101,9 @@ class Writes(NamedTuple):
 
 
 class StoreState(StateMethods):
-    """One store of one task. The runtime points it at the key of each message before the function runs.
+    """One store of one task.
+
+    The runtime sets it to the key of each message before the function runs.
 
     ``topic`` is empty without a changelog. ``record_bytes_max`` limits key and value of its records together.
     """
@@ -142,10 +144,10 @@ class StoreState(StateMethods):
         self.name = name
         self._topic = topic
         self.record_bytes_max = record_bytes_max
-        #: Prefixes of state keys that belong to one message key each, such as the entries of an index. They share
-        #: one cell, because a cell of its own would hold a single value.
+        #: Prefixes of state keys that belong to only one message key each, such as the entries of an index. They share
+        #: one cell, because a separate cell would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: Reads by user functions, and the number of these that read the database.
+        #: Reads by user functions, and how many of them read the database.
         self.reads = self.misses = 0
         #: The key and the timestamp (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -189,9 +191,9 @@ class StoreState(StateMethods):
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
                         raise  # of the caller, who is deep in calls
-                    return decode_value(raw)  # its error says that the state is at fault, not the message
+                    return decode_value(raw)  # its error reports the state as the cause, not the message
             return decode_value(raw)
-        # The caller may change the default it gets; the next message must get the original.
+        # The caller may change the returned default, but the next message must get the original.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
@@ -201,7 +203,7 @@ class StoreState(StateMethods):
         # The code of ``_store``: see the module's docstring.
         try:
             raw = encode_value(value, self.timestamp_ms)
-        except ValueNotStorable:  # raised again with the place, a text that would cost each message time
+        except ValueNotStorable:  # raised again with the place, whose text would cost time for each message
             raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
         cell = self._cells.get(key)
         if cell is None:
@@ -251,7 +253,7 @@ class StoreState(StateMethods):
 
     @property
     def undo_log(self) -> list[Any]:
-        """The former values that the current message has overwritten; the list object never changes."""
+        """The values that the current message has overwritten; the list object stays the same."""
         return self._undo
 
     def keep_message(self) -> None:
@@ -456,7 +458,7 @@ class StoreState(StateMethods):
         return self._shared, key_prefix(self.message_key) + suffix
 
     def _read(self, cell: Cell, place: bytes) -> bytes | None:
-        """The value from the older generation or from the database; afterwards it is in the younger generation."""
+        """The value from the older generation or from the database; moves it to the younger generation."""
         raw = cell.old.get(place, _MISSING)
         self._found_all = 0
         if raw is _MISSING:
@@ -493,6 +495,6 @@ class StoreState(StateMethods):
         used = {key: cell for key, cell in self._cells.items() if cell.young or cell.old}
         if len(used) < len(self._cells):
             self._cells = used
-            # A state key in the shared cell may get a cell of its own now.
+            # A state key in the shared cell may now get a separate cell.
             self._shared = Cell(None, self.record_bytes_max)
             self._followed = [cell for cell in self._followed if cell in used.values()]

@@ -1,4 +1,4 @@
-"""The database of one task: all stores of its subtopology, and the offsets that belong to them.
+"""The database of one task: all stores of its subtopology, and the offsets of their data.
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
@@ -42,7 +42,7 @@ META_VERSION = 1
 #: The topic id in the offsets while a changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
-#: What the folder of an old copy ends with, until its task is restored from the changelogs.
+#: The folder suffix of an old copy, which is kept until its task is restored from the changelogs.
 ASIDE_SUFFIX = ".former"
 
 #: Operations of one write. rocksdict holds the interpreter lock in a write, so large writes would stall the process.
@@ -50,9 +50,9 @@ BATCH_OPERATIONS_MAX = 10_000
 
 
 class StoreOffset(NamedTuple):
-    """The position of a store in its changelog; JSON has it as a list.
+    """The position of a store in its changelog; a list in JSON.
 
-    ``offset`` is the next one to replay; ``inputs`` are the input offsets of the last meta record before it.
+    ``offset`` is the next offset to replay; ``inputs`` are the input offsets of the last meta record before it.
     """
 
     topic: str
@@ -66,12 +66,13 @@ class TaskMeta:
     """The offsets that belong to a task's data.
 
     Attributes:
-        inputs: The next input offset of each topic; the data holds the effects of all messages before it.
+        inputs: The next input offset of each topic; the data includes the effects of all messages before it.
         restoring: Whether a replay is incomplete; the data is then the state at no input offset.
-        complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
-            time until it reaches its target, because compaction may already have removed deletes written since then.
+        complete_at: When the data last matched the whole changelog, in wall-clock seconds since 1970. A replay keeps
+            this time until it reaches its target, because compaction may already have removed deletes written since
+            then.
         commands: Names of the owner commands whose effects the data holds, oldest first.
-        keys: By store, what the keys of its data are made of; no entry where no commit told.
+        keys: By store, the rules of its data's keys; no entry if no commit recorded them.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -174,7 +175,7 @@ class TaskStore:
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Writes full keys and values (None deletes) only; a later ``write`` adds the offsets that cover them."""
+        """Writes only full keys and values (None deletes); a later ``write`` adds the offsets that cover them."""
         if self.failure is not None:
             raise self.failure
         with self._watched("written"):
@@ -183,7 +184,7 @@ class TaskStore:
                 self._database.load(keys[first:last], values[first:last])
 
     def empty(self, store: str) -> None:
-        """Deletes all keys of one store only; a later ``write`` adds the offsets at which it is empty."""
+        """Deletes only all keys of one store; a later ``write`` adds the offsets at which the store is empty."""
         prefix = store_prefix(store)
         while keys := [prefix + key for key, _ in islice(self.items(store), BATCH_OPERATIONS_MAX)]:
             self.load(keys, [None] * len(keys))
@@ -216,7 +217,7 @@ class TaskStore:
             yield from items_of(self._database, store, first)
 
     def items_back(self, store: str, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in reverse key order, from the last one before ``end``."""
+        """Changelog keys and values of one store, in reverse key order, starting with the last key before ``end``."""
         prefix = store_prefix(store)
         size = len(prefix)
         with self._watched("read"):
@@ -226,7 +227,7 @@ class TaskStore:
                 yield key[size:], value
 
     def checkpoint(self, path: Path) -> None:
-        """Makes a consistent copy at ``path`` (hard links where the file system allows)."""
+        """Makes a consistent copy at ``path`` (hard links if the file system allows them)."""
         try:
             self._database.checkpoint(path)
         except DatabaseCorrupt as damage:
@@ -283,7 +284,7 @@ class TaskStore:
     def wipe(self, *, aside: bool = False) -> None:
         """Deletes the database, or sets it aside, and opens an empty one.
 
-        What was set aside before stays in place of a database whose restore is incomplete.
+        If a database's restore is incomplete, an earlier copy that was set aside is kept instead of it.
         """
         if aside:
             meta = self.meta()
@@ -303,7 +304,7 @@ class TaskStore:
         self._database = self._open_new()
 
     def forget_aside(self) -> None:
-        """Deletes what was set aside, if anything was."""
+        """Deletes the copy that was set aside, if there is one."""
         try:
             if self._databases.exists(self._aside):
                 self._databases.delete(self._aside)
@@ -338,7 +339,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Turn an error of the database into ``_broken``; ``get`` and ``get_many`` do it themselves, to be fast."""
+        """Turn a database error into ``_broken``; ``get`` and ``get_many`` inline this for speed."""
         try:
             yield
         except FormatUnknown:
@@ -347,7 +348,7 @@ class TaskStore:
             raise self._broken(done, failure) from failure
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
-        """Keeps the failure, so that no commit follows it even if user code caught the exception."""
+        """Records the failure, so that no commit follows it even if user code caught the exception."""
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(
                 f"The state folder {self.path} is damaged: {str(failure)[:300]}.",

@@ -33,7 +33,7 @@ class TypedValues:
     Args:
         store: The store's name, for errors.
         models: By state key; ``"*"`` for all other keys. A state key without a model has plain JSON values.
-        upgrades: By the state key of its model and by version, the function that makes a value of the next version.
+        upgrades: By the state key of its model and by version, the function that converts a value to the next version.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TypedValues:
         """The instance of a stored value.
 
         Raises:
-            StateValueInvalid: It does not fit its model, or can't be upgraded.
+            StateValueInvalid: The value does not fit its model, or can't be upgraded.
         """
         of = key if key in self._adapters else ANY_STATE_KEY
         upgrades, payload = self._upgrades.get(of), raw[HEAD_SIZE:]
@@ -71,10 +71,10 @@ class TypedValues:
             raise self._unfit(key, path, said, action) from failure
 
     def written(self, key: str, value: Any) -> Any:
-        """The JSON value to store for an instance, or for what the model makes an instance of.
+        """The JSON value to store for an instance, or for an input from which the model makes an instance.
 
         Raises:
-            StateValueInvalid: It does not fit its model, or would not come back as it is.
+            StateValueInvalid: The value does not fit its model, or would not survive JSON unchanged.
         """
         of = key if key in self._adapters else ANY_STATE_KEY
         adapter, decided = self._adapters[of], self._trips[of].decided
@@ -98,7 +98,7 @@ class TypedValues:
         return made
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """The JSON value of an instance that has something else in a field than the model says."""
+        """The JSON value of an instance with a field that does not match its model's type."""
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except Exception as failure:
@@ -106,7 +106,7 @@ class TypedValues:
             raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
 
     def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
-        """Raises StateValueInvalid unless an instance comes back from its JSON as it is."""
+        """Raises StateValueInvalid unless an instance survives JSON unchanged."""
         action = (
             "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
             "field one exact type."
@@ -123,7 +123,7 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """The JSON of a stored object of any version as one of the newest, without the field of its version."""
+        """The JSON of a stored object of any version, converted to the newest version, without its version field."""
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
             raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
@@ -153,7 +153,7 @@ class TypedValues:
 
 
 def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
-    """Where the first fault is, and what is wrong there, with the value."""
+    """The place of the first fault, and a text about it, with the value."""
     fault = failure.errors(include_url=False, include_context=False)[0]
     path = ".".join(map(str, fault["loc"])) or "the value"
     return path, f"{fault['msg']}, seen {repr(fault['input'])[:80]}"

@@ -1,1 +1,1 @@
-"""What every step of a stream is, and what steps have in common. Imports no join, window or aggregate."""
+"""The common parts of all steps of a stream. Imports no join, window or aggregate."""

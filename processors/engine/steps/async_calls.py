@@ -1,4 +1,4 @@
-"""Steps that wait for other systems: ``sdf.apply_async(fn)`` awaits a coroutine for each message, many at once."""
+"""Steps that wait for other systems: ``sdf.apply_async(fn)`` awaits a coroutine for each message, many concurrently."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.step import Step
 
-#: Calls that are begun together are over within this time, in milliseconds: a transaction lasts 15 seconds at most.
+#: Calls that start together end within this time, in milliseconds, because a transaction lasts 15 seconds at most.
 CALLS_WITHIN_MS = 10_000
-#: Calls in flight at most, whatever is asked for.
+#: Maximum calls in flight, regardless of the requested number.
 CONCURRENCY_MAX = 1_000
 
 
@@ -43,7 +43,7 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall(Step):
-    """How the calls of one step are made; ``timeout_ms`` limits each of them.
+    """How the calls of one step are made; ``timeout_ms`` limits each call.
 
     ``known`` returns the answer in a tuple for a value that needs no call, else None.
     """
@@ -55,7 +55,7 @@ class AsyncCall(Step):
     known: Callable[[Any], tuple[Any] | None] | None = None
 
     def __call__(self, value: Any) -> Any:
-        """Never called: the engine awaits ``func`` itself, before the steps behind it run."""
+        """Never called: the engine awaits ``func`` itself, before the later steps run."""
         raise RuntimeError("a step that waits was run as one that does not")
 
     @property
@@ -69,5 +69,5 @@ class AsyncCall(Step):
 
     @property
     def rounds(self) -> int:
-        """How many calls after each other are surely over in time."""
+        """How many consecutive calls certainly end in time."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

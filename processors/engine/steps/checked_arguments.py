@@ -1,4 +1,4 @@
-"""What users give to steps: topics, names and functions, checked when a step is declared and not by its first message.
+"""Checks topics, names and functions that users pass to steps, at the step's declaration instead of its first message.
 
 Invariants:
     - A function is refused only if a call with the step's arguments would raise a TypeError. One whose parameters
@@ -25,7 +25,7 @@ _STATE = ("state",)
 
 
 def check_topic(seen: Any, call: str) -> None:
-    """Raises StepInvalid unless ``seen`` is a topic; ``call`` is what got it, as ``app.dataframe``."""
+    """Raises StepInvalid unless ``seen`` is a topic; ``call`` names the called method, such as ``app.dataframe``."""
     if isinstance(seen, Topic):
         return
     topic = f"app.topic({seen!r})" if isinstance(seen, str) else "app.topic(name)"
@@ -61,7 +61,8 @@ def check_step_function(func: Any, step: str, *, stateful: bool, metadata: bool)
     """Check the function of ``apply``, ``update`` or ``filter``.
 
     Raises:
-        StepInvalid: It is no function, or takes other arguments; says whether `stateful` or `metadata` is forgotten.
+        StepInvalid: The value is no function, or takes other arguments; the error names a forgotten `stateful` or
+            `metadata`.
     """
     _check_not_async(func, f"`{step}`")
     expected = (*(_WITH_METADATA if metadata else _PLAIN), *(_STATE if stateful else ()))

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.infra.errors import BadConfiguration
 
-#: A longer duration is a mistake, such as microseconds given as milliseconds: a century.
+#: The longest allowed duration, a century: a longer one is a mistake, such as microseconds given as milliseconds.
 LONGEST_MS = 100 * 365 * 86_400_000
 
 
@@ -18,7 +18,7 @@ def milliseconds(name: str, given: int | timedelta, *, least: int) -> int:
     """The duration in milliseconds; ``name`` is the argument's.
 
     Raises:
-        DurationInvalid: It is of another type, less than ``least`` milliseconds, or longer than a century.
+        DurationInvalid: The value has another type, is less than ``least`` milliseconds, or longer than a century.
     """
     if isinstance(given, timedelta):
         made = given // timedelta(milliseconds=1)

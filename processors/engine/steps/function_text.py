@@ -1,7 +1,7 @@
-"""What a user's function is, in a short hash of its source: another hash is another function.
+"""Identifies a user's function by a short hash of its source: another hash means another function.
 
-Comments, docstrings and white space do not count, and neither does the rest of the statement that a lambda is in. The
-values that a function was closed over count where they are plain: ``by("carrier")`` and ``by("plane")`` differ.
+The hash ignores comments, docstrings, white space, and the rest of the statement around a lambda. It includes the
+closure's values if they are plain: ``by("carrier")`` and ``by("plane")`` differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 #: Where ``same_as`` keeps the hash.
 _SAME_AS = "__holdfast_same_as__"
 _HASH_DIGITS = 8
-#: Values of a closure that belong to the text of its function.
+#: Types of closure values that are part of the hash of a function.
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
@@ -32,13 +32,13 @@ class FunctionInvalid(BadConfiguration):
 
 
 def same_as(former: str) -> Callable[[Function], Function]:
-    """Says that a function gives the same results as a former one, so that state made with that one is kept.
+    """Declares that a function gives the same results as an earlier one, so that its state is kept.
 
     Args:
-        former: The hash of the former function, as the refusal of a deployment or of a worker names it.
+        former: The hash of the earlier function, as the refusal of a deployment or of a worker names it.
 
     Raises:
-        FunctionInvalid: It is no such hash.
+        FunctionInvalid: The text is no such hash.
     """
     is_hash = isinstance(former, str) and len(former) == _HASH_DIGITS
     if not is_hash or not set(former) <= set("0123456789abcdef"):
@@ -56,7 +56,7 @@ def same_as(former: str) -> Callable[[Function], Function]:
 
 
 def hash_of(function: Callable[..., Any]) -> str:
-    """Eight digits that stand for a function; of one without source text, for its name."""
+    """Eight digits that identify a function by its source, or by its name if it has no source."""
     said = getattr(function, _SAME_AS, None)
     return said if isinstance(said, str) else hashlib.sha256(_text(function).encode()).hexdigest()[:_HASH_DIGITS]
 
@@ -116,7 +116,7 @@ def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
                 if code.co_firstlineno in (first, node.lineno):
                     return node
         return None
-    # Several lambdas may begin in one line: the code says where its instructions are.
+    # Several lambdas may begin in one line: the code's instruction positions decide.
     places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
     lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
     around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]

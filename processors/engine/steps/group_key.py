@@ -12,7 +12,7 @@ from holdfast.processors.engine.steps.step import Step
 
 
 class GroupKeyInvalid(HoldfastError):
-    """A message has no value that its ``group_by`` can take as a key."""
+    """A message has no value that its ``group_by`` can use as a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class GroupKey(Step):
         """The key.
 
         Raises:
-            GroupKeyInvalid: There is none, or it is None.
+            GroupKeyInvalid: The value is missing or None.
         """
         if not isinstance(self.by, str):
             made = self.by(value)
@@ -55,7 +55,7 @@ class GroupKey(Step):
 
 
 def text_of_key(key: Any) -> bytes:
-    """The serializer of keys unless another is given: texts as they are, numbers as JSON writes them."""
+    """The default serializer of keys: texts unchanged, numbers in JSON's form."""
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes):

@@ -1,9 +1,9 @@
-"""What functions change in place: whether a function may do it, and copies of values for those that do.
+"""In-place changes by functions: whether a function may change its argument, and copies of values for those functions.
 
-A value goes to all branches of a stream, to all matches of a join and to all windows that take it. Each of them that
-may change it gets a copy, so that no change reaches another one. A function that only reads costs no copy. Its code
-tells so: the instructions, and the names that it uses. What is not known to be harmless counts as a change, for the
-price of a copy.
+A value goes to all branches of a stream, to all matches of a join and to all windows that contain it. Each receiver
+that may change the value gets a copy, so that no change reaches another receiver. A function that only reads costs no
+copy. The function's code decides: its instructions, and the names that it uses. Everything that is not known to be
+harmless counts as a change, at the price of a copy.
 """
 
 from __future__ import annotations
@@ -61,24 +61,24 @@ _READING_METHODS = frozenset(
         *("fromtimestamp", "hexdigest", "digest", "group", "groups", "is_integer", "bit_length", "quantize"),
     )
 )
-#: Instructions that change an object, or keep one for later; and those that load code that is not known.
+#: Instructions that change an object, or keep one for later; and instructions that load unknown code.
 _CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "IMPORT_")
 #: Attributes are read by these.
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: Names from outside of a function are read by these.
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Larger and deeper containers outside of a function are not looked through.
+#: Containers outside of a function are examined only up to this size and depth.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
-#: What a name means that has no value yet.
+#: Stands for the value of a name that is not assigned yet.
 _UNKNOWN = object()
 
 
 class ValueNotCopied(HoldfastError):
-    """A value goes to several branches, matches or windows, one of which may change it, and it can't be copied."""
+    """A value goes to several branches, matches or windows, one of which may change it, but it can't be copied."""
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing that can change.
+    """A copy that shares no mutable part with the original.
 
     Raises:
         ValueNotCopied: The value's type can't be copied.
@@ -105,12 +105,15 @@ def copied(value: Any) -> Any:
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """What one message gives, with nothing shared: copies of all but the last."""
+    """The results of one message without shared parts: copies of all but the last."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
 def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
-    """Whether a function may change what it gets: False is sure. The last argument of a ``stateful`` one is a state."""
+    """Whether a function may change its arguments.
+
+    False is certain. The last argument of a ``stateful`` one is a state.
+    """
     try:
         return _known(function, stateful)
     except TypeError:  # an object that has no hash
@@ -142,7 +145,7 @@ def _may_change(function: Any, seen: set[int], *, stateful: bool = False) -> boo
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of those inside it."""
+    """The code of a function, and of the functions inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -150,7 +153,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
-    """Whether an instruction may change something; ``state`` is the name of the state, whose methods may be called."""
+    """Whether an instruction may change something; ``state`` is the name of the state, whose methods are allowed."""
     last: Any = None
     for each in dis.get_instructions(code):
         name, value = each.opname, each.argval
@@ -169,7 +172,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether an attribute is one of a harmless module that the function uses, and of no container."""
+    """Whether an attribute belongs to a harmless module that the function uses, and not to a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -179,7 +182,7 @@ def _is_of_module(name: str, function: FunctionType) -> bool:
 
 
 def _outside(name: str, function: FunctionType) -> Any:
-    """What a name from outside of a function means now; the name of a variable of its own is data."""
+    """The present value of a name from outside of a function; a local variable counts as data."""
     code = function.__code__
     if name in code.co_freevars:
         try:
@@ -198,7 +201,7 @@ def _is_unsafe(found: Any, seen: set[int]) -> bool:
 
 
 def _is_data(value: Any, depth: int = 0) -> bool:
-    """Whether a value is made of texts, numbers and containers of them: nothing in it can be called."""
+    """Whether a value consists of texts, numbers and containers of them, so that nothing in it can be called."""
     if type(value) in _ATOMS or isinstance(value, Enum):
         return True
     if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= _LOOKED_AT_MAX and depth < _DEPTH_MAX:

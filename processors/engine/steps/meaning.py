@@ -1,8 +1,8 @@
-"""The arguments of steps on which state depends, in one table, and the lines that record their values.
+"""The step arguments on which state depends, in one table, and the lines that record their values.
 
 State that was made with one value does not fit another value. So a deployment and a worker compare the lines of the
-former version with the new ones. A line is ``<step> <of what>: <argument> = <value>``, as
-``group_by day: key = field day``.
+previous version with the new lines. A line is ``<step> <of what>: <argument> = <value>``, such as ``group_by day: key =
+field day``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _roles(**by_role: str) -> Mapping[str, Role]:
 _WINDOW = "duration_ms grace_ms retention triggers"
 _AWAITED = "concurrency order timeout"
 
-#: By method, the role of each argument. Tidy compares it with the signatures.
+#: By method, the role of each argument. Tidy compares the table with the signatures.
 ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "apply": _roles(function="func model", columns="stateful", neither="expand metadata store"),
     "update": _roles(function="func model", columns="stateful", neither="metadata store"),
@@ -84,7 +84,7 @@ def recorded(step: str) -> tuple[str, ...]:
 
 
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
-    """The lines of a step; ``of`` tells it from others of its kind. All recorded arguments are given.
+    """The lines of a step; ``of`` distinguishes it from other steps of its kind. All recorded arguments are given.
 
     An empty mapping has no line.
     """
@@ -94,7 +94,7 @@ def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
 
 
 def field_or_function(by: Any) -> str:
-    """A key as a line shows it: a field, a function, or the message's own key."""
+    """A key in the form of a line: a field, a function, or the message's own key."""
     return f"field {by}" if isinstance(by, str) else "the message's key" if by is None else _shown(by)
 
 
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose line differs; ``was`` or ``now`` is empty where a version does not have the step."""
+    """An argument whose line differs; ``was`` or ``now`` is empty if a version lacks the step."""
 
     argument: str
     was: str
@@ -125,7 +125,7 @@ class Difference:
 
 
 def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...]:
-    """What differs between the recorded lines of two versions of a store, in the order of the new ones."""
+    """The differences between the recorded lines of two versions of a store, in the order of the new lines."""
     before, after = _by_argument(was), _by_argument(now)
     changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
     return tuple(
@@ -136,17 +136,17 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of keys: they are recorded with the state, as state of other keys is refused."""
+    """The lines of keys: they are recorded with the state, because state of other keys is refused."""
     return tuple(line for line in meaning if _is_key(line.partition(" = ")[0]))
 
 
 def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    """By store, what its keys are made of; no entry for stores whose keys are those of their topics."""
+    """By store, the rules of its keys; no entry for stores whose keys are the keys of their topics."""
     return {store.name: lines for store in topology.stores if (lines := key_lines(store.meaning))}
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """What to write where only functions differ, which may give the same keys; empty where something else differs."""
+    """The edit if only functions differ, which may still give the same keys; empty if anything else differs."""
     functions = [each.was.partition(_FUNCTION)[2] for each in changed if each.is_key]
     if not functions or not all(functions):
         return ""
@@ -164,7 +164,7 @@ def _is_key(argument: str) -> bool:
 
 
 def functions_of(columns: Mapping[str, Any]) -> dict[str, list[Callable[..., Any]]]:
-    """By column of an aggregation, the functions that it is made with; columns without one are left out."""
+    """By column of an aggregation, its functions; columns without functions are left out."""
     found = {
         name: [held for each in fields(made) if callable(held := getattr(made, each.name))]
         for name, made in columns.items()

@@ -1,4 +1,4 @@
-"""One step of a stream, in the tree of steps behind its topic. A node with several children is a branch.
+"""One step of a stream, in the tree of steps that starts at its topic. A node with several children is a branch.
 
 Steps behind joined streams are children of nodes of several trees.
 """
@@ -21,7 +21,7 @@ from holdfast.processors.engine.steps.topic import Topic
 class Node:
     """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared.
 
-    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and a store of its own.
+    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and its own store.
     """
 
     kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
@@ -30,21 +30,21 @@ class Node:
     expand: bool = False
     metadata: bool = False
     topic: Topic | None = None
-    #: Makes the headers of an output from its value; None sends the message's own.
+    #: Makes the headers of an output from its value; None sends the message's own headers.
     headers: Callable[[Any], Any] | None = None
-    #: Whether the name of its store comes from the stream.
+    #: Whether the name of the step's store is derived from the stream.
     unnamed: bool = False
     #: The model of the store's values, an argument of ``schema_of``.
     model: Any = None
-    #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
-    #: None for one behind a window, which moves no stream time.
+    #: For a step that sets event times: how far they may be ahead of the worker's clock, in milliseconds. None after a
+    #: window, where they move no stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
     window: Window | None = None
-    #: What its arguments mean for state, in the lines of ``meaning``.
+    #: The meaning of the step's arguments for state, in the lines of ``meaning``.
     meaning: tuple[str, ...] = ()
-    #: Whether a result is of several messages: those of one message may share parts, and none has headers.
+    #: Whether a result combines several messages: results of one message may share parts, and none has headers.
     of_several: bool = False
-    #: Whether its functions may change the values they get; None: their code is examined.
+    #: Whether the step's functions may change their values; None: their code is examined.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def kept(self) -> Kept | None:
-        """The aggregates or windows that it keeps in a store of their kind."""
+        """The aggregates or windows that the step keeps in a store of their kind."""
         return self.window or (None if self.of_engine is None else self.of_engine.kept)
 
     @property
@@ -65,12 +65,12 @@ class Node:
 
     @property
     def order(self) -> Order | None:
-        """What it is for the order of reading."""
+        """The step's role for the order of reading."""
         return None if self.of_engine is None else self.of_engine.order
 
     @property
     def call(self) -> AsyncCall | None:
-        """How its calls of another system are made; None for a step that waits for none."""
+        """How the step's calls of another system are made; None for a step that waits for none."""
         return self.function if isinstance(self.function, AsyncCall) else None
 
     @property
@@ -80,7 +80,7 @@ class Node:
 
     @property
     def asks_headers(self) -> bool:
-        """Whether a window asks functions that get headers."""
+        """Whether a window calls functions that get headers."""
         return self.window is not None and self.window.asks_headers
 
     @property
@@ -94,12 +94,12 @@ class Node:
 
     @property
     def changes(self) -> bool:
-        """Whether a user's function of this step, or of one behind it, may change what it gets."""
+        """Whether a user's function of this step, or of a later one, may change its argument."""
         return self.changes_own or any(child.changes for child in self.children)
 
     @property
     def changes_own(self) -> bool:
-        """Whether a user's function of this step may change what it gets."""
+        """Whether a user's function of this step may change its argument."""
         if self.in_place is not None:
             return self.in_place
         stateful = self.store is not None and self.functions == (self.function,)
@@ -107,19 +107,22 @@ class Node:
 
     @property
     def parts_results(self) -> bool:
-        """Whether the results of one message have to be copied, so that no step changes another result."""
+        """Whether the results of one message must be copied, so that no step changes another result."""
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes
 
     @property
     def branches(self) -> list[tuple[Node, bool]]:
-        """The steps behind this one, and whether each needs a copy: it may change what those after it get."""
+        """The next steps, and whether each needs a copy, because it may change the value of the steps after it."""
         last = len(self.children) - 1
         return [(child, at < last and child.changes) for at, child in enumerate(self.children)]
 
     @property
     def rule(self) -> str:
-        """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
+        """The behaviour of a join, ``group_by`` or ``apply_async`` in one line.
+
+        Empty for steps defined by their functions.
+        """
         return "" if self.of_engine is None else self.of_engine.describe()
 
     def walk(self) -> list[Node]:
@@ -130,7 +133,7 @@ class Node:
         return nodes
 
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
-        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
+        """These steps with other functions for some nodes, which are given by their ids; the nodes stay unchanged."""
         if not any(id(node) in functions for node in self.walk()):
             return self
         children = [child.bound(functions) for child in self.children]
@@ -140,5 +143,8 @@ class Node:
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:
-    """The steps behind several sources. A step that joined streams share comes once."""
+    """The steps of several sources.
+
+    A step that joined streams share is included once.
+    """
     return list({id(node): node for source in sources for node in source.walk()}.values())

@@ -19,9 +19,9 @@ class Output:
 
 
 class Outbox:
-    """The records of one topic as parallel lists; ``headers`` by index, of records with headers only.
+    """The records of one topic as parallel lists; ``headers`` by index, only for records with headers.
 
-    The list objects never change, because compiled steps refer to them.
+    The list objects stay the same, because compiled steps refer to them.
     """
 
     __slots__ = ("headers", "keys", "timestamps", "topic", "values")

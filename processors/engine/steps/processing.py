@@ -1,7 +1,7 @@
 """Steps with timers: ``sdf.process(MyProcessor)``. A class gets messages and timers of a key, and emits values.
 
-One instance serves one task. Its state and its timers are those of the current key; attributes of the instance are
-lost with the process.
+One instance serves one task. Its state and its timers belong to the current key; attributes of the instance are lost
+with the process.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TIMERS_OF_A_CALL_MAX = 10_000
 
 
 class TimerInvalid(HoldfastError):
-    """A timer can't be set as it was asked for."""
+    """A timer can't be set with these arguments."""
 
 
 class Context:
-    """What a processor can do besides its value: the key, its state and timers, and a way to emit.
+    """The operations of a processor besides its value: the key, its state and timers, and a way to emit.
 
-    It is valid during the call of ``on_message`` or ``on_timer`` only.
+    The object is only valid during the call of ``on_message`` or ``on_timer``.
 
     Attributes:
         key: The key, deserialized as the topic says.
@@ -72,11 +72,11 @@ class Context:
         return None if self._stream.time_ms == NO_TIME else self._stream.time_ms
 
     def now(self) -> int:
-        """The time of the worker's clock, in milliseconds since 1970: what ``processing`` timers go by."""
+        """The time of the worker's clock, in milliseconds since 1970, by which ``processing`` timers fire."""
         return self._now_ms()
 
     def emit(self, value: Any) -> None:
-        """Sends a value to the steps behind, with this key and timestamp."""
+        """Sends a value to the next steps, with this key and timestamp."""
         self._emitted.append(value)
 
     def set_timer(self, name: str, at: int | timedelta, clock: TimerClock = "stream") -> None:
@@ -90,7 +90,7 @@ class Context:
 
         Raises:
             TimerInvalid: An argument can't be used; or ``on_timer`` sets a timer of the same clock that is not later
-                than the one that fires; or one call has set ``TIMERS_OF_A_CALL_MAX`` timers.
+                than the firing one; or one call has set ``TIMERS_OF_A_CALL_MAX`` timers.
         """
         timers = self._own_timers()
         if not isinstance(name, str):
@@ -124,11 +124,11 @@ class Context:
         timers.set(Timer(name, at_ms, clock))
 
     def cancel_timer(self, name: str) -> bool:
-        """Deletes a timer of the key; False if there is none."""
+        """Deletes a timer of the key; returns False if it does not exist."""
         return self._own_timers().cancel(name)
 
     def timers(self, prefix: str = "", limit: int | None = None) -> list[Timer]:
-        """The timers of the key whose names begin with ``prefix``, in the order of their names; at most ``limit``."""
+        """The timers of the key whose names begin with ``prefix``, ordered by name; at most ``limit``."""
         return self._own_timers().of_key(prefix, limit)
 
     def _own_timers(self) -> Timers:
@@ -142,15 +142,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Processing(Step):
-    """The declaration of a step with timers: a class, or a function that makes an object, without arguments.
+    """The declaration of a step with timers: a class, or a function without arguments that makes an object.
 
     Raises:
-        ProcessorInvalid: It is neither.
+        ProcessorInvalid: The value is neither a class nor a function.
     """
 
     factory: Callable[[], Any]
 
-    #: How it is declared with a store of its own, for errors.
+    #: The code that declares the step with a separate store, for errors.
     shared_as: ClassVar[str] = "process(..., store='reminders')"
     #: The timers that its store keeps.
     use: ClassVar[TimerUse] = TimerUse()
@@ -228,11 +228,11 @@ class Processor:
         return context._emitted
 
     def on_timer(self, due: Due, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """The values that the processor emits for a timer, which it deletes; none for one that was cancelled."""
+        """The values that the processor emits for a timer, which is then deleted; none for a cancelled timer."""
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
-        if due.timer.clock == "processing":  # the worker's clock says nothing about event times
+        if due.timer.clock == "processing":  # the worker's clock is independent of event times
             state.timestamp_ms = max(self._stream.time_ms, 0)
         context = self._begun(key, timestamp, headers, state, due.timer)
         self._user.on_timer(due.timer.name, due.timer.time, context)
@@ -250,7 +250,7 @@ _METHODS = {"on_message": ("value", "context"), "on_timer": ("name", "time", "co
 
 
 def _check_method(kind: Any, method: str, arguments: tuple[str, ...]) -> None:
-    """Raises ProcessorInvalid if a class has the method, and it takes other arguments."""
+    """Raises ProcessorInvalid if a class has the method with other parameters."""
     made = inspect.getattr_static(kind, method, None) if isinstance(kind, type) else None
     if made is not None and is_async(made):
         raise ProcessorInvalid(

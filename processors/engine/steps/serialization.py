@@ -75,15 +75,17 @@ def name_of_deserializer(given: Deserializer) -> str | None:
 
 
 def deserializer(given: str | Deserializer) -> Deserializer:
-    """The deserializer with this name, or SerializerUnknown; a function is returned as it is."""
+    """The deserializer with this name, or SerializerUnknown; a function is returned unchanged."""
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 
 def serializer(given: str | Serializer) -> Serializer:
-    """The serializer with this name. A user's function is wrapped: a result that Kafka does not take fails its message.
+    """The serializer with this name.
+
+    A user's function is wrapped: a result that Kafka does not accept fails its message.
 
     Raises:
-        SerializerUnknown: There is no such name.
+        SerializerUnknown: No serializer has this name.
     """
     if not callable(given):
         return cast(Serializer, _named(_SERIALIZERS, given))
@@ -110,7 +112,7 @@ def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
 
 
 def written_headers(made: Any, topic: str) -> Headers:
-    """Headers as the Kafka client takes them, from those that a user's function made.
+    """Headers in the form of the Kafka client, from the headers that a user's function made.
 
     Raises:
         ValueUnwritable: They are no names with bytes, texts or None.

@@ -1,4 +1,4 @@
-"""Whether a user's function can be called with the arguments that a step has for it."""
+"""Whether a user's function accepts the arguments of a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ _ANY = object()
 
 
 def refuses(func: Any, positional: int) -> bool:
-    """Whether a call with so many arguments raises a TypeError; False where Python can't tell the parameters."""
+    """Whether a call with this number of arguments raises a TypeError.
+
+    False if Python can't determine the parameters.
+    """
     if not callable(func):
         return True
     try:
-        # a wrapper is called with its own parameters, not with those of the function that it wraps
+        # a wrapper is called with its own parameters, not with those of the wrapped function
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):
         return False
@@ -27,7 +30,7 @@ def refuses(func: Any, positional: int) -> bool:
 
 
 def is_async(func: Any) -> bool:
-    """Whether a call gives something to await in place of a value: a function of ``async def``, or an object of one."""
+    """Whether a call returns an awaitable: an ``async def`` function, or an object with such a ``__call__``."""
     called = getattr(type(func), "__call__", None)  # noqa: B004 # of an object that is called
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)
 

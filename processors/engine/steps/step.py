@@ -1,7 +1,9 @@
-"""What a step of the engine says of itself. General modules read this, and know no join, window or aggregate by name.
+"""The properties that a step of the engine declares.
 
-A join, window or aggregate that is new derives from ``Step``, in a module of its own. A function of a user is no
-``Step``: it runs as it is, and its store holds values of users' functions.
+General modules read them, and know no join, window or aggregate by name.
+
+A new join, window or aggregate derives from ``Step``, in a separate module. A function of a user is no ``Step``: it
+runs unchanged, and its store holds values of users' functions.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from holdfast.processors.engine.store_uses import TimeUse
 
-#: A step of the order of reading: it makes what other inputs of its task look up, or looks that up.
+#: The role of a step in the order of reading: "feeds" writes state that other inputs of its task look up; "reads" looks
+#: it up.
 Order = Literal["feeds", "reads"]
 
 
 class StoreForm(Enum):
     """Whose values a store has."""
 
-    #: Values of users' functions. Steps may share it.
+    #: Values of users' functions. Several steps may share the store.
     VALUES = "values"
-    #: Values of one step, in a form of its own.
+    #: Values of a single step, in the step's own form.
     OWN = "own"
     #: The rows of a table: one step writes them, others read them.
     ROWS = "rows"
-    #: What one join keeps of its sides.
+    #: The records of the sides of one join.
     JOIN = "join"
 
 
@@ -38,7 +41,7 @@ class StoreUse:
         form: Whose values the store has.
         writes: Whether the step changes them.
         join: The declaration of the join that the store belongs to; None for no join.
-        drops_known: Whether a message that the store knows goes no further.
+        drops_known: Whether the step drops a message that the store already contains.
     """
 
     form: StoreForm = StoreForm.VALUES
@@ -51,11 +54,11 @@ VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse
 
 
 class Kept(Protocol):
-    """What a built-in step keeps in a store that no other step uses: aggregates, or windows.
+    """The content of a built-in step's store, which no other step uses: aggregates, or windows.
 
     Attributes:
         store_kind: The kind of its store.
-        called: What it is, in errors.
+        called: The name of the content in errors.
     """
 
     store_kind: ClassVar[str]
@@ -67,10 +70,10 @@ class Kept(Protocol):
 
     @property
     def use(self) -> TimeUse | None:
-        """What it keeps about time; None for nothing."""
+        """The content about time; None for nothing."""
 
     def lines(self) -> tuple[str, ...]:
-        """What it keeps, in lines; other lines are another definition."""
+        """The definition of the content, in lines; other lines mean another definition."""
 
 
 class Window(Kept, Protocol):
@@ -82,19 +85,19 @@ class Window(Kept, Protocol):
 
     @property
     def overlaps(self) -> bool:
-        """Whether a message may make several results."""
+        """Whether a message may produce several results."""
 
     @property
     def asks_headers(self) -> bool:
-        """Whether it asks functions that get headers."""
+        """Whether the window calls functions that get headers."""
 
 
 class Step:
-    """The function of a step of the engine; each property has the answer of most steps."""
+    """The function of a step of the engine; each property has the default of most steps."""
 
     __slots__ = ()
 
-    #: What it is for the order of reading; None for nothing.
+    #: The step's role for the order of reading; None for no role.
     order: ClassVar[Order | None] = None
 
     @property
@@ -104,14 +107,17 @@ class Step:
 
     @property
     def store_use(self) -> StoreUse:
-        """How it uses its store, if it has one."""
+        """How the step uses its store, if it has one."""
         return VALUES
 
     @property
     def kept(self) -> Kept | None:
-        """What it keeps in a store of its own kind; None for a step without such a store."""
+        """The content of the step's own kind of store; None for a step without such a store."""
         return None
 
     def describe(self) -> str:
-        """The rule of the step in a line; another rule is another version. Empty if its functions tell it."""
+        """The rule of the step in one line.
+
+        A change of it changes the version. Empty if the functions define the step.
+        """
         return ""

@@ -1,4 +1,4 @@
-"""What an application declares about a store with ``app.store``: the model of its values, its upgrades, its TTL."""
+"""The declaration of a store with ``app.store``: the model of its values, its upgrades, its TTL."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.store_uses import TtlUse
 
-#: Makes a stored JSON object of one version into one of the next.
+#: Converts a stored JSON object of one version to the next version.
 Upgrade = Callable[[Any], Any]
-#: Upgrades by version; for a mapping of models, these by state key.
+#: Upgrades by version; for a mapping of models, upgrades by state key.
 Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
 #: Only values that are set with ``ttl=`` end.
 BY_VALUE: Literal["by value"] = "by value"
@@ -42,14 +42,14 @@ class StoreOptions:
     ttl: int | timedelta | Literal["by value"] | None = None
     #: One line for each built-in step that the store belongs to.
     steps: tuple[str, ...] = ()
-    #: How values of a built-in step end that have their time in their state keys.
+    #: How values of a built-in step with a time in their state keys expire.
     dating: Dating | None = field(default=None, compare=False)
-    #: How a built-in step keeps values that end by the times of their own key's messages.
+    #: How a built-in step keeps values that expire by the times of their own key's messages.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether values behind ``group_by`` end by the stream time alone: an older message may come after a younger one,
-    #: and asks for what was there before it.
+    #: Whether values after ``group_by`` expire by stream time alone: an older message may come after a younger one, and
+    #: reads the state before it.
     asked_by_older: bool = field(default=False, compare=False)
-    #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
+    #: How long values without their own ``ttl`` stay readable, in milliseconds; None for always.
     ttl_ms: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class StoreOptions:
         return TtlUse(self.ttl_ms) if self.expires else None
 
     def describe(self) -> tuple[str, ...]:
-        """One line for each part that state depends on; another line is another definition."""
+        """One line for each part that state depends on; another line means another definition."""
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
@@ -126,7 +126,7 @@ class StoreOptions:
             try:
                 adapter = pydantic.TypeAdapter(model)
             except (pydantic.errors.PydanticUserError, NameError, TypeError):
-                continue  # no model, or one with names that come later: the description or the worker says so
+                continue  # no model, or a model whose names are defined later: the description or the worker reports it
             try:
                 RoundTrip(adapter)
             except SchemaInvalid as lost:
@@ -166,7 +166,7 @@ class StoreOptions:
 
 
 class StoreName(str):
-    """The name that ``app.store`` returns; it knows what its application declares about stores."""
+    """The name that ``app.store`` returns; it carries its application's declaration of the store."""
 
     declared: dict[str, StoreOptions]
 
@@ -182,7 +182,7 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
     """The name of a step's store, as a plain text.
 
     Raises:
-        StoreInvalid: Another application declared it, so this one does not know its model and its TTL.
+        StoreInvalid: Another application declared the store, so this one does not know its model and its TTL.
     """
     if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
         raise StoreInvalid(

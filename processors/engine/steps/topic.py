@@ -18,7 +18,7 @@ from holdfast.processors.engine.steps.signatures import refuses, written
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp means; the values are those of the client library."""
+    """The type of a record's timestamp; the values are those of the client library."""
 
     TIMESTAMP_NOT_AVAILABLE = 0
     TIMESTAMP_CREATE_TIME = 1
@@ -36,7 +36,7 @@ class TopicInvalid(BadConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configuration of a topic that is created; ``replication_factor`` None takes the cluster's default."""
+    """The configuration of a topic to create; ``replication_factor`` None means the cluster's default."""
 
     num_partitions: int = 1
     replication_factor: int | None = None
@@ -44,7 +44,7 @@ class TopicConfig:
 
 
 class Topic:
-    """A declared topic: its name, its (de)serializers, its event times, and how it is created."""
+    """A declared topic: its name, its (de)serializers, its event times, and the configuration for its creation."""
 
     def __init__(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
@@ -80,22 +80,22 @@ class Topic:
         self.timestamp_extractor = timestamp_extractor
         #: How far ahead of the worker's clock event times may be, in milliseconds.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
-        #: The processor whose application declared it; None for a topic that was made without one.
+        #: The processor whose application declared the topic; None for a topic outside of an application.
         self.processor: str | None = None
-        #: What the names of stores begin with that the user does not name.
+        #: The prefix of store names that the user does not choose.
         self.label = name
-        #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.
+        #: The name of the ``group_by`` of this repartition topic; empty for other topics.
         self.group_by = ""
-        #: Whether it is between two steps of a join by a foreign key.
+        #: Whether the topic is between two steps of a join by a foreign key.
         self.of_join = False
-        #: The field whose values are its keys; empty where a function makes them.
+        #: The field whose values are the topic's keys; empty if a function computes them.
         self.grouped_field = ""
         #: How many partitions that declares.
         self.partitions: int | None = None
 
     @property
     def repartitions(self) -> bool:
-        """Whether it is the repartition topic of a ``group_by``."""
+        """Whether the topic is the repartition topic of a ``group_by``."""
         return bool(self.group_by)
 
     def spec(self) -> TopicSpec:

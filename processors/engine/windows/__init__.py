@@ -1,1 +1,1 @@
-"""Windows by time and by counts, with what they keep. Imports ``aggregates``, ``steps`` and ``state``."""
+"""Windows by time and by counts, and their stores. Imports ``aggregates``, ``steps`` and ``state``."""

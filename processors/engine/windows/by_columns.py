@@ -7,9 +7,9 @@ Each window of a key has a row. Rows stay between commits, so a window is read o
     k2 at 12:01:00 ─┼─► late? by the stream time before each message ─► keep ─► 12:01 k2 ─┼─► Segments ─► columns
     k1 at 12:00:58 ─┘ (a running maximum), and by what is closed              12:00 k1 ─┘
 
-``computed`` changes nothing that shows; ``keep`` changes rows, index, stream time and the count of late windows
-together. A run that can't be computed to the bit, and one with a late message that a function or the failure policy has
-to see, is left to ``WindowStore``.
+``computed`` has no visible effect; ``keep`` changes rows, index, stream time and the count of late windows together.
+``WindowStore`` processes a run that can't be computed with the same bits as Python, and a run with a late message that
+a function or the failure policy must see.
 
 Invariants:
     - A row is never older than the overlay's value of its window.
@@ -50,12 +50,12 @@ class WindowRowStore(RowStore, Protocol):
     """The store of the rows and of their index; ``StoreState`` implements it."""
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Puts stored values of one message key into the overlay."""
+        """Writes stored values of one message key into the overlay."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRun:
-    """A run of messages that is computed and not kept.
+    """A run of messages that is computed but not yet kept.
 
     Attributes:
         results: The results to send at once, as JSON.
@@ -83,7 +83,7 @@ class ColumnarWindows:
         max_ahead_ms: How far ahead of the worker's clock messages may be.
         output_bytes_max: The limit for key and value of an output, in bytes.
         state_bytes_max: The limit for changelog key and value of a state value, in bytes.
-        rows_bytes_max: The memory limit of the rows; above it, a commit forgets rows that were not used recently.
+        rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
 
     Raises:
         Unfit: The windows have no columnar form.
@@ -114,7 +114,7 @@ class ColumnarWindows:
         self._index: dict[int, dict[bytes, int]] = {}
         #: The start of the window of each row.
         self._starts = np.zeros(0, np.int64)
-        #: Rows of windows whose results went out since the last commit: start and key.
+        #: Rows of windows whose results were sent since the last commit: start and key.
         self._leaving: list[tuple[int, bytes]] = []
 
     # -- with each run ---------------------------------------------------------------------------------------------
@@ -122,14 +122,14 @@ class ColumnarWindows:
     def computed(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> WindowRun | None:
-        """A run of messages; None if the plain path has to take it."""
+        """A run of messages; None if the plain path must process it."""
         try:
             return self._computed(keys, values, np.array(timestamps, np.int64))
         except Unfit:
             return None
 
     def keep(self, run: WindowRun) -> None:
-        """Counts a run of messages, the last that was computed."""
+        """Applies the last computed run of messages."""
         segments, stream = run._segments, self._stream
         if segments is not None:
             self._enter(segments, run._window_times)
@@ -144,7 +144,7 @@ class ColumnarWindows:
                 stream.advance(time_ms)
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Gives all rows of these keys back to the store, before the plain path uses the keys."""
+        """Returns all rows of these keys to the store, before the plain path uses the keys."""
         asked, found = set(keys), []
         for index in self._index.values():
             found += [index.pop(key) for key in index.keys() & asked]
@@ -156,7 +156,7 @@ class ColumnarWindows:
     # -- when windows close and leave ------------------------------------------------------------------------------
 
     def results(self, entries: Sequence[DueEntry]) -> list[dict[str, Any] | None]:
-        """The results of windows, by their entries in the index by time; None for one without a row."""
+        """The results of windows, by their entries in the index by time; None for a window without a row."""
         length_ms = self._spec.duration_ms
         rows = np.array(
             [
@@ -165,7 +165,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value says nothing, as its message was left to the plain path.
+        # A row without a value proves nothing, because its message was left to the plain path.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -177,7 +177,7 @@ class ColumnarWindows:
         return made
 
     def forget(self, entry: DueEntry) -> None:
-        """Forgets the row of a window that is deleted."""
+        """Drops the row of a deleted window."""
         index = self._index.get(entry.start) if entry.end == entry.start + self._spec.duration_ms else None
         row = None if index is None else index.pop(entry.message_key, None)
         if row is not None:
@@ -190,7 +190,7 @@ class ColumnarWindows:
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Forgets rows of windows that are closed; and above the memory limit, those that were not used recently."""
+        """Drops rows of closed windows, and above the memory limit also rows that were not used recently."""
         gone = [self._index[start].pop(key, None) for start, key in self._leaving if start in self._index]
         self._table.release([row for row in gone if row is not None])
         self._leaving.clear()
@@ -204,13 +204,13 @@ class ColumnarWindows:
         self._make_room()
 
     def drop(self) -> None:
-        """Forgets all rows, committed ones too."""
+        """Discards all rows, including committed ones."""
         self._index.clear()
         self._leaving.clear()
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will take in the overlay."""
+        """An estimate of the memory that changed rows will need in the overlay."""
         return self._table.dirty_bytes()
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class ColumnarWindows:
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
     def _in_time(self, times: Places) -> tuple[Places | None, Places, int]:
-        """The windows that take the messages, in order: their messages (None for one window each, all in time), starts.
+        """The windows of the messages, in order: their messages (None for one window each, all in time), and starts.
 
         The third is the number of windows that messages are late for.
         """
@@ -305,7 +305,7 @@ class ColumnarWindows:
         return rows
 
     def _enter(self, segments: Segments, window_times: Places) -> None:
-        """Writes an entry of the index for each window that opens, with the time of its first message."""
+        """Writes an index entry for each window that opens, with the time of its first message."""
         opens = np.flatnonzero(~self._table.there[segments.rows])
         if not len(opens):
             return
@@ -334,7 +334,7 @@ class ColumnarWindows:
             return
         used: Marks = table.used.copy()
         if np.count_nonzero(used) > rows_max // 2:
-            used[:] = False  # all of them: they come back as they are used
+            used[:] = False  # all rows: their mark returns when they are used
         for index in self._index.values():
             gone = [key for key, row in index.items() if not used[row]]
             table.release([index.pop(key) for key in gone])
@@ -342,7 +342,7 @@ class ColumnarWindows:
 
 
 def has_columns(spec: WindowSpec) -> bool:
-    """Whether windows are of a kind that columns can count; their aggregates may still be of another kind."""
+    """Whether columns support windows of this kind; the aggregates may still be unsupported."""
     reduces = any(isinstance(made, Reduce) for made in spec.aggregation.columns.values())
     return (
         spec.kind in ("tumbling", "hopping")
@@ -355,7 +355,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """A column's items of messages, for each window that takes one."""
+    """A column's items of messages, one for each window of a message."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

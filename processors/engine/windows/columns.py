@@ -1,4 +1,4 @@
-"""``Window``, as ``tumbling_window`` and others return it: each of its methods declares what the window computes."""
+"""``Window``, the result of ``tumbling_window`` and others: each of its methods declares the window's columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Aggregated = TypeVar("Aggregated")
 
 
 class Window(Unplaced, Generic[Aggregated]):
-    """A window without columns; each method gives it one column with the name ``value``, ``agg`` several by name.
+    """A window without columns.
+
+    Each method adds one column with the name ``value``; ``agg`` adds several by name.
 
     ``of`` is a field's name, a function of the message's value, or None for the whole value.
     """
@@ -78,9 +80,9 @@ class Window(Unplaced, Generic[Aggregated]):
         initializer: Callable[[Any], Any],
         merger: Callable[[Any, Any], Any] | None = None,
     ) -> Aggregated:
-        """A value that ``initializer`` makes of the first message, and ``reducer`` of the value and the next one.
+        """A value that ``initializer`` makes from the first message; ``reducer`` adds each next message.
 
-        ``merger`` makes one value of those of two sessions; only sessions need it.
+        ``merger`` merges the values of two sessions; only sessions need it.
         """
         return self._one(Reduce(reducer, initializer, merger))
 
@@ -88,7 +90,7 @@ class Window(Unplaced, Generic[Aggregated]):
         """Several columns by name, for example ``agg(orders=Count(), total=Sum("amount"))``.
 
         Raises:
-            AggregationInvalid: There are no columns, one is no aggregator, or a name is taken.
+            AggregationInvalid: There are no columns, one is no aggregator, or a name is used twice.
         """
         return self._with(WindowAggregation(columns))
 

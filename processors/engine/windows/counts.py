@@ -1,12 +1,12 @@
-"""Count windows: a fixed number of messages of a key each, in processing order. They need no clock.
+"""Count windows: each has a fixed number of messages of a key, in processing order. They need no clock.
 
     messages of a key     0   1   2   3   4   5   6   7
     hopping, 4 by 2       ├───────────┤
                                   ├───────────┤
                                           ├───────────┤
 
-A tumbling window keeps its aggregates. Windows that overlap share the messages: the store keeps what the columns read
-of them, in chunks, and computes a window from its messages.
+A tumbling window keeps its aggregates. Overlapping windows share the messages: the store keeps the items that the
+columns read from them, in chunks, and computes a window from these items.
 
 Invariants:
     - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
@@ -31,27 +31,27 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import Result
 
 COUNTED_VERSION = 1
-#: Windows that overlap have their messages in this many chunks, of a few messages at least.
+#: Overlapping windows have their messages in this many chunks, with a minimum number of messages in each.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The record's entry with the place of the last message that has a large number, and the least large number. A window's
-#: total of smaller numbers fits a float.
+#: The record's entry with the place of the last message that has a large number, and the smallest large number. A
+#: window's total of smaller numbers fits a float.
 LARGE, SURE_MAX = "large", 1e300
 #: The part of a tumbling window's record that is no column.
 WINDOW = "window"
-#: A window may have this many messages at most: they share one record, or are read together.
+#: Maximum messages of a window, because they share one record, or are read together.
 MESSAGES_MAX = 1_000_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
 
 @dataclass(frozen=True, slots=True)
 class CountSpec:
-    """A count window as it is declared: one of ``count`` messages begins every ``step`` messages of a key."""
+    """The declaration of a count window: a window of ``count`` messages begins every ``step`` messages of a key."""
 
     kind: CountKind
     count: int
     step: int
     aggregation: WindowAggregation
-    #: Whether results are sent when a window is full, and not with each message.
+    #: Whether results are sent when a window is full, instead of with each message.
     final: bool = False
 
     store_kind: ClassVar[str] = "count-window"
@@ -59,12 +59,12 @@ class CountSpec:
 
     @property
     def overlaps(self) -> bool:
-        """A message may make several results, as far as its steps know."""
+        """True, because a message may produce several results."""
         return True
 
     @property
     def asks_headers(self) -> bool:
-        """It asks no functions."""
+        """False, because the window calls no functions."""
         return False
 
     @property
@@ -79,7 +79,7 @@ class CountSpec:
 
     @property
     def use(self) -> WindowUse:
-        """What its store keeps: windows by the number of messages."""
+        """The content of the window's store: windows by the number of messages."""
         return WindowUse(self.kind, True, (f"{self.count} messages{self._how}",))
 
     @property
@@ -88,7 +88,7 @@ class CountSpec:
         return f"{step}, {'final' if self.final else 'current'}"
 
     def lines(self) -> tuple[str, ...]:
-        """One line for the window's size and one for each column; another line is another definition."""
+        """One line for the window's size and one for each column; another line means another definition."""
         return f"window = {self.kind} count {self.count}{self._how}", *self.aggregation.lines()
 
 
@@ -101,7 +101,7 @@ def checked_count(count: int, step: int) -> tuple[int, int]:
     """Count and step, checked.
 
     Raises:
-        WindowInvalid: One is no whole number, or out of range, or they contradict each other.
+        WindowInvalid: An argument is no whole number or out of range, or the arguments contradict each other.
     """
     for name, given in (("count", count), ("step", step)):
         if type(given) is not int or not 1 <= given <= MESSAGES_MAX:
@@ -143,7 +143,7 @@ class CountStore:
         self._take = self._tumble if spec.step == spec.count else self._overlap
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send.
+        """Adds a message to its windows; returns the results to send.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -201,22 +201,22 @@ class CountStore:
         return max(0, -(-(number - self.spec.count + 1) // step) * step)
 
     def _windows(self, number: int, chunks: Sequence[int], large: int | None) -> list[Result]:
-        """The results that the newest message gives, those of the windows that began first in front.
+        """The results of the newest message, for its windows in the order of their beginning.
 
-        ``large`` is the last message with a number from which totals may be beyond the largest float.
+        ``large`` is the last message with a number that can make totals exceed the largest float.
         """
         spec = self.spec
         first = self._first_window(number)
-        # Also where they are not sent: a message that a window can't aggregate has to fail here. Otherwise the messages
-        # that fill the window would fail. The first window has all messages of the others; but in one of the others,
-        # a total may be larger.
+        # This also runs without a result to send: a message that a window can't aggregate must fail here, not the
+        # messages that fill the window later. The first window has all messages of the other windows, but a total may
+        # be larger in one of the others.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
         results = []
         for begin in begins:
             if begin < chunks[0]:
-                continue  # a former definition did not keep its first messages
+                continue  # an earlier definition did not keep its first messages
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]
             result = spec.aggregation.computed(min(times), max(times), inside)

@@ -1,4 +1,4 @@
-"""Results that are held back: a window that sends its current results, for each key at most so often.
+"""Held-back results: a window that sends its current results at a limited rate for each key.
 
     results of a key   ──a──b──c──────────d──►  stream time       every ├────────┤
     sent                 a        c       d
@@ -44,9 +44,9 @@ class FewerResults:
     def __init__(self, windows: StoredWindows, every_ms: int, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._every_ms = windows, every_ms
         self._state, self._stream = state, stream
-        #: Entries of the index up to here are gone: a scan does not have to pass them.
+        #: Index entries up to here are deleted: a scan can skip them.
         self._after = first_hold()
-        #: What ``closing`` found and ``closed`` has not counted yet: place, time, key, record.
+        #: Results that ``closing`` returned and ``closed`` has not counted yet: place, time, key, record.
         self._found: deque[tuple[str, int, bytes, dict[str, Any] | None]] = deque()
 
     def restart(self) -> None:
@@ -55,7 +55,7 @@ class FewerResults:
         self._found.clear()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
         results = self._windows.take(value, key, raw_key, time_ms, headers)
         state, stream, sent = self._state, self._stream, []
         now_ms = stream.after(time_ms)
@@ -64,7 +64,7 @@ class FewerResults:
             sent.append((known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
-            self._forget(raw_key, known)  # it says no more than no record
+            self._forget(raw_key, known)  # an absent record means the same
             known = None
         if results:
             if known is None:
@@ -75,7 +75,7 @@ class FewerResults:
         return sent
 
     def _look_again(self, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
-        """The new record of a key, which holds nothing back until this time; its entry in the index is moved."""
+        """The new record of a key, which holds nothing back until this time; its index entry is moved."""
         state, made = self._state, {"due": due_ms, "held": None}
         state.message_key = OWN_KEY
         if known is not None:
@@ -94,7 +94,7 @@ class FewerResults:
     # -- with each commit ------------------------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """The results that are due, in the order of their times, at most ``limit``. ``closed`` counts them."""
+        """The due results, in the order of their times, at most ``limit``. ``closed`` counts them."""
         self._found.clear()
         found = []
         before = hold_before(self._stream.ends_ms)
@@ -117,7 +117,7 @@ class FewerResults:
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                if known["due"] <= time_ms:  # else it would stay until another commit, whenever that comes
+                if known["due"] <= time_ms:  # otherwise it would stay until another commit, whenever that comes
                     self._forget(raw_key, known)
             elif known is not None:
                 self._forget(raw_key, known)

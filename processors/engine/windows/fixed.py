@@ -1,4 +1,4 @@
-"""Windows whose starts follow from a message's time alone: tumbling and hopping ones."""
+"""Windows whose starts depend only on a message's time: tumbling and hopping ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from holdfast.processors.engine.windows.late import closed_upto
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Steps of which a store remembers the windows.
+#: Number of steps whose windows a store caches.
 KNOWN_MAX = 64
-#: Windows without room in the record of their key that a message closes at once, at most: the next one closes more.
+#: Maximum windows beyond the record of their key that one message closes; the next message closes more.
 MORE_MAX = 100_000
 #: No results: most messages of a final window have none.
 _NONE: tuple[Result, ...] = ()
@@ -38,15 +38,15 @@ class WindowStore(StoredWindows):
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
         self._triggers = spec.before_update is not None or spec.after_update is not None
-        #: With ``key``: the entries that ``closing`` found and ``closed`` has not counted yet.
+        #: With ``key``: the entries that ``closing`` returned and ``closed`` has not counted yet.
         self._left: deque[DueEntry] = deque()
-        #: Whether a function may change a message that another window takes, too.
+        #: Whether a function may change a message that another window also contains.
         self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
-        #: By number of the step, what ``_windows`` returned; only where all times of a step are in the same windows.
+        #: By number of the step, the result of ``_windows``; only if all times of a step are in the same windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state, stream = self.spec, self._state, self._stream
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -70,7 +70,7 @@ class WindowStore(StoredWindows):
                 if stored is None:
                     state.delete(place)
                     if known is not None and held is None:
-                        opened.append([start, end])  # what is known of the key leaves with the entry of a window
+                        opened.append([start, end])  # the key's record is deleted with the entry of a window
                     continue
             else:
                 stored = spec.aggregation.folded(held, copied(value) if self._copies else value, time_ms)
@@ -113,7 +113,7 @@ class WindowStore(StoredWindows):
         before, after = spec.before_update, spec.after_update
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
-            held = None  # the message begins the window again
+            held = None  # the message starts the window again
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
             early.append((aggregation.result(*window, stored), window[0]))
@@ -132,11 +132,11 @@ class WindowStore(StoredWindows):
                 self._enter(max(end, self._first_ms), start, end, raw_key)
         known.take(time_ms, self._stream.cap_ms)
         if opened:
-            # One that was sent early opens again, and may be known still.
+            # A window that was sent early opens again, and may still be in the record.
             known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
         closing, results = self._passed(known), []
         for start, end in closing if spec.final else ():
-            if (stored := state.get(window_key(start, end))) is not None:  # else a command cleared it meanwhile
+            if (stored := state.get(window_key(start, end))) is not None:  # otherwise a command cleared it meanwhile
                 results.append((spec.aggregation.result(start, end, stored), start))
         if closing:
             self._no_longer(known, closing)
@@ -159,7 +159,7 @@ class WindowStore(StoredWindows):
         return [window for place, _ in places if (window := open_window_of(place)) is not None]
 
     def _no_longer(self, known: KeyTime, windows: Sequence[tuple[int, int]]) -> None:
-        """Forgets that windows of the key are open; the record of the key is changed, not stored."""
+        """Removes windows from the key's record of open windows; the record is changed but not stored."""
         known.open = [each for each in known.open if (each[0], each[1]) not in windows]
         if known.more is None:
             return
@@ -172,7 +172,7 @@ class WindowStore(StoredWindows):
             known.more = left[0][1] if left else None
 
     def _keep_open(self, known: KeyTime) -> None:
-        """Stores what is known of the key; windows that its record has no room for get records of their own."""
+        """Stores the record of the key; windows that do not fit into it get separate records."""
         if len(known.open) > OPEN_KEPT:
             for start, end in known.open[:-OPEN_KEPT]:
                 self._state.set_own(open_key(start, end), 1)
@@ -199,7 +199,7 @@ class WindowStore(StoredWindows):
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Records that all of them are sent."""
+        """Records that all returned results are sent."""
         self._keep_open(self._of_key())
 
     def _leaves(self, entry: DueEntry) -> None:
@@ -210,7 +210,8 @@ class WindowStore(StoredWindows):
     def closing(self, limit: int) -> list[Closing]:
         """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them.
 
-        With ``closing_strategy="key"``: those that no message of their key has closed until their retention is over.
+        With ``closing_strategy="key"``: the windows that no message of their key has closed before their retention
+        ended.
         """
         if not self._closes:
             return []
@@ -225,7 +226,7 @@ class WindowStore(StoredWindows):
         ]
 
     def closed(self, closing: Closing) -> None:
-        """Records that a window is closed: its result is sent, and no message counts in it."""
+        """Records that a window is closed: its result is sent, and it accepts no further message."""
         super().closed(closing)
         while self._left and self._left[0].place <= closing.place:
             entry = self._left.popleft()
@@ -234,7 +235,7 @@ class WindowStore(StoredWindows):
         self._state.keep_message()
 
     def _left_open(self, entry: DueEntry) -> dict[str, Any] | None:
-        """The result of the window of an entry, if its key has not closed it."""
+        """The result of an entry's window, if its key has not closed the window."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         return self._result(entry) if self._is_open(self._of_key(), entry.start, entry.end) else None
 

@@ -1,4 +1,4 @@
-"""Closes windows of keys whose clocks run ahead of the worker's, once the worker's clock is there.
+"""Closes windows of keys whose times are ahead of the worker's clock, once the clock reaches these times.
 
 key's clock      ──x─────x──►                  a message at x is dated ahead: its time waits
 worker's clock   ────────────┬─────┬──►
@@ -19,10 +19,10 @@ from holdfast.processors.engine.windows.stored import Closing
 
 
 class OwnTimes(Protocol):
-    """Windows that the own times of their keys close."""
+    """Windows that are closed by the times of their own keys."""
 
     def reached(self) -> Sequence[tuple[int, int, Any]]:
-        """Of the key at which the state points, the windows that its time closes: two times that name each, its result.
+        """The windows that the time of the state's current key closes: two identifying times and the result of each.
 
         Nothing is changed.
         """
@@ -31,7 +31,7 @@ class OwnTimes(Protocol):
         """Records that the result of such a window is sent."""
 
     def reach_key(self) -> None:
-        """Records that all of them are sent."""
+        """Records that all returned results are sent."""
 
 
 class _Step(NamedTuple):
@@ -41,23 +41,23 @@ class _Step(NamedTuple):
 
 
 class KeysAhead:
-    """Closes windows of keys whose times were ahead of the worker's clock, once the clock is there.
+    """Closes windows of keys whose times were ahead of the worker's clock, once the clock reaches these times.
 
-    An entry of the index leads to each key with a time ahead. Entries may be there for times that a message of the key
-    counted already: they leave when the clock is there.
+    An index entry leads to each key with a time ahead. Entries may also exist for times that a message of the key has
+    applied already: they are deleted when the clock reaches them.
     """
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._state, self._stream = windows, state, stream
         #: No entry is before this time, in milliseconds.
         self.next_ms = NO_TIME
-        #: Entries up to here are gone: a scan does not have to pass them.
+        #: Entries up to here are deleted: a scan can skip them.
         self._gone_ms = NO_TIME
-        #: What ``closing`` found and ``closed`` has not counted yet.
+        #: Results that ``closing`` returned and ``closed`` has not counted yet.
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Looks at a key again at this time; leaves the state pointed at the key."""
+        """Schedules a check of a key at this time; leaves the state at the key."""
         self._state.message_key = OWN_KEY
         self._state.set_own(ahead_key(time_ms, raw_key), 1)
         self._state.message_key = raw_key
@@ -69,7 +69,7 @@ class KeysAhead:
         self._found.clear()
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a key may have reached its time, by the worker's clock."""
+        """Whether the worker's clock may have reached a time of a key."""
         return bool(self._found) or self.next_ms <= now_ms
 
     def closing(self, limit: int) -> list[Closing]:

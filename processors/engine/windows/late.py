@@ -12,12 +12,12 @@ class LateMessage(HoldfastError):
 
 
 def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
-    """Whether a window has ended and takes no further message: one rule for all windows, by message and by columns.
+    """Whether a window has ended and accepts no further message: the same rule by message and by columns.
 
     Args:
-        due_ms: When the window is due, without its grace: one, or a column of them.
-        grace_ms: How long after that it still takes messages.
-        time_ms: The time that closes it: one, or one for each window.
+        due_ms: When the window is due, without its grace: one number, or a column of them.
+        grace_ms: How long after that the window still accepts messages.
+        time_ms: The time that closes the window: one number, or one for each window.
         closed_ms: Windows that are due up to here were closed before, maybe with a shorter grace.
     """
     return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)

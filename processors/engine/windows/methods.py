@@ -37,7 +37,7 @@ class StreamWindows(Generic[Stream]):
         retention: int | timedelta | None = None,
         **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
-        """Windows of one length, one after the other; the result names what to compute: ``.count().final()``.
+        """Consecutive windows of one length; a method of the result adds the computation: ``.count().final()``.
 
         Args:
             duration_ms: The length, in milliseconds or as a timedelta.
@@ -46,9 +46,9 @@ class StreamWindows(Generic[Stream]):
             on_late: ``drop`` (the default), ``dead-letter``, or a function that is called for each window that a
                 message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
                 offset); it returns True to log the message.
-            retention: How long a window stays readable after its end and grace; None takes a day.
+            retention: How long a window stays readable after its end and grace; None means a day.
             triggers: ``before_update`` and ``after_update``: functions of (aggregated, value, key, timestamp, headers).
-                If one returns a true value, the window is sent at once, without or with the message, and begins again.
+                If one returns a true value, the window is sent at once, without or with the message, and starts again.
 
         Raises:
             DurationInvalid: A duration is out of range.
@@ -68,7 +68,10 @@ class StreamWindows(Generic[Stream]):
         retention: int | timedelta | None = None,
         **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
-        """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
+        """Overlapping windows of one length: one begins every ``step_ms``.
+
+        Other arguments are as in ``tumbling_window``.
+        """
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
         return self._timed(times, Asked(on_late, **triggers), name)
 
@@ -81,7 +84,7 @@ class StreamWindows(Generic[Stream]):
     ) -> TimeWindow[Stream]:
         """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
 
-        The message is in its window, and so is one that is exactly ``duration_ms`` older.
+        The window contains the message, and messages that are at most ``duration_ms`` older.
         """
         times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
         return self._timed(times, Asked(on_late), name)
@@ -95,14 +98,14 @@ class StreamWindows(Generic[Stream]):
         *,
         retention: int | timedelta | None = None,
     ) -> TimeWindow[Stream]:
-        """Windows of activity: messages of a key that are no further apart than a gap are one session.
+        """Windows of activity: messages of a key with no gap longer than ``inactivity_gap_ms`` form one session.
 
         Args:
             inactivity_gap_ms: The gap. A session is due this long after its last message.
             grace_ms: How long a session that is due still takes messages.
             name: The store; None takes ``<topic>-session``.
-            on_late: As in ``tumbling_window``; start and end are those of a session of this message alone.
-            retention: How long a session stays readable after it is closed; None takes a day.
+            on_late: As in ``tumbling_window``; start and end are those of a session with only this message.
+            retention: How long a session stays readable after it is closed; None means a day.
 
         Raises:
             DurationInvalid: A duration is out of range.
@@ -123,7 +126,10 @@ class StreamWindows(Generic[Stream]):
         return self._counted("tumbling", count, count, name)
 
     def hopping_count_window(self, count: int, step: int, name: str | None = None) -> CountWindow[Stream]:
-        """Windows of ``count`` messages of a key; one begins every ``step`` messages, which may not be more."""
+        """Windows of ``count`` messages of a key.
+
+        One begins every ``step`` messages; ``step`` may not exceed ``count``.
+        """
         return self._counted("hopping", count, step, name)
 
     def sliding_count_window(self, count: int, name: str | None = None) -> CountWindow[Stream]:
@@ -142,7 +148,8 @@ class StreamWindows(Generic[Stream]):
 
     def _counted(self, kind: CountKind, count: int, step: int, name: str | None) -> CountWindow[Stream]:
         sizes = checked_count(count, step)
-        described: CountKind = "tumbling" if step == count else kind  # these do not overlap, whatever their name
+        # these do not overlap, so they are tumbling whatever the method
+        described: CountKind = "tumbling" if step == count else kind
 
         def place(spec: CountSpec) -> Stream:
             return self._windowed(spec, f"{kind}-count", name)
@@ -155,5 +162,5 @@ class StreamWindows(Generic[Stream]):
         raise NotImplementedError
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> Stream:
-        """The stream behind a window; ``unnamed`` is its name behind that of the topic."""
+        """The stream after a window; ``unnamed`` is its default name after the topic's name."""
         raise NotImplementedError

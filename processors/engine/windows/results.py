@@ -52,7 +52,7 @@ def window_times(
 
     Raises:
         DurationInvalid: A duration is out of range.
-        WindowInvalid: They contradict each other.
+        WindowInvalid: The arguments contradict each other.
     """
     return WindowTimes(
         kind,
@@ -66,7 +66,7 @@ def window_times(
 
 
 def session_times(gap: int | timedelta, grace: int | timedelta, retention: int | timedelta | None) -> WindowTimes:
-    """The times of sessions as a user gave them; raises as ``window_times``."""
+    """The times of sessions from a user's arguments; raises as ``window_times``."""
     gap_ms = milliseconds("inactivity_gap_ms", gap, least=1)
     grace_ms = milliseconds("grace_ms", grace, least=0)
     retention_ms = None if retention is None else milliseconds("retention", retention, least=0)
@@ -82,16 +82,16 @@ class Triggers(TypedDict, total=False):
 
 
 class Asked(NamedTuple):
-    """What a window asks users' functions for: late messages, and whether it is sent early."""
+    """The users' functions of a window: for late messages, and for sending it early."""
 
     on_late: OnLate | None = None
     before_update: Trigger | None = None
     after_update: Trigger | None = None
-    #: The strategy of closing where none is given.
+    #: The default closing strategy.
     closing: ClosingStrategy = "key"
 
     def check(self) -> None:
-        """Raises WindowInvalid if one is neither a function nor a choice that is there."""
+        """Raises WindowInvalid if an argument is neither a function nor an existing choice."""
         if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
             raise WindowInvalid(
                 f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",
@@ -130,7 +130,7 @@ def _check_arguments(argument: str, func: Callable[..., object], expected: tuple
 
 
 class AggregatedWindow(Unplaced, Generic[Stream]):
-    """A window with its columns. ``current`` or ``final`` places it into the stream; its results are dicts::
+    """A window with its columns. ``current`` or ``final`` adds it to the stream; its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
 
@@ -151,7 +151,7 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             aggregation.check_merges()
 
     def current(self, closing_strategy: ClosingStrategy | None = None) -> Stream:
-        """A result for each message and each of its windows; ``closing_strategy`` says which messages are late."""
+        """A result for each message and each of its windows; ``closing_strategy`` decides which messages are late."""
         return self._placed(closing_strategy, final=False)
 
     def final(
@@ -161,16 +161,16 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
 
         Args:
             closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
-                and grace, or when its retention is over; ``partition`` when stream time is there, so that a quiet key
-                closes at once, too. None is ``key``; behind ``group_by`` it is ``partition``, as messages of a key come
-                from several partitions.
-            close_when_idle: With ``partition``: after so long without a message on any input of the task, stream time
-                passes as time does, and windows close without a next message. Milliseconds or a timedelta; None for
+                and grace, or when its retention ends. ``partition`` closes it when stream time is there, so that a
+                quiet key closes at once, too. None means ``key``; after ``group_by`` it means ``partition``, because
+                messages of a key come from several partitions.
+            close_when_idle: With ``partition``: after this time without a message on any input of the task, stream time
+                advances with the clock, and windows close without a next message. Milliseconds or a timedelta; None for
                 never.
 
         Raises:
             DurationInvalid: ``close_when_idle`` is out of range.
-            WindowInvalid: There is no such strategy, or ``close_when_idle`` does not fit it.
+            WindowInvalid: The strategy does not exist, or ``close_when_idle`` does not fit it.
         """
         idle_ms = None if close_when_idle is None else milliseconds("close_when_idle", close_when_idle, least=1)
         if idle_ms is not None and (closing_strategy or self._asked.closing) == "key":
@@ -216,11 +216,11 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
 
 
 class AggregatedCountWindow(Unplaced, Generic[Stream]):
-    """A count window with its columns. ``current`` or ``final`` places it into the stream; its results are dicts::
+    """A count window with its columns. ``current`` or ``final`` adds it to the stream; its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
 
-    Start and end are the least and the greatest event time of its messages. A result has the key of its messages, no
+    Start and end are the smallest and the greatest event time of its messages. A result has the key of its messages, no
     headers, and the start of its window as its timestamp.
     """
 

@@ -1,13 +1,13 @@
-"""Sessions: windows that messages of a key make longer, and that end after a gap without one.
+"""Sessions: windows that grow with each message of a key, and that end after a gap without messages.
 
     messages of a key   ──x──x───x────────────x──x──►      gap ├────┤
     sessions              ├──────┤            ├──┤
                                      x                     this one is within a gap of both: they merge
                           ├──────────────────────┤
 
-A session is due, without its grace, a gap after its end. Its entry in the index is not moved with each message: an
-entry that is due before its session is written again, at the session's present end. So a session costs one entry for
-each gap at most.
+A session is due, without its grace, a gap after its end. Its index entry does not move with each message: an entry that
+is due before its session is written again, at the session's present end. So a session costs at most one entry for each
+gap.
 
 Invariants:
     - Open sessions of a key that still take messages are more than a gap apart. A message that is within a gap of
@@ -45,9 +45,9 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Entries that ``due_at`` looks at: of more entries, it takes one to be due.
+#: Maximum entries that ``due_at`` checks; with more entries, it assumes that one is due.
 LOOKED_AT = 100
-#: Sessions without room in the record of their key that are read at once; and that a message closes, at most.
+#: Sessions beyond the record of their key that are read at once; and the maximum that one message closes.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
 
@@ -55,7 +55,8 @@ class Open(NamedTuple):
     """An open session.
 
     Attributes:
-        opened: The time of the message that opened it: its name in the store. The start may move, this does not.
+        opened: The time of the message that opened the session: its name in the store. The start may move, this time
+            does not.
         start: The time of its first message.
         end: The time of its last message, and one.
         stored: Its columns, as stored.
@@ -74,14 +75,14 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An entry of the index may be there before its session is closed, so each one is looked at before it leaves.
+        # An index entry may precede the close of its session, so each entry is checked before it is deleted.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
-        #: Sessions that ``closing`` found and ``closed`` has not counted yet: place, key, session.
+        #: Sessions that ``closing`` returned and ``closed`` has not counted yet: place, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its session; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its session; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state, stream = self.spec, self._state, self._stream
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -102,7 +103,7 @@ class SessionStore(StoredWindows):
                 left = [each for each in known.open if each[1] not in gone]
                 if known.more is None or made.opened > known.more[1]:
                     insort(left, [made.start, made.opened])
-                else:  # it is among those that the record has no room for
+                else:  # the session is among those that do not fit into the key's record
                     known.more = [min(known.more[0], made.opened), known.more[1]]
                 known.open = left
             if not spec.final:
@@ -110,7 +111,7 @@ class SessionStore(StoredWindows):
         return self._key_moves(known, raw_key, time_ms) or updated
 
     def _reached(self, known: KeyTime, time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """The sessions within a gap of a time that still take messages, in the order of their starts."""
+        """The sessions within a gap of a time that still accept messages, in the order of their starts."""
         gap_ms, opens = self.spec.duration_ms, known.open
         at = bisect_right(opens, [time_ms + gap_ms + 1])
         found = self._taking((opened for _, opened in reversed(opens[:at])), time_ms, judged_by)
@@ -121,7 +122,7 @@ class SessionStore(StoredWindows):
         return sorted(by_name.values(), key=attrgetter("start"))
 
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """Of sessions that are named from the last one on, those up to a gap before a time that still take messages."""
+        """The named sessions, from the last one, up to a gap before a time, that still accept messages."""
         gap_ms, found = self.spec.duration_ms, list[Open]()
         for opened in names:
             session = self._session(opened)
@@ -133,13 +134,13 @@ class SessionStore(StoredWindows):
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """The names of open sessions that have records of their own, newest first, from ``upto_ms`` on.
+        """The names of open sessions with separate records, newest first, starting at ``upto_ms``.
 
-        ``known`` has no room for them. The first name may be that of a session behind ``upto_ms``.
+        ``known`` has no room for them. The first name may belong to a session after ``upto_ms``.
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The one behind may have begun before the message that opened it: a late message moves the start.
+        # The next session may have begun before the message that opened it, because a late message moves the start.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -152,7 +153,7 @@ class SessionStore(StoredWindows):
             before = session_key(names[-1]).encode()
 
     def _is_over(self, due_ms: int, known: KeyTime | None) -> bool:
-        """Whether an open session is due, with its grace, and so takes no message."""
+        """Whether an open session is due, including its grace, so that it accepts no message."""
         return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
 
     def _session(self, opened: int) -> Open | None:
@@ -164,12 +165,12 @@ class SessionStore(StoredWindows):
         return Open(opened, kept["start"], kept["end"], stored, kept["entered"])
 
     def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
-        """The session of a message: a new one, an existing one made longer, or several within a gap merged into one."""
+        """The session of a message: a new one, an existing one that grew, or several within a gap merged into one."""
         aggregation = self.spec.aggregation
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
         else:
-            # The last session that began before the message takes it. So a merge keeps the order of the times.
+            # The last session that began before the message receives it. So a merge keeps the order of the times.
             taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
             stored: Any = None
             for number, each in enumerate(reached):
@@ -203,7 +204,7 @@ class SessionStore(StoredWindows):
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
         """Stores the record of the key after a message; returns the final results of sessions that the message closes.
 
-        Only with the closing strategy ``key`` does the message move the time of its key, and close sessions.
+        Only with the closing strategy ``key``, the message moves the time of its key and closes sessions.
         """
         results: list[Result] = []
         if self._by_key:
@@ -236,11 +237,11 @@ class SessionStore(StoredWindows):
             if session is None:
                 continue  # a command deleted it
             if not self._is_closed(session.end + self.spec.duration_ms, known):
-                return  # and those behind it are due later
+                return  # later sessions are due later
             yield session
 
     def _keep_open(self, known: KeyTime) -> None:
-        """Stores what is known of the key; its record leads to the newest sessions, ranges read all others."""
+        """Stores the record of the key, which has the newest sessions; range reads find all others."""
         if len(known.open) > OPEN_KEPT:
             names = [opened for _, opened in known.open[:-OPEN_KEPT]] + (known.more or [])
             known.more, known.open = [min(names), max(names)], known.open[-OPEN_KEPT:]
@@ -253,7 +254,7 @@ class SessionStore(StoredWindows):
         self._forget_open(known, session.opened)
 
     def _forget_open(self, known: KeyTime, opened: int) -> None:
-        """Forgets that a session of the key is open; the record of the key is changed, not stored."""
+        """Removes a session from the key's record of open sessions; the record is changed but not stored."""
         known.open = [each for each in known.open if each[1] != opened]
         if known.more is not None and (opened == known.more[0] or not known.open):
             first, last = known.more
@@ -262,7 +263,7 @@ class SessionStore(StoredWindows):
             known.more = [opened_of(left[0][0]), last] if left else None
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Two times that name each session which the time of the key closes, and its result."""
+        """For each session that the key's time closes: two identifying times, and its result."""
         made = self.spec.aggregation.result
         passed = self._passed(self._of_key())
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
@@ -275,7 +276,7 @@ class SessionStore(StoredWindows):
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Records that all of them are sent."""
+        """Records that all returned results are sent."""
         self._keep_open(self._of_key())
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
@@ -290,9 +291,9 @@ class SessionStore(StoredWindows):
     def closing(self, limit: int) -> list[Closing]:
         """The next sessions to close, in the order of their entries in the index; at most ``limit`` entries.
 
-        Sessions whose results are sent at once are closed so, too: their entries have to follow their ends. An entry
-        of a session that grew, and is not due yet, is written again for its present end. With the strategy ``key``,
-        these are the sessions that no message of their key has closed until their retention is over.
+        Sessions whose results are sent at once are closed here, too, because their entries must follow their ends. If a
+        session grew and is not due yet, its entry is written again for its present end. With the strategy ``key``, this
+        closes the sessions that no message of their key has closed before their retention ended.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -325,7 +326,8 @@ class SessionStore(StoredWindows):
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
-            # It leaves by its real end. Its entry may not go back: what is before it may be removed already.
+            # It is deleted by its real end. Its entry may not move back, because earlier entries may be removed
+            # already.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)
@@ -340,7 +342,7 @@ class SessionStore(StoredWindows):
         return self._of_entry(entry) is None
 
     def _of_entry(self, entry: DueEntry) -> Open | None:
-        """The open session of an entry of the index; None if there is none, or it has another entry."""
+        """The open session of an index entry; None if there is none, or it has another entry."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         session = self._session(entry.start)
         return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

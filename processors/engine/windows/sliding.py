@@ -1,12 +1,12 @@
-"""Sliding windows: one ends at each message of a key, and has all messages of the key up to a length before it.
+"""Sliding windows: one ends at each message of a key, and contains the key's messages up to a length before it.
 
     messages of a key   ──a────b──────c──►          length ├────────┤
     windows               ├────a
                         ├──────b                    two messages: a, b
                             ├─────────c             two messages: b, c
 
-The store keeps what the columns read of the messages, in chunks of time, and no windows: a window is computed from the
-messages, in the order of their times. So a message costs one write, and reads in proportion to its windows.
+The store keeps the items that the columns read from the messages, in chunks of time, but no windows: a window is
+computed from the items, in time order. So a message costs one write, and reads in proportion to its windows.
 
 Invariants:
     - All windows up to ``closed`` of a key are closed, and those behind it are not.
@@ -32,12 +32,12 @@ CHUNK_VERSION = 1
 #: A length has this many chunks, and a grace at most that many.
 CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
 
-#: A message in a chunk: its event time, and what the columns read of it, by name.
+#: A message in a chunk: its event time, and the items that the columns read from it, by name.
 Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """What the store knows of a key: its own time, the end of its last closed window, and its chunks in order.
+    """The store's record of a key: its own time, the end of its last closed window, and its chunks in order.
 
     ``ahead`` are event times that the worker's clock has not reached.
     """
@@ -48,13 +48,13 @@ class _Key(NamedTuple):
     ahead: list[int]
 
     def after(self, time_ms: int, cap_ms: int) -> _Key:
-        """After a message; the time of one that is dated ahead of the worker's clock waits."""
+        """The record after a message; a time ahead of the worker's clock waits."""
         if time_ms <= cap_ms:
             return self._replace(time=max(self.time, time_ms))
         return self._replace(ahead=with_time(self.ahead, time_ms))
 
     def record(self) -> dict[str, Any]:
-        """As it is stored."""
+        """The record in its stored form."""
         made = self._asdict()
         if not self.ahead:
             del made["ahead"]
@@ -69,7 +69,7 @@ class SlidingStore(StoredWindows):
         self._chunk_ms = max(1, spec.duration_ms // CHUNKS_OF_LENGTH, spec.grace_ms // CHUNKS_OF_GRACE)
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state = self.spec, self._state
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -77,24 +77,24 @@ class SlidingStore(StoredWindows):
             self._stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
         stored, known = self._stored_key()
-        over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last window that takes no message
+        over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last window that accepts no message
         if time_ms <= over:
             window = (max(0, time_ms - spec.duration_ms), time_ms)
             self._be_late(value, key, time_ms, [window], known.time, whole=time_ms + spec.duration_ms <= over)
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # Also where they are not sent: a message that a window can't aggregate has to fail here.
+            # This also runs without a result to send, because a message that a window can't aggregate must fail here.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results
 
     def _keep(self, known: _Key, item: Item) -> _Key:
-        """Puts a message into its chunk, behind those of the same time."""
+        """Adds a message to its chunk, after the messages of the same time."""
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # Not over its neighbours, which may be of another length: that of a former definition.
+            # The chunk must not overlap its neighbours, which may have the length of an earlier definition.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -115,7 +115,7 @@ class SlidingStore(StoredWindows):
         return [(time_ms, item) for time_ms, item in stored["items"]]
 
     def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:
-        """The windows that end from one time to another, both included, in the order of their ends."""
+        """The windows that end from one time to another, both inclusive, in the order of their ends."""
         if first_ms > last_ms:
             return []
         length_ms, aggregation = self.spec.duration_ms, self.spec.aggregation
@@ -130,7 +130,7 @@ class SlidingStore(StoredWindows):
         return found
 
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
-        """The record of the current key, stored and read; times ahead that the clock has reached count in its time."""
+        """The current key's record, stored and parsed; times ahead that the clock has reached count in its time."""
         stored = self._state.get(KEY_TIME)
         if stored is None:
             return None, _Key(NO_TIME, NO_TIME, [], [])
@@ -148,7 +148,7 @@ class SlidingStore(StoredWindows):
         return results
 
     def _passed(self, known: _Key) -> list[Result]:
-        """The windows that the key's time has passed, and that are not closed."""
+        """The windows that the key's time has passed and that are not closed yet."""
         return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1)
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
@@ -167,7 +167,7 @@ class SlidingStore(StoredWindows):
             if not entered or entered[0] != known.ahead[0]:
                 self.keys_ahead.enter(known.ahead[0], self._state.message_key)
 
-    # -- windows that a time closes which was ahead ----------------------------------------------------------------
+    # -- windows that close when the clock reaches a time that was ahead of it -------------------------------------
 
     def reached(self) -> list[tuple[int, int, dict[str, Any]]]:
         """Start, end and result of the windows that the time of the key closes; the state points at the key."""
@@ -175,16 +175,16 @@ class SlidingStore(StoredWindows):
         return [(start, made["end"], made) for made, start in self._passed(known)]
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of such a window, which ends at ``second``, is sent."""
+        """Records that the result of the window that ends at ``second`` is sent."""
         stored, _ = self._stored_key()
         if stored is not None:
             self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
 
     def reach_key(self) -> None:
-        """Records that all of them are sent."""
+        """Records that all returned results are sent."""
         self._keep_key(*self._stored_key())
 
-    # -- with each commit: windows close with messages of their key, so there is no index --------------------------
+    # -- each commit: windows close with messages of their key, so there is no index -------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
         """None."""
@@ -195,5 +195,5 @@ class SlidingStore(StoredWindows):
         return False
 
     def remove(self, limit: int) -> int:
-        """Nothing leaves without a message of its key."""
+        """Deletes nothing, because records are only deleted with a message of their key."""
         return 0

@@ -1,4 +1,4 @@
-"""The frozen description of a window: which windows a time belongs to, and when a window ends, closes and leaves."""
+"""The frozen description of a window: the windows of a time, and when a window ends, closes and is deleted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from holdfast.processors.engine.windows.late import LateMessage
 
 #: Whose event times close a window: those of its key, or those of all messages of its task.
 ClosingStrategy = Literal["key", "partition"]
-#: What happens to a message that is late: ``drop`` it, give it to the failure policy, or ask a function.
+#: The handling of a late message: ``drop`` it, pass it to the failure policy, or call a function.
 OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
 #: Whether a window is sent early: called with (aggregated, value, key, timestamp, headers).
 Trigger = Callable[[Any, Any, Any, int, Any], Any]
-#: How long a closed window stays readable unless the user says otherwise, in milliseconds.
+#: Default time that a closed window stays readable, in milliseconds.
 RETENTION_MS = 86_400_000
-#: A message may belong to this many windows at most: each of them is read and written.
+#: Maximum windows of a message, because each of them is read and written.
 WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 
-#: What a window is called; in an unnamed store, behind the name of the topic.
+#: The name of a window's kind; in an unnamed store, it follows the name of the topic.
 WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
 
 
@@ -34,11 +34,11 @@ class WindowInvalid(BadConfiguration):
 
 
 class WindowUnplaced(WindowInvalid, AttributeError):
-    """A step was declared on a window that has no columns or no results yet: it is no stream."""
+    """A step was declared on a window without columns or results, which is no stream."""
 
 
 class Unplaced:
-    """A window on its way into the stream; ``_missing`` says what it lacks, as the user writes it."""
+    """An incomplete window; ``_missing`` names the missing call in the user's syntax."""
 
     _missing: ClassVar[str]
 
@@ -56,11 +56,11 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """A window as it is declared. Times are milliseconds.
+    """The declaration of a window. Times are milliseconds.
 
-    A window contains the event times from its start up to, and without, its end. It takes no message, and closes, once
-    the time that ``closing`` names is at its end plus ``closes_ms`` and ``grace_ms``; it leaves the store
-    ``retention_ms`` later. ``duration_ms`` is the length; of sessions, the gap without messages that ends one.
+    A window contains the event times from its start up to, but not including, its end. It accepts no message, and
+    closes, once the time that ``closing`` names is at its end plus ``closes_ms`` and ``grace_ms``; it is deleted
+    ``retention_ms`` later. ``duration_ms`` is the length; for sessions, the gap without messages that ends one.
     """
 
     kind: WindowKind
@@ -71,11 +71,11 @@ class WindowSpec:
     aggregation: WindowAggregation
     on_late: OnLate = "drop"
     closing: ClosingStrategy = "key"
-    #: Whether results are sent when a window closes, and not with each message.
+    #: Whether results are sent when a window closes, instead of with each message.
     final: bool = False
-    #: After so long without messages, stream time passes as time does; None for never.
+    #: After this time without messages, stream time advances with the clock; None for never.
     idle_ms: int | None = None
-    #: Whether a window is sent at once, and begins again: asked before and after it takes a message. None for never.
+    #: Whether a window is sent at once and starts again; called before and after a message is added. None for never.
     before_update: Trigger | None = None
     after_update: Trigger | None = None
     #: A key's results are sent at most so often, in milliseconds of stream time; None for always.
@@ -86,12 +86,12 @@ class WindowSpec:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a message may make several results."""
+        """Whether a message may produce several results."""
         return self.kind != "tumbling"
 
     @property
     def asks_headers(self) -> bool:
-        """Whether it asks functions that get headers."""
+        """Whether the window calls functions that get headers."""
         return (self.before_update or self.after_update) is not None
 
     @property
@@ -101,7 +101,7 @@ class WindowSpec:
 
     @property
     def kept_as(self) -> str:
-        """The way in which a store keeps the windows; those of another way can't be read."""
+        """The name of the stored form of the windows; windows of another form can't be read."""
         return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
 
     @property
@@ -126,7 +126,7 @@ class WindowSpec:
 
     @property
     def use(self) -> WindowUse:
-        """What its store keeps about time."""
+        """The content of the window's store about time."""
         gap = ("gap ",) if self.kind == "session" else ()
         step = (", step ", Ms(self.step_ms)) if self.kind == "hopping" else ()
         times: Parts = (", grace ", Ms(self.grace_ms), ", retention ", Ms(self.retention_ms))
@@ -141,11 +141,11 @@ class WindowSpec:
         return WindowUse(self.kind, False, parts, self.idle_ms)
 
     def lines(self) -> tuple[str, ...]:
-        """One line for the window's times and one for each column; another line is another definition."""
+        """One line for the window's times and one for each column; another line means another definition."""
         return f"window = {self.kind} {self.use.text()}", *self.aggregation.lines()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
-        """The error for a message whose windows are all closed; ``end`` is that of the last one."""
+        """The error for a message whose windows are all closed; ``end`` is the end of the last window."""
         closed = end + self.closes_ms + self.grace_ms
         parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))
         after = " and ".join(words for words, ms in parts if ms)
@@ -163,7 +163,7 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
     """Duration, step, grace and retention, checked; without a retention, the usual one.
 
     Raises:
-        WindowInvalid: They contradict each other.
+        WindowInvalid: The arguments contradict each other.
     """
     if step_ms > duration_ms:
         raise WindowInvalid(
@@ -190,7 +190,7 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
 
 
 def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
-    """Raises WindowInvalid if a session would leave the store before its gap is over once more."""
+    """Raises WindowInvalid if a session would be deleted before its gap has passed once more."""
     if retention_ms is not None and gap_ms > retention_ms:
         raise WindowInvalid(
             f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",

@@ -1,15 +1,15 @@
-"""What the windows of one step in one task have in common, of whatever kind: their clock, their index, their end.
+"""The common parts of all kinds of windows of one step in one task: their clock, their index, their end.
 
-What a window store keeps is in ``state.window_keys``; all of it is ordinary state of the step's store. So changelog,
-checkpoint, restore, standby, audit, clear and snapshot have it without code of their own.
+``state.window_keys`` defines the records of a window store; all of them are ordinary state of the step's store. So
+changelog, checkpoint, restore, standby, audit, clear and snapshot need no special code for them.
 
     stream time ──► removed ───────── closed ───────── due ──────────────► open windows
     of windows       gone from         emitted once,    no message counts,
                      the store         readable         emitted by the next commit
 
-``closed`` and ``removed`` are places in the index by time, committed with the offsets. A commit moves each of them by
-a bounded number of windows. So the cost is in proportion to what closes, and a million windows that end at once
-are many commits of the usual length.
+``closed`` and ``removed`` are places in the index by time, committed with the offsets. A commit moves each of them by a
+bounded number of windows. So the cost is proportional to the closing windows, and a million windows that end at once
+become many commits of the usual length.
 
 Invariants:
     - A window is emitted in the transaction that moves ``closed`` past it: once.
@@ -52,16 +52,17 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Bytes of the record of a clock without message keys, at most: times of tasks before the topic, times ahead.
+#: Maximum bytes of the record of a clock without message keys: times of upstream tasks, times ahead.
 CLOCK_BYTES = 32_768
-#: Version 1 had no ``over`` and no kind, and all open windows of a key in one record. It is read, and written again so.
+#: Version 1 had no ``over`` and no kind, and all open windows of a key in one record. It is still read, and written in
+#: the new form.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
-#: A result and the timestamp that it has from here on: the start of its window.
+#: A result and its timestamp for the next steps: the start of its window.
 Result = tuple[dict[str, Any], int]
 
 
 class Closing(NamedTuple):
-    """A window that is due: its place in the index, its key, and its result; None if there is nothing to send."""
+    """A due window: its place in the index, its key, and its result; None if there is nothing to send."""
 
     place: str
     message_key: bytes
@@ -70,25 +71,25 @@ class Closing(NamedTuple):
 
 
 class Taker(Protocol):
-    """A window that takes messages."""
+    """A window that accepts messages."""
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send at once."""
+        """Adds a message to its windows; returns the results to send at once."""
 
 
 class Closes(Protocol):
-    """What has results that are due with time."""
+    """An object with results that become due by time."""
 
     def closing(self, limit: int) -> list[Closing]:
         """The next results that are due, at most ``limit``, in the order of their places."""
 
     def closed(self, closing: Closing) -> None:
-        """Records that everything up to this one is sent."""
+        """Records that all results up to this one are sent."""
 
 
 @dataclass(slots=True)
 class MessagePlace:
-    """Where the current message is in Kafka, for ``on_late``; the task keeps it current."""
+    """The place of the current message in Kafka, for ``on_late``; the task updates it."""
 
     topic: str = ""
     partition: int = -1
@@ -96,27 +97,27 @@ class MessagePlace:
 
 
 class WindowRows(Protocol):
-    """Windows that are held by columns between commits."""
+    """Windows that columns hold between commits."""
 
     def results(self, entries: Sequence[DueEntry]) -> Sequence[dict[str, Any] | None]:
-        """The results of windows, by their entries in the index by time; None for one that is not held."""
+        """The results of windows, by their entries in the index by time; None for a window that columns don't hold."""
 
     def forget(self, entry: DueEntry) -> None:
         """Called when a window is deleted."""
 
 
 class AheadKeys(Closes, Protocol):
-    """What looks at keys again whose times are ahead of the worker's clock."""
+    """Checks keys again whose times are ahead of the worker's clock."""
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Looks at a key again at this time."""
+        """Schedules a check of a key at this time."""
 
     def restart(self) -> None:
         """Called when uncommitted work is dropped, or the store was changed."""
 
 
 class StoredWindows:
-    """The windows of one step in one task; a subclass for each kind takes messages and finds what is due.
+    """The windows of one step in one task; a subclass for each kind adds messages and finds due windows.
 
     Args:
         spec: The declaration.
@@ -133,23 +134,23 @@ class StoredWindows:
         #: The clock has two places of the index in one record, with the message key of each in hex.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
-        #: Whether commits close windows, and nothing leaves before.
+        #: Whether commits close windows, so that nothing is deleted before.
         self._closes = spec.final
         self._lasts_ms = spec.grace_ms + spec.retention_ms
-        #: Whether stream time closes windows and nothing is sent then.
+        #: Whether stream time closes windows without sending a result then.
         self._passes = not spec.final and not self._by_key and spec.kind in ("tumbling", "hopping")
-        #: How long after it is due a window is closed by stream time. By its key's time, it may be closed before.
+        #: How long after its due time stream time closes a window. Its key's time may close it earlier.
         self._after_ms = self._lasts_ms if self._by_key else spec.grace_ms
         self._closed = self._removed = first_due()
         self._over_ms = NO_TIME
         #: The record of the last commit, and that of the next one.
         self._saved: Any = None
         self._pending: Any = None
-        #: Windows that a message came too late for, since the task runs.
+        #: Windows that messages were too late for, since the task started.
         self.late = 0
-        #: The windows by columns; None if messages are counted one by one only.
+        #: The windows by columns; None if messages are only processed one by one.
         self.rows: WindowRows | None = None
-        #: Finds keys whose times ahead the clock has reached; None where such a time closes no window.
+        #: Finds keys whose times ahead the clock has reached; None if such a time closes no window.
         self.keys_ahead: AheadKeys | None = None
         state.scattered = (*INDEXES, OPENS)
         #: Sets a record of a window.
@@ -157,13 +158,13 @@ class StoredWindows:
 
     @property
     def over_ms(self) -> int:
-        """Windows that are due up to here, without a grace, are closed: those of former definitions, too."""
+        """Windows that are due up to this time, without grace, are closed, including those of earlier definitions."""
         return self._over_ms
 
     # -- with each message -----------------------------------------------------------------------------------------
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Counts a message in its windows; returns the results to send at once.
+        """Adds a message to its windows; returns the results to send at once.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -173,7 +174,7 @@ class StoredWindows:
         raise NotImplementedError
 
     def _key_too_large(self, raw_key: bytes) -> RecordTooLarge:
-        """The error for a message whose key would make a commit too large: it fails alone."""
+        """The error for a message whose key would make a commit too large: only this message fails."""
         return RecordTooLarge(
             f"The key of the message has {len(raw_key):,} bytes; windows of store {self._state.name!r} take keys of "
             f"{self.key_bytes_max:,} bytes. Their clock has two keys in hex in one record.",
@@ -185,7 +186,10 @@ class StoredWindows:
         )
 
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
-        """Whether a window is closed that is due, without its grace, at this time; ``known`` is what its key knows."""
+        """Whether a window that is due, without its grace, at this time is closed.
+
+        ``known`` is the record of its key.
+        """
         if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
         return known is not None and self._is_closed(due_ms, known)
@@ -198,7 +202,7 @@ class StoredWindows:
     def _be_late(
         self, value: Any, key: Any, time_ms: int, late: Sequence[tuple[int, int]], now_ms: int, *, whole: bool
     ) -> None:
-        """Counts and tells windows that a message is late for; ``whole`` if it counts in no window at all."""
+        """Counts and reports the windows that a message is late for; ``whole`` if it is late for all windows."""
         spec, on_late = self.spec, self.spec.on_late
         if on_late == "dead-letter":
             if whole:
@@ -222,7 +226,7 @@ class StoredWindows:
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the record of the key if it changed, or deletes it when an absent record means the same."""
+        """Stores the record of the key if it changed, or deletes it if an absent record means the same."""
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
@@ -271,7 +275,7 @@ class StoredWindows:
         raise NotImplementedError
 
     def _due(self, limit: int, time_ms: int) -> list[str]:
-        """Entries of the index that are due at this stream time and not closed."""
+        """Index entries that are due at this stream time and not closed."""
         if time_ms < self._after_ms:
             return []
         before = due_before(time_ms - self._after_ms)
@@ -282,16 +286,16 @@ class StoredWindows:
         return self._closes and bool(self._due(1, time_ms))
 
     def closed(self, closing: Closing) -> None:
-        """Records that a window is closed: its result is sent, and no message counts in it."""
+        """Records that a window is closed: its result is sent, and it accepts no further message."""
         self._closed = closing.place
 
     def remove(self, limit: int) -> int:
-        """Deletes the next windows whose retention is over, at most ``limit``; returns how many."""
+        """Deletes the next windows whose retention has ended, at most ``limit``; returns how many."""
         before_ms = self._stream.time_ms - self._lasts_ms
         if before_ms < 0:
             return 0
         before = due_before(before_ms)
-        if self._closes:  # nothing leaves before it is emitted
+        if self._closes:  # nothing is deleted before it is emitted
             before = min(before, f"{self._closed}\x00")
         state, removed = self._state, 0
         for place, _ in state_keys_between(self._state, OWN_KEY, self._removed, before, limit):
@@ -316,7 +320,7 @@ class StoredWindows:
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Forgets that a window was open, and the key after its last one; the state points at the key."""
+        """Removes a window from the open ones, and the key after its last window; leaves the state at the key."""
         self._keep_time(self._of_key())
 
     def save(self) -> bool:
@@ -325,7 +329,7 @@ class StoredWindows:
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # A later version that sends windows when they close does not send those that are closed already.
+            # A later version that sends windows at their close does not send windows that are closed already.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -345,11 +349,11 @@ class StoredWindows:
         return True
 
     def load(self) -> Remembered:
-        """Reads stream time and places as committed; returns the time, and the times ahead that wait.
+        """Reads the committed stream time and places; returns the time, and the waiting times ahead.
 
         Raises:
             FormatUnknown: They have another format version.
-            WindowInvalid: The store has windows of another strategy, or of a kind that is kept otherwise.
+            WindowInvalid: The store has windows of another strategy, or of a kind with another stored form.
         """
         self._saved = record = self._of(OWN_KEY, CLOCK)
         if record is not None:
@@ -382,7 +386,7 @@ class StoredWindows:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
-        """Goes back to the last commit; returns what ``load`` returns."""
+        """Returns to the last commit; returns the same as ``load``."""
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()
         if record is not None:

@@ -1,6 +1,6 @@
 """The typed columns of built-in aggregations and of windows.
 
-They are known without a model; a model makes those of an aggregation more exact.
+These columns are known without a model; a model makes the columns of an aggregation more exact.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from holdfast.processors.engine.steps.step import Kept
 from holdfast.processors.engine.windows.counts import COUNTED_VERSION, WINDOW, CountSpec
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: The columns that windows have beside their aggregates.
+#: The columns of windows in addition to their aggregates.
 BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 #: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: The column type of an aggregate of windows, where it differs: they store a list that holds the value.
+#: The column type of an aggregate of windows, where it differs: windows store a list that holds the value.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
@@ -48,7 +48,7 @@ _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
 def window_schema(aggregation: Aggregation) -> StoreSchema:
     """The typed columns of windows: where each begins and ends, and its aggregates.
 
-    The rows of a window store that are no windows have none of them.
+    The rows of a window store that are no windows have no values in these columns.
     """
     times = (
         Column(BEGIN, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
@@ -58,9 +58,9 @@ def window_schema(aggregation: Aggregation) -> StoreSchema:
 
 
 def count_window_schema(spec: CountSpec) -> StoreSchema:
-    """The typed columns of count windows: of a key's open window its times, its messages, and its aggregates.
+    """The typed columns of count windows: the times, messages and aggregates of a key's open window.
 
-    Windows that overlap are not stored: the number of a key's messages is all that has a column.
+    Overlapping windows are not stored: only the number of a key's messages has a column.
     """
     if spec.step != spec.count:
         counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
@@ -74,7 +74,7 @@ def count_window_schema(spec: CountSpec) -> StoreSchema:
 
 
 def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tuple[str, ...]) -> StoreSchema:
-    """The columns of a window and of its aggregates; the rows of other state keys have none of them."""
+    """The columns of a window and of its aggregates; they are null in the rows of other state keys."""
     taken, columns = {each.name for each in about}, [*about]
     for name, made in aggregation.columns.items():
         kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
@@ -108,7 +108,7 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
 
 
-#: By kind of a store, the typed columns of what a built-in step keeps, given its model.
+#: By kind of a store, the function that makes its typed columns, given the step's content and its model.
 _OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
     Aggregation.store_kind: aggregate_schema,
     WindowSpec.store_kind: lambda windows, _: window_schema(windows.aggregation),
@@ -117,7 +117,7 @@ _OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
 
 
 def schema_of_store(kept: Kept | None, model: Any) -> StoreSchema:
-    """The typed columns of a store, by what a built-in step keeps in it, or by the model of users' values.
+    """The typed columns of a store, from a built-in step's content, or from the model of users' values.
 
     Raises SchemaInvalid if the model can't become columns.
     """

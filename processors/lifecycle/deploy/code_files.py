@@ -1,4 +1,4 @@
-"""The files of a definition: what its import loads below the project, found without importing it.
+"""The files of a definition: the project files that its import loads, found without importing it.
 
     orders.py ── import rates ──► rates.py ── open(Path(__file__).parent / "rates.json") ──► rates.json
         └─────── from shop.totals import … ──► shop/: the whole package, with its data and linked folders
@@ -26,7 +26,7 @@ FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _OWN = "holdfast"
-#: Names of functions that import the module that their first argument names.
+#: Names of functions that import the module named by their first argument.
 _IMPORTING = frozenset({"import_module", "__import__"})
 
 
@@ -42,8 +42,8 @@ class CodeFile:
 class Code:
     """The files of a definition; none when they are not copied, for the reason ``why_not``.
 
-    ``digest`` is a hash of the files' names and content. ``left`` has the names of files that the code reads from the
-    project, where they are.
+    ``digest`` is a hash of the files' names and content. ``left`` has the paths of files that the code reads from the
+    project.
     """
 
     target: str
@@ -59,7 +59,7 @@ class Code:
 
 
 def code_of(target: str) -> Code:
-    """The files of a definition (``module:attribute``): its modules, those that they import, and named data files."""
+    """The files of a definition (``module:attribute``): its modules, their imports, and named data files."""
     module = target.partition(":")[0]
     top = module.partition(".")[0]
     if top == _OWN:
@@ -97,7 +97,7 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found so far: name below the copy -> file."""
+    """The files found so far: name below the copy -> file."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -107,7 +107,7 @@ class _Found:
         return len(self.files) > FILES_MAX
 
     def add(self, places: Iterable[Path]) -> set[str]:
-        """Add a module's file, or a package with all that is in its folders; returns the modules that it imports."""
+        """Add a module's file, or a package with all files in its folders; returns the modules that it imports."""
         imported: set[str] = set()
         for place in places:
             root = place.parent
@@ -119,7 +119,7 @@ class _Found:
         return imported
 
     def _read(self, path: Path, root: Path) -> set[str]:
-        """The top-level modules that a file imports; adds the data files beside it that it names."""
+        """The top-level modules that a file imports; adds the data files next to it that it names."""
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
@@ -163,7 +163,7 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a path is a file that is no Python module, and not hidden: such files hold secrets and settings."""
+    """Whether a path is a file that is no Python module and not hidden: hidden files hold secrets and settings."""
     try:
         return path.suffix not in ("", ".py", ".pyc") and not path.name.startswith(".") and path.is_file()
     except OSError:

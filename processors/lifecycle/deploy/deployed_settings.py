@@ -1,4 +1,4 @@
-"""The settings that releases were deployed with, in a private file for each release beside its code.
+"""The settings with which releases were deployed, in a private file for each release next to its code.
 
 Invariants:
     - Whatever starts a worker again (recovery, scale, restart, a rollback) starts it with the settings of its
@@ -32,11 +32,11 @@ class DeployedSettings:
         self._paths = paths
 
     def read(self, processor: str, release: str) -> Recorded | None:
-        """The settings of a release; None where none are recorded, as by a former version of Holdfast."""
+        """The settings of a release; None if none are recorded, as by an older version of Holdfast."""
         return read_json(self._file(processor, release), Recorded)
 
     def record(self, processor: str, release: str, environment: Mapping[str, str]) -> None:
-        """Record the settings of a release: those of this environment of its workers."""
+        """Record the settings of a release from this environment of its workers."""
         file = self._paths.settings_key
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,16 +50,16 @@ class DeployedSettings:
         write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
 
     def recorded(self, environment: Mapping[str, str]) -> Recorded:
-        """What is recorded of an environment of this home's workers."""
+        """The recorded form of an environment of this home's workers."""
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings that the present program of a slot was registered with; None where it is not known."""
+        """The settings with which the present program of a slot was registered; None if unknown."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the present program of a slot imports this release; true, too, where it is not known."""
+        """Whether the present program of a slot imports this release; also true if unknown."""
         asked = self._asked(processor, slot)
         if asked is None:
             return True
@@ -70,21 +70,24 @@ class DeployedSettings:
         return asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
 
     def forget(self, processor: str, release: str) -> None:
-        """Forget the settings of a release that is pruned."""
-        with suppress(PathOutside):  # a row that leads elsewhere has no file of ours
+        """Delete the settings of a pruned release."""
+        with suppress(PathOutside):  # a row with a path outside of the home has no file here
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a release's workers; ``present`` has the secrets, and all where nothing is recorded."""
+        """The environment of a release's workers.
+
+        ``present`` has the secrets, and everything if nothing is recorded.
+        """
         recorded = self.read(processor, release)
         return dict(present) if recorded is None else as_recorded(present, recorded)
 
     def changed(
         self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """How the present settings differ from those of a release, and from those that the ``slots`` run with.
+        """How the present settings differ from the settings of a release, and of the running ``slots``.
 
-        A deploy that was broken off has recorded the new ones before each worker had them.
+        An interrupted deploy has recorded the new settings before each worker had them.
         """
         known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
         now = self.recorded(present)

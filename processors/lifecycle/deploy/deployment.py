@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 #: Interval between checks of a condition, seconds.
 POLL_S = 0.2
-#: How long a live instance that does not answer is asked again before it counts as silent, seconds.
+#: How long a live instance without an answer is asked again before it counts as silent, seconds.
 PATIENCE_S = 5.0
 #: The module that a worker's program runs.
 WORKER = "holdfast.processors"
@@ -45,7 +45,7 @@ RELEASE = "--release"
 
 
 class DeploymentFailed(HoldfastError):
-    """A processor failed to start. Fields: slot, exit_status, log (its last lines) and error (its own)."""
+    """A processor failed to start. Fields: slot, exit_status, log (last lines of its log), error (its own error)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class Rollout:
     options: tuple[str, ...] = ()
     #: The copy of its code, first on the import path; None when the code was not copied.
     release: Path | None = None
-    #: Whether no two versions may run beside each other: two groupings of tasks would both write a store's changelog.
+    #: Whether two versions may not run at once, because two groupings of tasks would write the same changelogs.
     together: bool = False
-    #: Whether only the slots change: an instance that runs the version keeps the program it was started with.
+    #: Whether only the slots change: an instance that runs the version keeps its present program.
     rescale: bool = False
     #: How long workers may fetch the state of the tasks that a rescale gives them, seconds; 0 for no wait.
     warm_s: float = 0.0
@@ -106,7 +106,7 @@ class Progress:
 
     @property
     def sentence(self) -> str:
-        """The progress in words, without a full stop."""
+        """The progress as text, without a full stop."""
         phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
         waits = "" if not self.missing else "; not processed: " + listed(self.missing)
         return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
@@ -131,7 +131,7 @@ OnProgress = Callable[[Progress], None]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """The step after which an instance runs that version; an instance paused by a user has to be replaced."""
+    """The step that makes an instance run the version; an instance that a user paused must be replaced."""
     if program is None or not program.alive:
         return "start"
     answers = status is not None and status.pid == program.pid
@@ -177,11 +177,12 @@ def deploy(
         who: The user or run to record.
         progress: Called at each check.
         settle_s: Longest watch of the running processor, seconds (``settle``).
-        hold: Whether the record stays "deploying" after a failure, because the caller continues, as with a rollback.
+        hold: Whether the record stays "deploying" after a failure, because the caller continues, for example with a
+            rollback.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or puts messages
-            aside that the former version did not.
+        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or sends messages to
+            the dead letters that the previous version processed.
         holdfast.infra.deploy.program_files.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(
@@ -296,8 +297,8 @@ def settle(
 ) -> dict[str, ProcessorStatus]:
     """Watch a running processor until every input partition progresses, so that a faulty version fails here.
 
-    A partition progresses when its committed offset grew since the start of the watch, or its lag is 0. Partitions
-    without progress within ``settle_s`` count as good. ``ready`` has the statuses when all instances ran.
+    A partition progresses when its committed offset has grown since the start of the watch, or its lag is 0. Partitions
+    without progress within ``settle_s`` count as good. ``ready`` has the statuses from the time when all instances ran.
 
     Raises:
         DeploymentFailed: An instance ended or failed meanwhile.
@@ -321,7 +322,7 @@ def settle(
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The program of an instance, and the status of its present process, or the last status of its failed one.
+    """The program of an instance, and the status of its present process, or the last status of its failed process.
 
     A live process that does not answer is asked again for ``patience_s`` seconds.
     """
@@ -352,7 +353,7 @@ def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> Proces
 
 
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
-    """Stop every instance that has to be replaced, before the first one is started."""
+    """Stop every instance that must be replaced, before the first one is started."""
     for slot in rollout.slots:
         if _step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
@@ -362,12 +363,12 @@ def _step_of(slot: str, rollout: Rollout, world: World) -> Step:
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        return "replace"  # another release of this version, or other settings: one worker after the other, too
+        return "replace"  # another release of this version, or other settings: also one worker after the other
     return step
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
-    """Wait until every worker has the state of its tasks to come, or the time for it is over."""
+    """Wait until every worker has the state of its future tasks, or until the time limit."""
     began = time.monotonic()
     while True:
         statuses: dict[str, ProcessorStatus | None] = {}
@@ -388,7 +389,8 @@ def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) 
 def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
     """Run every instance of the rollout; returns the slots that were started.
 
-    A live instance is replaced only when those replaced before it run: most partitions have an owner at any time.
+    A live instance is replaced only after the earlier replacements run, so that most partitions have an owner at any
+    time.
     """
     started: list[str] = []
     for slot in rollout.slots:
@@ -402,7 +404,7 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
-    """Run one instance of the rollout; returns whether it had to be started."""
+    """Run one instance of the rollout; returns whether it was started."""
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
@@ -419,7 +421,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # A new installation continues to count where its changelogs stand.
+    # A new installation continues to count from the generation in its changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -1,4 +1,4 @@
-"""Keeps the marks of deployments, and asks whether the registry is older than they are."""
+"""Maintains the marks of deployments, and checks whether the registry is older than they are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
-    """Copy the registry's present record of a deployment to its mark; a disk that refuses it is logged."""
+    """Copy the registry's present record of a deployment to its mark; a failed write is logged."""
     found = registry.deployment(processor)
     if found is None:
         return
@@ -51,10 +51,10 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """How the registry is older than a processor; None when it is not.
+    """How the registry is older than a processor; None when it is not older.
 
     Raises:
-        HoldfastError: The registry does not answer; or Kafka, where the world reads changelogs.
+        HoldfastError: The registry does not answer; or Kafka does not answer, if the world reads changelogs.
     """
     return judged(processor, world.registry.deployment(processor), world)
 
@@ -65,7 +65,7 @@ def judged(processor: str, known: Deployment | None, world: World) -> Behind | N
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # A verb may have recorded a deployment since ``known`` was read; the registry gets it before the mark does.
+    # A verb may have recorded a deployment since ``known`` was read: verbs write the registry before the mark.
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

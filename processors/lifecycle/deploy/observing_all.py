@@ -25,14 +25,14 @@ SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """An instance with its status answered; other questions go to the instance itself."""
+    """An instance whose status was read already; other requests go to the instance itself."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
         self._answer = answer
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """The answer of the instance when all were asked."""
+        """The answer of the instance from the time when all were asked."""
         return self._answer
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
@@ -45,7 +45,7 @@ class _Answered:
 
 
 class _Listed:
-    """A deployer whose programs were listed once, or that was silent; every change goes to the deployer itself."""
+    """A deployer with a cached list of programs, or a cached failure; every change goes to the deployer itself."""
 
     def __init__(
         self, deployer: Deployer, programs: dict[str, ProgramStatus] | None, silent: SupervisorSilent | None
@@ -65,14 +65,15 @@ class _Listed:
         """Whether the deployer ran when its programs were listed.
 
         Raises:
-            SupervisorSilent: It was silent then. It is not asked again: each question takes its whole time limit.
+            SupervisorSilent: The supervisor did not answer then. It is not asked again, because each request takes its
+                whole time limit.
         """
         if self._silent is not None:
             raise self._silent
         return self._programs is not None
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every program as it was listed."""
+        """Every program in the cached list."""
         return dict(self._programs or {})
 
 

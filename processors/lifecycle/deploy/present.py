@@ -1,7 +1,7 @@
-"""The workers of a processor that are there, whether the registry knows of them or not.
+"""The existing workers of a processor, recorded in the registry or not.
 
-The registry holds the wish: how many workers are meant to run. An apply that was broken off leaves others, which own
-partitions like every worker. To reach the owners of state, ask ``slots_at_work``, never the record alone.
+The registry holds the desired state: how many workers should run. An interrupted apply leaves other workers, which own
+partitions like every worker. To reach the owners of state, use ``slots_at_work``, never the record alone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from holdfast.processors.lifecycle.ports import World
 
 
 def slots_present(processor: str, world: World) -> tuple[str, ...]:
-    """The slots that have a program, whether the registry knows of them or not."""
+    """The slots that have a program, recorded in the registry or not."""
     known = world.deployer.programs()
     slots = (str(number) for number in range(SLOTS_MAX))
     return tuple(slot for slot in slots if world.paths.program(processor, slot) in known)
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots with a process that are not among the ``recorded`` ones; none while the supervisor does not run."""
+    """The slots with a process that are not among the ``recorded`` ones; empty while the supervisor does not run."""
     if not world.deployer.running():
         return ()
     return beyond_in(world.deployer.programs(), processor, recorded, world)
@@ -40,16 +40,16 @@ def beyond_in(
 
 
 def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
-    """The recorded slots, and the others that have a process: one of these workers owns each partition."""
+    """The recorded slots, and other slots with a process: each partition is owned by one of these workers."""
     deployment = world.registry.deployment(processor)
     recorded = () if deployment is None else deployment.slots
     return (*recorded, *slots_beyond(processor, recorded, world))
 
 
 def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[str, ...]:
-    """Stop and remove the programs of other slots, all at once, so that the group changes once; returns their slots.
+    """Stop and remove the programs of other slots, all together, so that the group changes once; returns their slots.
 
-    The programs tell which they are: after a kill, the record has the new slots only.
+    The list of programs identifies them, because after a kill the record has only the new slots.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

@@ -36,11 +36,11 @@ from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 
 log = structlog.get_logger(__name__)
 
-#: Number of releases kept for each processor, unless the settings name another.
+#: Default number of releases kept for each processor.
 KEPT = 5
-#: Releases that always stay: the one that works, and the one that worked before it.
+#: Number of releases that are always kept: the working one, and the one that worked before it.
 UNDO = 2
-#: A folder that is being filled is no older than this, seconds: a copy takes seconds.
+#: Maximum age of a folder that is still being filled, seconds; a copy takes only seconds.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
 #: Releases of a processor that one pruning reads.
@@ -57,7 +57,7 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Makes releases on this machine, and records them in ``book``; keeps the newest ``kept`` of each processor."""
+    """Creates releases on this machine, and records them in ``book``; keeps the newest ``kept`` of each processor."""
 
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
@@ -98,9 +98,9 @@ class ReleaseFolders:
     def prune(self, processor: str, keep: Sequence[str]) -> int:
         """Delete releases beyond the newest ``kept``; returns how many.
 
-        Those that worked are newer than those that never did. ``keep``, the two that worked last, and the one that a
-        rollback runs stay: plans name them as undo. A row that names another folder than its release's own is
-        forgotten with a warning; that folder stays.
+        Releases that worked count as newer than releases that never did. ``keep``, the last two releases that worked,
+        and the release of a rollback are kept, because plans name them as undo. A row that names a folder other than
+        its release's own is deleted with a warning; that folder stays.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]
@@ -138,7 +138,7 @@ class ReleaseFolders:
         )
 
     def _copy(self, folder: Path, code: Code) -> Path:
-        """The whole copy; one that was torn is made again."""
+        """The complete copy; an incomplete copy is made again."""
         if _is_whole(folder, code):
             return folder
         part, torn = (folder.with_name(f"{folder.name}.part{os.getpid()}{end}") for end in ("", "0"))
@@ -159,7 +159,7 @@ class ReleaseFolders:
             part.rename(folder)
         except OSError as failed:
             if _is_whole(folder, code):
-                return folder  # another run renamed its copy of the same files first
+                return folder  # another run was first to rename its copy of the same files
             raise ReleaseFailed(
                 f"The code of {code.target} cannot be copied to {folder}: {failed}.",
                 action="Free disk space there, or correct the folder's rights, then deploy again. Nothing was changed.",
@@ -172,7 +172,7 @@ class ReleaseFolders:
 
 
 def _is_whole(folder: Path, code: Code) -> bool:
-    """Whether a folder has all files of the code as they are; what Python adds beside them does not matter."""
+    """Whether a folder has all files of the code unchanged; files that Python adds are ignored."""
     try:
         return digest_of(CodeFile(each.name, folder / each.name) for each in code.files) == code.digest
     except OSError:
@@ -180,7 +180,7 @@ def _is_whole(folder: Path, code: Code) -> bool:
 
 
 def _sweep(releases: Path) -> None:
-    """Deletes what killed deploys left half copied: the next one has another process id, and so another folder."""
+    """Deletes half-copied folders of killed deploys: the next deploy has another process id, and so another folder."""
     for part in releases.iterdir() if releases.is_dir() else ():
         if _PART.search(part.name) and part.lstat().st_mtime < time.time() - _FILLED_WITHIN_S:
             remove_folder(releases, part.name)

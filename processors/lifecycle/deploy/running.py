@@ -36,18 +36,18 @@ from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: Variables that the rollout of a release has of its own: only its own definition is imported.
+#: Variables that the rollout of a release sets itself: only the release's own definition is imported.
 _OF_RELEASE = ("HOLDFAST_PROCESSORS",)
 #: Least timeout of a rollback, seconds.
 BACK_S = 300.0
 
 
 class RolledBack(ApplyFailed):
-    """A version failed, and the former one runs again. Fields: those of DeploymentFailed, and ``works``."""
+    """A version failed, and the previous version runs again. Fields: those of DeploymentFailed, and ``works``."""
 
 
 class RollbackFailed(ApplyFailed):
-    """A version failed, and the former one failed too or does not exist."""
+    """A version failed, and the previous version also failed or does not exist."""
 
 
 def rollout_of_release(
@@ -61,7 +61,7 @@ def rollout_of_release(
         code_version=release.code_version,
         slots=slots,
         inputs={name: facts[name].partitions for name in names if name in facts},
-        # Only its own definition: an error in another definition, or a rename, must not stop a rollback.
+        # Only the processor's own definition: an error in another definition, or a rename, must not stop a rollback.
         environment={**environment, "HOLDFAST_PROCESSORS": json.dumps([release.target])},
         project=project,
         release=None if release.folder is None else Path(release.folder),
@@ -105,7 +105,7 @@ class DeployedProcessors:
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
         """Copy and record the code of a version."""
         code, shape = self._code(processor)
-        # before the copy: each refused deploy leaves a release, and no deploy may follow that works
+        # before the copy: each refused deploy leaves a release, and there may never be a successful deploy
         self._releases.prune(processor, [stage.release_id, *self._deployed(processor)])
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
@@ -113,14 +113,14 @@ class DeployedProcessors:
         return Done(f"release {made.release_id} in {made.folder}: {count_of(len(code.files), 'file')}", len(code.files))
 
     def _deployed(self, processor: str) -> tuple[str, ...]:
-        """The release that the workers import, whether it ever worked or not."""
+        """The release that the workers import, even if it never worked."""
         registry = self._world.registry
         known = registry.deployment(processor)
         found = None if known is None else registry.releases.of_version(processor, known.code_version)
         return () if found is None else (found.release_id,)
 
     def run(self, processor: str, stage: RunProcessor, tell: ProgressLog) -> Done:
-        """Run every slot as the stage asks; rolls back when a new release fails."""
+        """Run every slot as the stage specifies; rolls back when a new release fails."""
         changelogs = {store: changelog_topic(processor, store) for store in stage.begin_empty}
         found = self._topics.describe(list(changelogs.values()))
         ids = {store: found[name].topic_id for store, name in changelogs.items() if name in found}
@@ -194,7 +194,10 @@ class DeployedProcessors:
         *,
         others: bool = False,
     ) -> ApplyFailed:
-        """Start the former release again; ``others``: this release had other settings. Returns the error to raise."""
+        """Start the previous release again; returns the error to raise.
+
+        ``others``: the failed release had other settings.
+        """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:
             return RollbackFailed(
@@ -249,7 +252,10 @@ class DeployedProcessors:
         return Done(f"version {known.code_version} recorded as {known.desired}, generation {known.generation}")
 
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
-        """Stop slots that the same plan starts again; the record "deploying" keeps recovery from doing so meanwhile."""
+        """Stop slots that the same plan starts again.
+
+        The record "deploying" keeps recovery from starting them meanwhile.
+        """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():
             return ()
@@ -267,7 +273,7 @@ class DeployedProcessors:
 
 
 def _goes_back(stage: RunProcessor) -> bool:
-    """Whether a failure has a former deployment: another release, or another number of workers of this one."""
+    """Whether a failure can return to an earlier deployment: another release, or another number of workers."""
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 

@@ -1,4 +1,4 @@
-"""A change of the number of workers: those that get tasks fetch their state first, then the group changes once.
+"""A change of the number of workers: workers that get tasks fetch their state first, then the group changes once.
 
 told ──every worker prepared, or out of time──► joining (newcomers join, others are stopped) ──► ended
 """
@@ -15,9 +15,9 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: A change outlives its longest wait by this time, seconds; then workers that wait for it join.
+#: A change stays valid for this time after its longest wait, seconds; after that, waiting workers join.
 SLACK_S = 60.0
-#: A worker of a former version never tells whether it is prepared; it is not waited for longer than this, seconds.
+#: A worker of an older version never reports whether it is prepared; the wait for it is limited to this time, seconds.
 UNTOLD_S = 10.0
 
 
@@ -25,7 +25,7 @@ UNTOLD_S = 10.0
 def change_of_workers(
     processor: str, slots: Sequence[str], world: World, warm_s: float
 ) -> Iterator[WorkersChange | None]:
-    """Tell the workers of a change, until the block ends; None when nothing changes or nothing is to be fetched.
+    """Announce a change to the workers until the block ends; yields None when nothing changes or needs fetching.
 
     Raises:
         OSError: The change can't be written.
@@ -43,12 +43,12 @@ def change_of_workers(
 
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
-    """Let newcomers join their group."""
+    """Let new workers join their group."""
     record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 
 def unprepared(statuses: Mapping[str, ProcessorStatus | None], waited_s: float) -> tuple[str, ...]:
-    """The slots whose worker does not have the state of all its tasks to come."""
+    """The slots whose worker lacks the state of some of its future tasks."""
     return tuple(
         slot
         for slot, status in statuses.items()

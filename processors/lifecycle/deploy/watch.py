@@ -1,4 +1,4 @@
-"""What the statuses of a version that was just started say: whether it progresses, and where its messages go.
+"""Judges the statuses of a version that was just started: whether it progresses, and where its messages go.
 
 Invariants:
     - Judgements are pure: statuses in, verdict out.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Share of messages in the dead letters from which on a version does not work.
+#: Share of messages in the dead letters at which a version counts as failed.
 ASIDE_SHARE = 0.5
 
 
@@ -36,7 +36,7 @@ def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
 
 
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
-    """The counts of the workers that were started, when their messages go to dead letters and did not before."""
+    """The counts of the started workers, if their messages go to dead letters and earlier ones did not; else None."""
     now = counted(status for slot, status in statuses.items() if slot in started)
     return now if now.is_failing and not former.is_failing else None
 

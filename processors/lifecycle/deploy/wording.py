@@ -1,4 +1,4 @@
-"""The words of deployments: how programs ended, and which partitions are missing."""
+"""Texts about deployments: how programs ended, and which partitions are missing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def last_lines(lines: tuple[str, ...]) -> str:
 
 
 def listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
-    """Partitions (topic, number) as a list of which the first ones are named."""
+    """Partitions (topic, number) as a list that names the first ones."""
     names = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
     return names if len(pairs) <= shown else f"{names} and {len(pairs) - shown} more"
 
 
 def log_tail(name: str, deployer: Deployer) -> tuple[str, ...]:
-    """The last lines of a program's log; none of a program that the supervisor does not know."""
+    """The last lines of a program's log; empty for a program that the supervisor does not know."""
     try:
         return deployer.log_tail(name, LOG_LINES)
     except ProgramUnknown:

@@ -1,4 +1,4 @@
-"""Judges whether messages arrive where they should: none is late, put aside or skipped.
+"""Judges whether messages reach their store: whether any is late, set aside or skipped.
 
 Invariants:
     - The judgement is pure: the statuses of the workers, and the time.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: How long the newest message that did not arrive is told, seconds.
+#: How long the newest message that did not arrive is reported, seconds.
 TOLD_S = 3_600.0
 
 _WORDS = {"late": "too late", "put_aside": "put aside", "skipped": "skipped by the failure policy"}
@@ -21,7 +21,7 @@ _WORDS = {"late": "too late", "put_aside": "put aside", "skipped": "skipped by t
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The verdict: whether none failed to arrive lately, in a sentence, and what shows them."""
+    """The verdict: whether all recent messages arrived, a sentence, and the command that shows the others."""
 
     passed: bool
     sentence: str
@@ -47,13 +47,13 @@ def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: flo
 
 
 def counts_in_words(counts: Counts) -> str:
-    """The counts in words, without a full stop, as ``3 too late, 12 put aside``."""
+    """The counts as text, without a full stop, such as ``3 too late, 12 put aside``."""
     found = [f"{getattr(counts, name):,} {words}" for name, words in _WORDS.items() if getattr(counts, name)]
     return ", ".join(found)
 
 
 def action_of(processor: str, kind: str) -> str:
-    """What shows the messages of a kind, and what to do."""
+    """The command that shows the messages of a kind, and the action."""
     if kind == "put_aside":
         return f"Read the reasons with `holdfast dead-letters {processor}`; after a correction, add `--replay`."
     if kind == "late":

@@ -17,11 +17,12 @@ from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Transacti
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
-#: Seconds for which the last stable offset may stand still below the end before a transaction is a problem. The broker
-#: needs less to end the transaction of a killed processor: its timeout, and the interval of the broker's checks.
+#: Seconds for which the last stable offset may stay below the end without moving, before a transaction is a problem.
+#: The broker needs less time to end the transaction of a killed processor: its timeout, and the interval of the
+#: broker's checks.
 PATIENCE_S = 30.0
 #: Offsets of one partition between start and end; above this a restore takes minutes and compaction needs a check.
-#: Offsets are only an upper bound of records: not judged where records were estimated.
+#: Offsets are only an upper bound of records, so this is not judged if records were estimated.
 MAX_SPAN = 50_000_000
 #: Seconds that a restore of all state may take.
 RESTORE_TARGET_S = 300.0
@@ -33,7 +34,7 @@ BOUND_FACTOR = 1.3
 RECORDS_FEW = 100_000
 #: A store may take this many times its live bytes, plus this many bytes.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
-#: A lag before compaction above this many times the requested one is reported.
+#: A compaction lag above this many times the requested lag is reported.
 LAG_FACTOR = 24
 
 Kind = Literal[
@@ -43,7 +44,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """One partition; None for facts that could not be read.
+    """The facts of one partition; None for facts that could not be read.
 
     Args:
         partition: Its number.
@@ -57,7 +58,8 @@ class PartitionSpan:
         keys: Number of keys in its state, estimated by its worker.
         young: Offsets younger than the lag before compaction.
         tested: Old records in the samples.
-        overdue: Those of ``tested`` that were overwritten so long ago that compaction should have removed them.
+        overdue: The number of ``tested`` records that were overwritten so long ago that compaction should have removed
+            them.
         oldest_s: The age of the first record.
     """
 
@@ -126,13 +128,13 @@ class CompactionFacts:
 
     @property
     def records(self) -> int | None:
-        """Records of all partitions, estimated; None when one is not known."""
+        """Records of all partitions, estimated; None when the number of one partition is unknown."""
         known = [part.records for part in self.partitions if part.records is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes on disk of all partitions; None when one is not known."""
+        """Bytes on disk of all partitions; None when the size of one partition is unknown."""
         known = [part.size_bytes for part in self.partitions if part.size_bytes is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
@@ -177,9 +179,9 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
         expected: The topic that the application defines.
         facts: The topic in the cluster.
         processor: The name in the commands of the problems.
-        patience_s: Seconds for which the last stable offset may stand still, as ``PATIENCE_S``.
-        max_span: Offsets that one partition may span, as ``MAX_SPAN``.
-        restore_target_s: Seconds that a restore of all state may take, as ``RESTORE_TARGET_S``.
+        patience_s: Seconds for which the last stable offset may stay unchanged, as ``PATIENCE_S``.
+        max_span: Maximum offsets of one partition, as ``MAX_SPAN``.
+        restore_target_s: Maximum seconds for a restore of all state, as ``RESTORE_TARGET_S``.
     """
     name = processor or "<processor>"
     if facts.config is None:
@@ -247,7 +249,7 @@ def _lag(expected: TopicSpec, topic: str, config: Mapping[str, str]) -> Iterator
 
 
 def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) -> Iterator[CompactionProblem]:
-    """The problems of a held last stable offset; behind it nothing is compacted or read."""
+    """The problems of a blocked last stable offset; records after it are neither compacted nor read."""
     where = (
         f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
         f"{part.high_watermark}, for {part.stood_still_s:.0f} s, and nothing behind it is compacted or read."
@@ -278,7 +280,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
 
 
 def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState) -> tuple[str, str]:
-    """A transaction that holds the last stable offset: what is known of it, and the action without its command."""
+    """A transaction that blocks the last stable offset: the known facts as text, and the action without its command."""
     match meaning:
         case "hanging":
             return (
@@ -304,7 +306,7 @@ def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState
 def _not_compacted(
     topic: str, config: Mapping[str, str], part: PartitionSpan, *, explained: bool
 ) -> Iterator[CompactionProblem]:
-    """Overdue records, and more records than the configuration allows; a blocker that was found explains both."""
+    """Overdue records, and more records than the configuration allows; a known blocker explains both."""
     cleaner = (
         "Repair the problem above first; it blocks compaction."
         if explained

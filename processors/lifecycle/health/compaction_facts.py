@@ -81,7 +81,7 @@ def look_closer(
 ) -> CompactionFacts:
     """Add the facts that need more requests: sizes, producers of transactions, samples of records, workers.
 
-    ``workers`` has for each running worker the tasks in its status; ``now`` is the wall clock, seconds since 1970.
+    ``workers`` has the tasks in each running worker's status; ``now`` is the wall clock, seconds since 1970.
     """
     if facts.config is None:
         return facts
@@ -151,7 +151,7 @@ def _with_samples(
     seen = [part for part in parts if part.records is not None]
     span = sum(part.span for part in seen)
     density = sum(part.records or 0 for part in seen) / span if span else 1.0
-    if seen:  # keys are spread evenly, so the sampled partitions stand for the others
+    if seen:  # keys are spread evenly, so the sampled partitions represent the others
         parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
     return replace(facts, partitions=tuple(parts))
 
@@ -174,7 +174,7 @@ def _sampled(part: PartitionSpan, windows: Sequence[Window], bound_ms: int | Non
 
 
 def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
-    """The moment (ms since 1970) before which overwritten records must be gone; None without a bound in the topic."""
+    """The time (ms since 1970) before which overwritten records must be gone; None if the topic has no such bound."""
     lag = int(config.get("max.compaction.lag.ms", str(_NEVER_MS)))
     segment = min(int(config.get("segment.ms", str(_NEVER_MS))), lag)
     least = int(config.get("min.compaction.lag.ms", "0"))
@@ -196,7 +196,7 @@ def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
 
 
 def estimated_records(windows: Sequence[Window], end: int) -> int:
-    """The estimated records up to ``end``: samples are counted, and their density fills the gaps between them."""
+    """The estimated number of records up to ``end``: samples are counted, and their density fills the gaps."""
     ordered = sorted(windows, key=lambda window: window.offset)
     edges = [*(window.offset for window in ordered[1:]), end]
     total = 0.0
@@ -240,7 +240,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]
 
 
 def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
-    """Records per second of one worker, from the restores that workers report; assumed when they report none."""
+    """Records per second of one worker, from the restores that workers report; assumed if they report none."""
     rates = []
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)

@@ -1,4 +1,4 @@
-"""What grows on this machine, who prunes it, and whether the disk has room: facts in, verdict out.
+"""The growing data on this machine, the pruning of each part, and whether the disk has room: facts in, verdict out.
 
 Invariants:
     - Everything below the home folder has exactly one owner; ``OTHER`` has what no row names.
@@ -21,7 +21,7 @@ RUN_UPKEEP = "launch the job `upkeep` in Dagster"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A part of the disk with one owner; ``action`` makes room in it, as a sentence part."""
+    """A part of the disk with one owner; ``action`` is a sentence part that says how to free room."""
 
     name: str
     what: str
@@ -40,7 +40,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether every disk has room; ``free_percent`` is that of the tightest one."""
+    """Whether every disk has room; ``free_percent`` belongs to the fullest disk."""
 
     passed: bool
     sentence: str
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def owners(settings: Settings) -> tuple[Owner, ...]:
-    """All owners of disk space of these settings, those on this machine only."""
+    """All owners of disk space with these settings, on this machine only."""
     paths, dagster = settings.paths, settings.paths.dagster
     prune = "HOLDFAST_UPKEEP__"
     found = [
@@ -121,7 +121,7 @@ def owners(settings: Settings) -> tuple[Owner, ...]:
 
 
 def _stores(settings: Settings) -> list[Owner]:
-    """Owners that the settings may move to another machine: those that are local."""
+    """Owners that the settings may move to another machine, only the local ones."""
     found = []
     if not settings.registry_url or settings.registry_url.startswith("sqlite:///"):
         file = Path(settings.registry.removeprefix("sqlite:///"))
@@ -140,7 +140,10 @@ def _stores(settings: Settings) -> list[Owner]:
 
 
 def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
-    """The size of each owner, largest first. A folder inside of another owner's counts for its own owner only."""
+    """The size of each owner, largest first.
+
+    A folder inside of another owner's folder counts only for its own owner.
+    """
     found = []
     for owner in parts:
         others = [place for each in parts if each is not owner for place in each.places if _within(place, owner)]
@@ -149,7 +152,7 @@ def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
 
 
 def judge_room(used: Sequence[Used], min_percent: float) -> Verdict:
-    """Whether every disk that an owner uses has its free part; names the largest owner of the tightest disk."""
+    """Whether every used disk has its required free part; names the largest owner of the fullest disk."""
     tightest = min(used, key=lambda each: each.room.free_percent).room
     on_it = [each for each in used if each.room == tightest]
     largest = max(on_it, key=lambda each: each.size_bytes)

@@ -1,4 +1,4 @@
-"""Restore rehearsals: one partition is restored into a scratch folder as a worker would do it, timed and judged.
+"""Restore rehearsals: one partition is restored into a scratch folder like by a worker, timed and judged.
 
     the owner takes a checkpoint (offset A) ──► replay the changelog up to A into a scratch folder ──► equal? how long?
 
@@ -97,7 +97,7 @@ class Rehearsal:
     stores: tuple[StoreRehearsal, ...]
     records: int
     seconds: float
-    #: Input partitions of the same processor, for what a restore of all would take.
+    #: Number of input partitions of the processor, to estimate a restore of all of them.
     tasks: int = 1
 
     @property
@@ -128,7 +128,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """A candidate chosen by a hash of the day, so the same one all day; None when there is none."""
+    """A candidate chosen by a hash of the day, so that it stays the same all day; None when there is none."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None
@@ -142,7 +142,7 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
     Args:
         rehearsal: The finished rehearsal.
         target_s: Seconds that a restore of all tasks may take.
-        before_s: Seconds of the same processor's former rehearsal; None when there is none.
+        before_s: Seconds of the same processor's previous rehearsal; None when there is none.
     """
     name = rehearsal.processor
     if not rehearsal.equal:
@@ -195,7 +195,7 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 
 
 class Rehearsals:
-    """Rehearses restores on this machine; ``slots`` names those of a processor's workers that run."""
+    """Rehearses restores on this machine; ``slots`` returns the running slots of a processor."""
 
     def __init__(
         self, world: World, cluster: KafkaCluster, databases: Databases, slots: Callable[[str], Sequence[str]]
@@ -206,7 +206,7 @@ class Rehearsals:
         self._databases = databases
 
     def candidates(self, processor: str | None = None, partition: int | None = None) -> list[Candidate]:
-        """The tasks that can be rehearsed now: running ones with changelogs."""
+        """The tasks that can be rehearsed now: running tasks with changelogs."""
         found = []
         for name in [processor] if processor is not None else self._deployed():
             for slot in self._slots(name):
@@ -338,7 +338,7 @@ class _UpTo:
         self.topics = cluster.topics
 
     def changelog_consumer(self) -> ChangelogReplayer:
-        """A replayer that gives no records at or after the ends."""
+        """A replayer that returns no records at or after the ends."""
         return cast(ChangelogReplayer, _Replayer(self._cluster.changelog_consumer(), self._ends))
 
 

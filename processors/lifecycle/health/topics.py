@@ -1,4 +1,4 @@
-"""Judges whether the topics of deployed processors fit their state: a pure function over a few cheap requests.
+"""Judges whether the topics of deployed processors match their state: a pure function of a few cheap requests.
 
     look (a few requests for all topics) ──► judge ──► findings, and the memory that the next look is compared with
 
@@ -32,8 +32,8 @@ OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 TOPIC_EXISTS = "topic_exists"
 
-#: Seconds after which a last stable offset that stands still behind the end is held by another program: a worker's
-#: transaction lives at most 15 s, and the coordinator may need 10 s more to end that of a dead worker.
+#: If a last stable offset stays below the end for this time, seconds, another program blocks it: a worker's transaction
+#: lives at most 15 s, and the coordinator may need 10 s more to end a dead worker's transaction.
 HELD_S = 28.0
 
 
@@ -42,7 +42,7 @@ class Look:
     """All topics and groups at one moment (``now``, seconds since 1970).
 
     Args:
-        topics: By name, those that exist.
+        topics: The existing topics by name.
         starts: Topic -> partition -> the first offset that exists; like ``ends``, of changelogs and inputs.
         stable: The last stable offset, of changelogs.
         ends: The high watermark, read after the others.
@@ -63,7 +63,7 @@ class Known(msgspec.Struct, frozen=True):
     Args:
         topic_id: The id that state belongs to.
         seen_at: When the topic last had this id, seconds since 1970.
-        held: Partition -> the last stable offset that stands behind the end, and since when.
+        held: Partition -> the last stable offset that stays below the end, and since when.
     """
 
     topic_id: str
@@ -72,7 +72,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """What the next look is compared with: the topics, and the short form of each check's last finding."""
+    """The basis for comparison at the next check: the topics, and the short form of each check's last finding."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -80,9 +80,9 @@ class WatchMemory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check for one changelog (``processor`` and ``store``) or one other topic (neither).
+    """The result of one check for one changelog (with ``processor`` and ``store``) or one other topic (without both).
 
-    ``short`` stays equal while nothing changes: numbers that grow are only in the sentence.
+    ``short`` stays equal while nothing changes: growing numbers are only in the sentence.
     """
 
     check: str
@@ -124,7 +124,7 @@ def encode_memory(memory: WatchMemory) -> str:
 
 
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
-    """The processors whose owners must be asked: a topic of theirs has a new id, or is not in the memory."""
+    """The processors whose owners must be asked, because one of their topics has a new id or is not in the memory."""
 
     def strange(name: str) -> bool:
         known, seen = memory.topics.get(name), look.topics.get(name)
@@ -146,7 +146,7 @@ def remember(
         watched: The processors.
         look: The present facts.
         memory: The memory of the last look.
-        owners: Changelog -> the topic ids that the state of its owners belongs to; only owners that were asked.
+        owners: Changelog -> the topic ids of its owners' state; only owners that were asked.
         remade: Processor -> when a verb last created its topics or positions again, seconds since 1970.
     """
     found: dict[str, Known] = {}
@@ -172,7 +172,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """The id that state belongs to."""
+    """The topic id of the state."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -180,14 +180,14 @@ def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: boo
 
 
 def _unread(name: str, topology: Topology, look: Look) -> bool:
-    """Whether a processor has committed nothing of a source topic: then any topic id fits its state."""
+    """Whether a processor has committed no offset of a source topic: then any topic id matches its state."""
     positions = look.committed.get(topology.processor)
     is_input = any(spec.name == name for spec in topology.inputs)
     return is_input and positions is not None and not any(place.topic == name for place in positions)
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Partition -> the last stable offset that stands behind the end, and since when."""
+    """Partition -> the last stable offset that stays below the end, and since when."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -198,7 +198,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Topic -> its partitions whose last stable offset stood still for ``held_s`` or longer."""
+    """Topic -> its partitions whose last stable offset has not moved for ``held_s`` or longer."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -223,7 +223,7 @@ def judge(
         known: The result of ``remember``.
         transactions: Open transactions of the partitions in ``held_too_long``, as far as Kafka answered.
         busy: Processors with an open apply; their topics have no findings.
-        held_s: Seconds for which a last stable offset may stand still, as ``HELD_S``.
+        held_s: Seconds for which a last stable offset may stay unchanged, as ``HELD_S``.
     """
     for topology in watched:
         if topology.processor in busy:
@@ -289,7 +289,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """The action for a changelog that must be created again; its processor may run."""
+    """The action for a changelog that must be created again; its processor may be running."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
@@ -310,7 +310,7 @@ def _held_partitions(
     transactions: Mapping[Partition, Sequence[OpenTransaction]],
     held_s: float,
 ) -> list[HeldPartition]:
-    """The partitions whose last stable offset stands still for ``held_s`` or longer, with their open transactions."""
+    """The partitions whose last stable offset has not moved for ``held_s`` or longer, with their open transactions."""
     found = []
     for number, (at, since) in sorted(known.held.items()) if known is not None else ():
         if look.now - since >= held_s:
@@ -321,7 +321,7 @@ def _held_partitions(
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """A partition whose last stable offset has stood behind its end for ``stood_s``, and its open transactions."""
+    """A partition whose last stable offset has been below its end for ``stood_s``, and its open transactions."""
 
     place: Partition
     stable: int
@@ -331,7 +331,7 @@ class HeldPartition:
 
 
 def judge_transactions(processor: str, changelog: ChangelogSpec, held: Sequence[HeldPartition]) -> Finding:
-    """Whether an open transaction holds a changelog; nothing behind it is compacted or restored."""
+    """Whether an open transaction blocks a changelog; records after it are neither compacted nor restored."""
     topic, store = changelog.topic.name, changelog.store
     numbers = {"held_partitions": len(held), "held_offsets": sum(each.end - each.stable for each in held)}
     if not held:
@@ -417,7 +417,7 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
 
 
 def judge_partitions(topic: str, readers: Sequence[Topology], look: Look) -> Finding:
-    """Whether a source topic has the partition count of the state that was built from it."""
+    """Whether a source topic still has the partition count from the time when the state was built."""
     seen = look.topics.get(topic)
     if seen is None:
         return Finding(PARTITION_COUNT, topic, "ok", numbers={"partitions": 0})

@@ -54,7 +54,7 @@ class Archive:
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """The newest copy of each resource by kind and name, and a sentence for each copy that can't be read."""
+        """The newest copy of each resource by kind and name, and a sentence for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:
@@ -65,7 +65,7 @@ class Archive:
         return found, unread
 
     def copies(self) -> tuple[tuple[Archived, ...], tuple[str, ...]]:
-        """All complete copies, and a sentence for each one that can't be read."""
+        """All complete copies, and a sentence for each unreadable one."""
         found, unread = [], []
         for file in sorted(self.root.glob(f"*/*/*/{MANIFEST}")):
             if file.parent.name.endswith(_PART):
@@ -93,7 +93,7 @@ class Archive:
         return part
 
     def finish(self, part: Path, manifest: Manifest) -> Path:
-        """Write the manifest of a copy, sync all to the disk, and rename the folder, which makes the copy valid.
+        """Write the manifest of a copy, sync all files to the disk, and rename the folder, which makes the copy valid.
 
         Raises:
             ArchiveFailed: The disk refused.
@@ -120,14 +120,14 @@ class Archive:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the archive's lock for the block, so that no other process changes orphans.
+        """Hold the archive's lock during the block, so that no other process changes orphans.
 
         The folders of interrupted copies are deleted before the block, and after an error in it.
 
         Raises:
             ArchiveBusy: Another process holds the lock.
             ArchiveFailed: The folder can't be created or cleaned.
-            PathOutside: A link in it leads to an interrupted copy elsewhere.
+            PathOutside: A link in the archive leads to an interrupted copy elsewhere.
         """
         lock = self.root / "lock"
         with disk_errors(self.root):
@@ -230,7 +230,7 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _word(name: str) -> str:
-    """A folder name for a resource: its own name if that is safe, otherwise a cleaned one with a hash."""
+    """A folder name for a resource: its own name if that is safe, otherwise a cleaned name with a hash."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) and len(name) <= _NAME_CHARACTERS:
         return name
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._")[-_NAME_CHARACTERS:]

@@ -45,7 +45,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 
 class CleaningFailed(HoldfastError):
-    """The disk refused a change; the stages before it stay done. Fields: kind, name."""
+    """The disk refused a change; earlier stages stay done. Fields: kind, name."""
 
 
 class OrphanOwned(ApplyFailed):
@@ -96,7 +96,7 @@ class OrphanCleaning:
 
         Raises:
             OrphanOwned: The orphan has an owner again.
-            OrphanChanged: The orphan, or its copy, is not the one of the plan.
+            OrphanChanged: The orphan, or its copy, differs from the plan.
             ArchiveBusy: Another process holds the archive.
             HoldfastError: Kafka or the disk refused; a repeated stage continues.
         """
@@ -130,7 +130,7 @@ class OrphanCleaning:
             return Subject(orphan, Look(None, f"it could not be read: {why}"), copy)
 
     def _used(self, orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
-        """Why live groups forbid to touch it, as a sentence; empty when none does."""
+        """Why live groups forbid a change of the orphan, as a sentence; empty when none does."""
         members = self._topics.members(orphan.processor) if orphan.forsaken else 0
         if members:  # a program outside of the registry, or of another installation
             how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
@@ -138,7 +138,7 @@ class OrphanCleaning:
         return in_use(orphan, groups)
 
     def _inside(self) -> Path | None:
-        """The searched folder that the archive lies in."""
+        """The searched folder that contains the archive; None if there is none."""
         paths, root = self._settings.paths, self._archive.root.resolve()
         searched = (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse)
         return next((place for place in searched if root.is_relative_to(place.resolve())), None)
@@ -191,7 +191,7 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raise OrphanChanged when a live group may use it, or when it is deleted only by its full name."""
+        """Raise OrphanChanged when a live group may use the orphan, or when it may only be deleted by its full name."""
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:
             raise changed(orphan, used)
@@ -199,15 +199,15 @@ class OrphanCleaning:
             raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
 
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
-        """The orphan of a stage, with owners read again; None when it has an owner, or is gone."""
+        """The orphan of a stage, with owners read again; None when it now has an owner, or is gone."""
         place = (stage.kind, stage.name)
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
-        """What is no orphan now and does not exist needs no work.
+        """Ends the stage for a resource that is no longer an orphan and does not exist.
 
         Raises:
-            OrphanOwned: It exists, so it has an owner again.
+            OrphanOwned: The resource exists, so it has an owner again.
         """
         named = Orphan(stage.kind, stage.name, "", "")
         if self._thing(stage.kind, stage.name).look(named).facts is None:

@@ -42,7 +42,7 @@ def orphans_of(
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
 
-    ``only`` is the one resource that matters: then the records of no other topic are read.
+    ``only`` limits the search to one resource: the records of other topics are not read.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The first look at a topic; one that can't be read counts as one whose records name no processor."""
+    """The first check of a topic; an unreadable topic counts as a topic whose records name no processor."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)
@@ -156,7 +156,7 @@ def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a place, without hidden ones: those are being deleted."""
+    """The folders in a place, without hidden folders, which are being deleted."""
     if not place.is_dir():
         return []
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))

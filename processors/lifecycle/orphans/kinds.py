@@ -37,12 +37,12 @@ OFFSETS = "offsets.csv"
 #: Seconds to wait for the end of a topic's open transactions before its copy.
 SETTLE_S = 5.0
 _TRASH = ".deleted-"
-#: RocksDB never changes such a file: a hard link is as good as a copy.
+#: RocksDB never changes such a file, so a hard link is as good as a copy.
 _IMMUTABLE = ".sst"
 
 
 class OrphanChanged(ApplyFailed):
-    """An orphan changed since the plan was made, and was not touched. Fields: kind, name."""
+    """An orphan changed since the plan was made, and was left unchanged. Fields: kind, name."""
 
     exit_code = EXIT_REFUSED
 
@@ -52,7 +52,7 @@ class Thing(ABC):
 
     @abstractmethod
     def look(self, orphan: Orphan) -> Look:
-        """Its present facts; ``facts`` is None when it is gone."""
+        """The present facts of the orphan; ``facts`` is None when it is gone."""
 
     @abstractmethod
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Thing(ABC):
         """
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What an interrupted deletion may leave, as JSON values; empty where a deletion is atomic."""
+        """The possible remains of an interrupted deletion, as JSON values; empty if a deletion is atomic."""
         return {}
 
     @abstractmethod
@@ -125,7 +125,7 @@ class TopicThing(Thing):
 
 
 class GroupThing(Thing):
-    """Consumer groups: facts are the committed offsets; they are copied in the CSV format of Kafka's own tool."""
+    """Consumer groups: their facts are the committed offsets; a copy has the CSV format of Kafka's own tool."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -161,8 +161,8 @@ class FolderThing(Thing):
 
     Args:
         place: The orphan's name -> its path.
-        hold: Locks it during its copy and its deletion.
-        blocked: Why it must not be changed, a sentence; empty when it may be.
+        hold: Locks the orphan during its copy and its deletion.
+        blocked: Why the orphan must not be changed, as a sentence; empty when it may be changed.
     """
 
     def __init__(
@@ -191,12 +191,12 @@ class FolderThing(Thing):
         return {"path": str(path)}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The path that it is renamed to before its deletion."""
+        """The path to which the folder is renamed before its deletion."""
         path = self._place(orphan.name)
         return {"path": str(path.with_name(f"{_TRASH}{facts['digest'][:8]}-{path.name}"))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Rename it, compare its facts again, then delete it."""
+        """Rename the folder, compare its facts again, then delete it."""
         path = self._place(orphan.name)
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
@@ -257,7 +257,7 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless the checkpoint has an owner again: its new versions may share them."""
+        """Delete the objects, unless the checkpoint has an owner again, because its new versions may share them."""
         if orphan:
             self._open().delete(leftovers["objects"])
 
@@ -272,7 +272,10 @@ class ObjectThing(Thing):
 
 
 class TableThing(Thing):
-    """Tables of the catalog. Their data is not copied: it stays in place until the table is deleted."""
+    """Tables of the catalog.
+
+    Their data is not copied: it stays in place until the table is deleted.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -300,7 +303,7 @@ class TableThing(Thing):
         self.finish(orphan.name, leftovers, orphan=True)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the listed files, once the table is not in the catalog; no other table has them."""
+        """Delete the listed files, once the table is not in the catalog; no other table uses them."""
         now = table_facts(self._settings, _in_catalog(name))
         if now is None or now.uuid != leftovers["uuid"]:
             delete_files(self._settings, _in_catalog(name), leftovers["files"])
@@ -357,7 +360,7 @@ def _slot_in_use(orphan: Orphan) -> str:
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Hold the slot for the block; not for state that was set aside, because no process opens it.
+    """Lock the slot during the block; not for state that was set aside, because no process opens it.
 
     Raises:
         StateFolderTaken: A live process holds the slot.
@@ -370,7 +373,7 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        (slot / "lock").write_text("")  # readers trust the process named in it; ours has no state
+        (slot / "lock").write_text("")  # readers trust the process named in the lock file; this process has no state
         folder.release()
 
 

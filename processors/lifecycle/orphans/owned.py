@@ -42,9 +42,10 @@ class Owner:
         changelogs: The changelogs of these stores, and the processor's repartition topics.
         slots: Its slots; None when unknown.
         tasks: The names of its tasks in state folders and in the checkpoint store; None when unknown.
-        vague: Whether its stores are unknown, as for a deployed processor without a definition here. Then it owns every
-            changelog and table with its name.
-        deployed: Whether it is deployed here and not stopped, so that the members of its group are its workers.
+        vague: Whether the processor's stores are unknown, as for a deployed processor without a definition here. Then
+            it owns every changelog and table with its name.
+        deployed: Whether the processor is deployed here and not stopped, so that the members of its group are its
+            workers.
     """
 
     name: str
@@ -85,7 +86,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The first look at a topic: the processors that its records name, and its high watermarks by partition."""
+    """The first check of a topic: the processors that its records name, and its high watermarks by partition."""
 
     writers: frozenset[str] = frozenset()
     ends: Mapping[int, int] | None = None
@@ -95,7 +96,7 @@ class Signed:
 class Found:
     """The resources that exist.
 
-    ``signed`` has the topics whose records were read; ``candidates`` names those that need it.
+    ``signed`` has the topics whose records were read; ``candidates`` names the topics that need it.
 
     ``checkpoints`` is (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint
     store. ``tables`` are ``holdfast.<namespace>.<table>``.
@@ -130,7 +131,7 @@ class Known:
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
-        """Longest first, so that a topic of processor ``a-b`` is not read as one of processor ``a``."""
+        """All names, longest first, so that a topic of processor ``a-b`` is not assigned to processor ``a``."""
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:
@@ -157,7 +158,7 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 
 
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
-    """The topics that are orphans by their names, and the processor or shadow of each name: their records decide."""
+    """The topics that are orphans by name, and the processor or shadow of each name; their records decide."""
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
     found = {}
@@ -170,9 +171,9 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
 
 
 def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
-    """Why live groups (group -> topics that it reads) forbid to touch a topic, as a sentence; empty when none does.
+    """Why live groups (group -> topics that it reads) forbid a change of a topic, as a sentence; empty when none does.
 
-    A group whose longer name begins the topic's name may be a processor that runs in another installation.
+    A group whose longer name is a prefix of the topic's name may be a processor of another installation.
     """
     if orphan.kind != "topic":
         return ""
@@ -189,7 +190,7 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind with a name of ours; those with an owner have an empty ``why``.
+# Each function below yields the resources of one kind with a name of ours; owned resources have an empty ``why``.
 
 
 def _processor(name: str) -> str:
@@ -202,7 +203,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
     for topic, by_name in candidates(known, found.topics).items():
         signed = found.signed.get(topic, Signed())
         if any(_processor(writer) not in names for writer in signed.writers):
-            continue  # it belongs to a processor of another installation
+            continue  # the topic belongs to a processor of another installation
         whys = {name: _unowned(known, name, topic) for name in sorted(signed.writers) or [by_name]}
         if all(whys.values()):
             name, why = next(iter(whys.items()))
@@ -210,7 +211,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
 
 
 def _unowned(known: Known, name: str, topic: str) -> str:
-    """Why a processor, or a shadow, does not own a topic that is no changelog of its stores; empty if it may."""
+    """Why a processor or a shadow does not own a topic that is no changelog of its stores; empty if it may own it."""
     owner = known.owner(name)
     if _processor(name) in known.busy:
         return ""

@@ -40,11 +40,11 @@ class TopicThere(ApplyFailed):
 
 
 class CopyDamaged(ApplyFailed):
-    """The copy of the topic is missing, or is not as its manifest says: nothing was written. Fields: path."""
+    """The copy of the topic is missing or differs from its manifest; nothing was written. Fields: path."""
 
 
 class ReturnDisturbed(HoldfastError):
-    """Another producer wrote to the topic while it was put back. Fields: topic, partition, seen, expected."""
+    """Another producer wrote to the topic during the put-back. Fields: topic, partition, seen, expected."""
 
 
 class _Return(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
 
 
 def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
-    """Create the topic, or find the one that an interrupted apply has created."""
+    """Create the topic, or find the topic that an interrupted apply has created."""
     file, about = copy.folder / _FILE, copy.manifest.about
     state = read(file, _Return) if file.exists() else None
     there = topics.describe([name]).get(name)

@@ -1,4 +1,4 @@
-"""Apply: carry a plan's stages out in order and record each, so that a killed apply can be resumed.
+"""Apply: carries out a plan's stages in order and records each, so that a killed apply can be resumed.
 
 Invariants:
     - An apply does what was shown: a plan whose hash changed since is refused, and the error lists the changes.
@@ -78,11 +78,11 @@ class ApplyInProgress(HoldfastError):
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed and the apply cannot be resumed: it has ended, and a retry makes a new plan."""
+    """A stage failed and the apply can't be resumed: it has ended, and a retry makes a new plan."""
 
 
 class RecoveryInProgress(HoldfastError):
-    """A live recovery run has the processor; nothing was done. Fields: processor, incident, run."""
+    """A live recovery run holds the processor; nothing was done. Fields: processor, incident, run."""
 
     exit_code = EXIT_REFUSED
 
@@ -93,19 +93,22 @@ class ApplyLost(HoldLost):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a stage: in words, and in units of work (keys, records; 0 when not counted)."""
+    """The result of a stage: as text, and in units of work (keys, records; 0 when not counted)."""
 
     text: str
     units: float = 0.0
 
 
-#: Carries out one stage of a processor; a second time does no harm.
+#: Carries out one stage of a processor; repeating it is safe.
 Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that applies: its unique ``name``, and ``is_gone``, which says whether another holder is known dead."""
+    """The run that applies.
+
+    Its unique ``name``, and ``is_gone``, which returns whether another holder is known to be dead.
+    """
 
     name: str
     is_gone: Callable[[str], bool] = field(default=lambda name: False)
@@ -113,7 +116,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An apply that is done; ``id`` is None when there was nothing to do."""
+    """A finished apply; ``id`` is None when there was nothing to do."""
 
     plan: Plan
     id: int | None
@@ -122,7 +125,7 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """The result in words, a line for each stage."""
+        """The result as text, one line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
@@ -133,7 +136,7 @@ def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) ->
 
     Raises:
         PlanRefused: The plan is refused.
-        PlanStale: Its hash is not ``shown``, the hash of the plan that was shown.
+        PlanStale: The plan's hash differs from ``shown``, the hash of the plan that was shown.
         NotConfirmed: The plan deletes data permanently, and the user is not ``sure``.
     """
     if shown != plan.hash:
@@ -164,7 +167,7 @@ class Applier:
         holder: This run.
         tell: Called with the progress in words.
         clock: The time, for the records.
-        hold: What the ports of ``execute`` ask before each change.
+        hold: The hold that the ports of ``execute`` verify before each change.
     """
 
     execute: Executor
@@ -205,7 +208,7 @@ class Applier:
             return self.resume(record)
 
     def resume(self, record: ApplyRecord) -> Applied:
-        """Resume an apply that was broken off, with its own plan, from the first stage that is not done.
+        """Resume an interrupted apply, with its own plan, from its first unfinished stage.
 
         Raises:
             ApplyInProgress: A live run holds it.
@@ -223,10 +226,10 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; False when it had ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed; not for a plan of
-        another version, which can't be read. Workers that it
-        started paused run as before, or are stopped, and so are those whose state is changed in part; the registry
-        says which. ``tell`` hears what is done, and what the apply leaves.
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed; not for an
+        unreadable plan of another version. Workers that the apply started paused run as before or are stopped, as the
+        registry requires; the same is true for workers with partly changed state. ``tell`` gets the progress, and what
+        the apply leaves.
 
         Raises:
             ApplyInProgress: A live run holds it.
@@ -250,7 +253,7 @@ class Applier:
         return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
     def _end_for_workers(self, record: ApplyRecord, begun: Plan) -> None:
-        """Resume or stop the workers of an apply that is abandoned, and remove what it made for the time being."""
+        """Resume or stop the workers of an abandoned apply, and remove its temporary resources."""
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -285,7 +288,7 @@ class Applier:
             raise _recovering(held) from held
 
     def _claim(self, record: ApplyRecord) -> int | None:
-        """The token of this run's hold on an apply as it was read; None when that changed."""
+        """The token of this run's hold on an unchanged apply; None when the apply changed."""
         gone = record.holder is None or record.holder == self.holder.name or self.holder.is_gone(record.holder)
         try:
             return self.journal.claim_apply(record.id, self.holder.name, seen=record.token, is_gone=gone)
@@ -293,13 +296,16 @@ class Applier:
             raise _recovering(held) from held
 
     def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
-        """End an apply that no live run holds, unless another run took it over just now."""
+        """End an apply that no live run holds, unless another run took it over meanwhile."""
         token = self._claim(record)
         if token is not None:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The record as it is now that this run holds it: the former holder may have noted stages since it was read."""
+        """The present record, read again after this run got the hold.
+
+        The former holder may have recorded more stages.
+        """
         self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
         now = self.journal.apply_of(record.id)
         assert now is not None
@@ -333,7 +339,8 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # This process may live on: without it, nobody could resume the apply until it is silent for long.
+                # This process may live on: without this release, nobody could resume the apply until the process is
+                # silent for long.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
             seconds = (self.clock() - started).total_seconds()
@@ -347,7 +354,7 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request whose work is already done: its run died before it recorded that."""
+        """End an open apply of the same request whose work is already done: its run died before it recorded the end."""
         if not isinstance(plan.verdict, NothingToDo):
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
@@ -375,11 +382,11 @@ def paused_start(done: Sequence[Stage]) -> Stage | None:
 
 
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """The stage that ends an abandoned apply for the workers, and what the apply leaves, in words.
+    """The stage that ends an abandoned apply for the workers, and a text about what the apply leaves.
 
     ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped if the
-    processor was stopped before. If it is meant to run they run, unless the state is changed in part: then the
-    processor is stopped for good, so that recovery starts no worker on such state.
+    processor was stopped before. If the processor should run, they run, unless the state is partly changed: then the
+    processor is stopped permanently, so that recovery starts no worker on such state.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
@@ -409,13 +416,13 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 
 def _between(stage: Stage) -> bool:
-    """Whether state and input offsets do not fit together while the stage is done in part."""
+    """Whether state and input offsets do not match while the stage is partly done."""
     moves = isinstance(stage, ClearKeys) and bool(stage.positions)
     return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether no other live run held the apply when it was read."""
+    """Whether no other live run held the apply when the record was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

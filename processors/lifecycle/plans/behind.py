@@ -1,8 +1,8 @@
-"""Whether the registry is older than what was recorded of a processor: a pure decision.
+"""Whether the registry is older than other records of a processor: a pure decision.
 
-Each change of a deployment raises its generation in the registry. The newest generation also stands in the mark beside
-the processor's releases, and in the meta records of its changelogs. A registry with a smaller one was replaced by an
-older copy of itself.
+Each change of a deployment raises its generation in the registry. The newest generation is also in the mark next to the
+processor's releases, and in the meta records of its changelogs. A registry with a smaller generation was replaced by an
+older copy.
 
 Invariants:
     - A registry without the deployment is old only where a mark has it: changelogs alone belong to a new installation.
@@ -18,7 +18,7 @@ from holdfast.infra.deploy.marks import Mark
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A generation of a deployment and its code version; ``desired`` is None where it is not known."""
+    """A generation of a deployment and its code version; ``desired`` is None if unknown."""
 
     generation: int
     code_version: str
@@ -67,7 +67,10 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """How the registry is older than a processor; None when it is not. ``logged`` is what its changelogs have."""
+    """How the registry is older than a processor; None when it is not older.
+
+    ``logged`` is the record in the processor's changelogs.
+    """
     marked = None if mark is None else Recorded(mark.generation, mark.code_version, mark.desired)
     if here is None:
         return None if marked is None else Behind(processor, here, marked, mark)

@@ -40,20 +40,20 @@ class Runner(Protocol):
         """Run every slot with these options; returns once every input partition is processed."""
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a last commit; returns when its processes are gone."""
+        """Stop every slot after a last commit; returns when its processes have ended."""
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
         """Record a deployment that the registry has lost; no worker is touched."""
 
 
 class Owners(Protocol):
-    """The workers that own a processor's state; only they change it."""
+    """The workers that own a processor's state; no other process changes it."""
 
     def read_again(self, processor: str, stage: stages.ReadAgain, tell: ProgressLog) -> None:
         """Set the positions of tasks without state."""
 
     def clear(self, processor: str, stage: stages.ClearKeys, tell: ProgressLog) -> tuple[int, tuple[str, ...]]:
-        """Delete the selected keys; returns their number, and the files that they were written to."""
+        """Delete the selected keys; returns their number, and the files to which they were exported."""
 
     def compact(self, processor: str, stage: stages.CompactStores, tell: ProgressLog) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
@@ -71,13 +71,13 @@ class LocalState(Protocol):
 
 #: Runs a version on the last messages, or raises.
 Prove = Callable[[str, stages.ProveVersion, ProgressLog], Done]
-#: Builds stores again beside their running processors, and cuts over.
+#: Rebuilds stores next to their running processors, and cuts over.
 Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
 #: Writes the content of tables to stores.
 FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
 #: Sends dead letters again, and deletes them.
 Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
-#: Archives orphans, deletes them, and puts topics back.
+#: Archives and deletes orphans, and puts topics back.
 Orphans = Callable[[stages.OrphanStage], Done]
 
 
@@ -104,7 +104,7 @@ class Execution:
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
+    orphans: Callable[[], Orphans]  # opened only for its own stages, because it loads the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
         """Carry one stage out: an ``apply.Executor``."""
@@ -167,7 +167,7 @@ class Execution:
 
 
 def written_to(paths: Sequence[str]) -> str:
-    """The files that entries were written to before they were changed, as the end of a sentence."""
+    """The files to which entries were exported before they were changed, as the end of a sentence."""
     return f"; written before to {', '.join(paths)}" if paths else ""
 
 

@@ -1,4 +1,4 @@
-"""A plan in words: as text for a terminal, and as Markdown for Dagster."""
+"""A plan as text for a terminal, and as Markdown for Dagster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain_markdown(plan: Plan) -> str:
 
 
 def size_and_time(plan: Plan) -> str:
-    """Keys, bytes and duration of a plan in words; empty when none of them is known."""
+    """Keys, bytes and duration of a plan as text; empty when all are unknown."""
     parts = []
     if plan.keys is not None:
         parts.append(count_of(plan.keys, "key"))
@@ -41,12 +41,12 @@ def size_and_time(plan: Plan) -> str:
 
 
 def count_of(number: int, what: str, plural: str = "") -> str:
-    """A number with its noun: ``1 key``, ``2,000 keys``; ``plural`` when it is not the noun with an s."""
+    """A number with its noun: ``1 key``, ``2,000 keys``; ``plural`` is for nouns with an irregular plural."""
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
 def counted_by(counted: Counted) -> str:
-    """How keys and bytes were counted, in words."""
+    """How keys and bytes were counted, as text."""
     return f"read from {LOCAL}" if counted.where == LOCAL else f"asked from {counted.where}"
 
 
@@ -87,7 +87,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _sections(plan: Plan) -> list[tuple[str, list[str], str]]:
-    """Title, entries and bullet of each section that is not empty; stages have numbers in place of a bullet."""
+    """Title, entries and bullet of each non-empty section; stages have numbers instead of a bullet."""
     sections: list[tuple[str, list[str], str]] = [("Found", list(plan.findings), "- ")]
     if plan.changes:
         sections += [

@@ -1,7 +1,7 @@
 """The facts that verbs are planned from: one frozen, read-only snapshot of a processor's world.
 
 They are read in this order: the recorded deployment, running instances, the group, topics with their offsets, local
-state. So no fact is older than one that depends on it.
+state. So no fact is older than a fact that depends on it.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
@@ -24,14 +24,14 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
 
-#: ``Counted.where`` of a count in local state, which is used only when that state is complete.
+#: ``Counted.where`` of a count in local state, which is only used when that state is complete.
 LOCAL = "local state"
 
 
 class InstanceFacts(msgspec.Struct, frozen=True):
-    """One slot: ``alive`` whether it has a process; the other fields are its own status, None when it does not answer.
+    """One slot: ``alive``: it has a process; the other fields come from its status, None when it does not answer.
 
-    ``tasks`` are the names of its tasks; ``paused`` whether it reads no input.
+    ``tasks`` are the names of its tasks; ``paused``: it reads no input.
     """
 
     slot: str
@@ -53,9 +53,9 @@ class DeploymentFacts(msgspec.Struct, frozen=True):
 
 
 class ReleaseFacts(msgspec.Struct, frozen=True):
-    """A release; ``copied`` whether its code was copied, so that it can be started again.
+    """A release; ``copied``: its code was copied, so that it can be started again.
 
-    ``worked`` is whether it ever processed every partition.
+    ``worked``: it once processed every partition.
     """
 
     release_id: str
@@ -68,7 +68,7 @@ class ReleaseFacts(msgspec.Struct, frozen=True):
 class CodeFacts(msgspec.Struct, frozen=True):
     """The definition's present files: their ``release_id``, and ``why_not`` they are copied (empty when they are).
 
-    ``left`` has the files that the code reads from the project, where they are.
+    ``left`` has the paths of files that the code reads from the project.
     """
 
     release_id: str
@@ -83,11 +83,11 @@ class LocalTask(msgspec.Struct, frozen=True):
     Args:
         slot: The slot.
         task: ``<subtopology>-<partition>``.
-        size_bytes: Its size on disk; None when it is in use.
+        size_bytes: Size of the state on disk; None while a process uses it.
         stores: Store -> [changelog topic, its topic id, next offset].
         inputs: Input topic -> next offset whose effects it holds.
-        complete_at: When it was last known to be complete, seconds since 1970.
-        restoring: Whether its last restore did not finish.
+        complete_at: When the state was last known to be complete, seconds since 1970.
+        restoring: Whether the state's last restore did not finish.
     """
 
     slot: str
@@ -118,7 +118,7 @@ class HangingTransaction(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Number of keys in a selection and bytes of their keys and values; ``where`` they were counted."""
+    """Number of keys in a selection and bytes of their keys and values; ``where`` names the place of the count."""
 
     keys: int
     size_bytes: int
@@ -131,16 +131,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         processor: The processor's name, which is also its consumer group.
         topics: Topic name -> facts, existing topics only.
-        brokers: Number of brokers; None when they were not asked.
-        others: Names of all topics; only where an input topic is missing, which may be a mistake for one of them.
+        brokers: Number of brokers; None when it was not requested.
+        others: Names of all topics; only if an input topic is missing, whose name may be a misspelling.
         starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
         members: Number of live members of the group.
-        strangers: Members of the group that are no workers of this installation, in words.
+        strangers: Members of the group that are no workers of this installation, as text.
         committed: Topic -> partition -> the group's next offset.
         deployment: The recorded deployment; None when it was never deployed.
-        behind: How the registry is older than the processor; None when it is not.
-        instances: Its recorded slots, and the other slots that have a process.
+        behind: How the registry is older than the processor; None when it is not older.
+        instances: The recorded slots, and other slots that have a process.
         local: Local state.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
@@ -149,11 +149,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         code: The definition's files.
         file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
-        before: The release that worked before the present version was deployed; None without one. Only for them, too.
-        letters: The dead letters that were not sent again; None without a topic of them. Only for ``replay``.
+        before: The release that worked before the present version was deployed; None if there is none. Also only for
+            rollbacks.
+        letters: The dead letters that were not sent again; None without a dead-letter topic. Only for ``replay``.
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
-        held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
+        held: Store -> partition -> input topic -> next offset in its changelog; only for ``reposition``.
         workers: The number of workers that the settings name; None when they name none. Only for ``deploy``, ``scale``.
         settings: How the settings of workers differ from those that were deployed; only for ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
@@ -208,7 +209,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """The slots that have a process and are not recorded: what an apply left that was broken off."""
+        """The slots with a process that are not recorded, left by an interrupted apply."""
         recorded = () if self.deployment is None else self.deployment.slots
         return tuple(each.slot for each in self.instances if each.slot not in recorded)
 
@@ -232,7 +233,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """Duration of a stage with so many units of work in seconds, and in words the rate that it rests on."""
+        """Duration of a stage with this number of units in seconds, and a text about the measured rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -240,7 +241,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactSource(Protocol):
-    """Where facts come from; read only."""
+    """The source of facts; read only."""
 
     def now(self) -> float:
         """Seconds since 1970."""
@@ -249,7 +250,7 @@ class FactSource(Protocol):
         """The recorded deployment; None when it was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """How the registry is older than the processor; None when it is not."""
+        """How the registry is older than the processor; None when it is not older."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """These slots, and further slots that have a process, with the status of each."""
@@ -258,7 +259,7 @@ class FactSource(Protocol):
         """The live members of the group."""
 
     def client_ids(self, processor: str) -> Set[str]:
-        """The client ids of its workers of this installation, live and dead."""
+        """The client ids of the processor's workers of this installation, live and dead."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, after pending transactions ended."""
@@ -294,10 +295,10 @@ class FactSource(Protocol):
         """The release that worked last."""
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
-        """Every recorded release, those that worked last first."""
+        """Every recorded release; the release that worked last comes first."""
 
     def letters(self, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
-        """The dead letters in a topic that were not sent again; None when it does not exist."""
+        """The dead letters in a topic that were not sent again; None when the topic does not exist."""
 
     def before(self, processor: str) -> ReleaseFacts | None:
         """The release that worked before the present version was deployed."""
@@ -318,7 +319,7 @@ class FactSource(Protocol):
         """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """How the settings of workers differ from those that the processor was deployed with, a text for each."""
+        """How the workers' settings differ from the settings of the processor's deployment, one text for each."""
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""
@@ -402,9 +403,9 @@ def read_facts(
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
     """The members of a group that are no workers of this installation.
 
-    ``own`` are the client ids of its workers, and ``alive`` is the number of its slots with a process. Workers of
-    former versions, and workers whose settings name a ``client.id``, have client ids that are not in ``own``. So each
-    live slot without a member in ``own`` accounts for one other member.
+    ``own`` are the client ids of the processor's workers, and ``alive`` is the number of its slots with a process.
+    Workers of older versions, and workers whose settings name a ``client.id``, have client ids that are not in ``own``.
+    So each live slot without a member in ``own`` explains one other member.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -418,7 +419,7 @@ def _is_whole(
     local: Sequence[LocalTask],
     committed: Mapping[str, Mapping[int, int]],
 ) -> bool:
-    """Whether local state holds all input that the group has committed for a store; else its count is too low."""
+    """Whether local state has all input that the group committed for a store; otherwise its count is too low."""
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:
             if store not in sub.stores or (partitions and number not in partitions):
@@ -439,5 +440,5 @@ def partition_of(task: str) -> int:
 
 
 def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The entries of ``facts`` with these names, without missing ones: part of a plan's basis."""
+    """The entries of ``facts`` with these names, without missing ones; they are part of a plan's basis."""
     return {name: facts[name] for name in names if name in facts}

@@ -1,4 +1,4 @@
-"""The hold of one run on a processor: beaten while the run works, and asked before each change of the world.
+"""The hold of one run on a processor: renewed while the run works, and verified before each change of the world.
 
 Invariants:
     - A port behind ``fenced`` changes nothing once the hold is lost: the registry is asked right before each call.
@@ -50,17 +50,20 @@ TRANSACTIONS = frozenset({"abort_hanging"})
 
 
 class Hold:
-    """What one run holds: nothing at first, then one apply or incident."""
+    """The hold of one run: first nothing, then one apply or incident."""
 
     def __init__(self) -> None:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the stage that is carried out: the same for each run that holds the apply, and no other's.
+        #: The name of the present stage: equal for each run that holds the apply, and unique to the stage.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        """Hold this from now on; ``beat`` records a sign of life, and returns False when the hold is another run's."""
+        """Hold this from now on.
+
+        ``beat`` records a sign of life, and returns False when another run has the hold.
+        """
         self._fence, self._beat = fence, beat
         self._lost.clear()
 
@@ -85,7 +88,7 @@ class Hold:
 
         Raises:
             HoldLost: Another run took over, or the hold was ended.
-            RegistryUnavailable: The registry does not answer, so nobody knows.
+            RegistryUnavailable: The registry does not answer, so the hold is unknown.
         """
         fence = self.fence
         if self.is_lost or not self._beat():
@@ -139,5 +142,5 @@ class _Fenced:
 
 
 def fenced(port: Port, changing: frozenset[str], hold: Hold) -> Port:
-    """The port; each of its ``changing`` methods raises HoldLost, and changes nothing, once the hold is lost."""
+    """The port; each of its ``changing`` methods raises HoldLost, without a change, once the hold is lost."""
     return cast("Port", _Fenced(port, changing, hold.check))

@@ -1,4 +1,4 @@
-"""Facts of a dead-letter topic whose messages are to be sent again, and what a single dead letter says.
+"""Facts of a dead-letter topic whose messages are to be sent again, and the content of a single dead letter.
 
 Invariants:
     - A message is sent again only to an input of the processor that others write; all other letters are kept.
@@ -28,8 +28,8 @@ class LetterFacts(msgspec.Struct, frozen=True):
         topic: The dead-letter topic.
         starts: Partition -> offset of the first letter that was not sent again.
         ends: Partition -> offset behind the last letter of the plan.
-        sent: Input topic -> number of letters that go to it.
-        kept: Number of letters that no input can take.
+        sent: Input topic -> number of its letters to send.
+        kept: Number of letters that no input can accept.
         errors: Type of the error -> number of letters.
         versions: Code version that failed -> number of letters.
         more: Whether the topic has more letters than one plan sends.
@@ -47,11 +47,11 @@ class LetterFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What the headers of a dead letter say; empty texts where they say nothing.
+    """The content of a dead letter's headers; empty texts for missing headers.
 
     ``kind`` is ``message``, ``result`` of a window, or ``timer``.
 
-    ``partition``, ``offset`` and ``timestamp_ms`` are those of the message; None where they are no numbers.
+    ``partition``, ``offset`` and ``timestamp_ms`` belong to the message; None if they are no numbers.
     """
 
     kind: str
@@ -67,12 +67,12 @@ class Letter:
     headers: Headers
 
     def goes_to(self, inputs: Collection[str]) -> bool:
-        """Whether it can be sent again to one of these topics."""
+        """Whether the letter can be sent again to one of these topics."""
         return self.kind == "message" and self.topic in inputs and self.partition is not None
 
 
 def read_letter(record: Record) -> Letter:
-    """What a record of a dead-letter topic says."""
+    """The content of a record of a dead-letter topic."""
     headers = record.headers or []
     ours = {name: (value or b"").decode(errors="replace") for name, value in headers if name in FAILURE_HEADERS}
     return Letter(
@@ -90,7 +90,7 @@ def read_letter(record: Record) -> Letter:
 
 
 def replay_group(processor: str) -> str:
-    """The group whose offsets say how far letters were sent again, while an apply does so."""
+    """The group whose offsets record how many letters an apply has sent again."""
     return f"{processor}-dead-letters-replay"
 
 

@@ -1,4 +1,4 @@
-"""Facts of orphans: resources that nobody owns, their archived copies, and deletions that were interrupted."""
+"""Facts of orphans: resources without an owner, their archived copies, and interrupted deletions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ VERSION = 1
 class Orphan:
     """A resource without an owner; ``size_bytes`` is None when unknown.
 
-    ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
-    ``forsaken``: its processor is not deployed here, so members of its group run elsewhere.
-    ``unsigned``: a topic whose records name no processor. It may belong to another installation, so it is deleted only
-    by its full name.
-    ``ends``: a topic's high watermarks at the first look; a second look shows whether the topic is written to.
+    ``aside``: state that was set aside next to a task; no process opens it, not even the holder of the slot.
+    ``forsaken``: its processor is not deployed here, so members of its group run elsewhere. ``unsigned``: a topic whose
+    records name no processor. It may belong to another installation, so it is deleted only by its full name. ``ends``:
+    a topic's high watermarks at the first check; a second check shows whether the topic is being written.
     """
 
     kind: Kind
@@ -45,7 +44,7 @@ class Orphan:
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The original of a copy, and the copy's files (name -> bytes).
 
-    ``facts`` are those of the original before the copy: equal facts later mean that it has not changed. ``about`` has
+    ``facts`` are the facts of the original before the copy: if they are equal later, it has not changed. ``about`` has
     other details: a topic's configuration and records, a table's rows.
     """
 
@@ -86,12 +85,12 @@ class Archived:
 
     @property
     def half_deleted(self) -> bool:
-        """Whether the deletion of the original was begun, and its end is not recorded."""
+        """Whether the deletion of the original was begun, but its end is not recorded."""
         return self.deletion is not None and self.deletion.ended_at is None
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; a resource with its name now is another one."""
+        """Whether the original was deleted; a resource with the same name now is another resource."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 
@@ -100,8 +99,8 @@ class Look:
     """The present facts of an orphan.
 
     Args:
-        facts: Its facts; None when it is gone or could not be read.
-        blocked: Why it must not be changed, a sentence; empty when it may be.
+        facts: The orphan's facts; None when it is gone or could not be read.
+        blocked: Why the orphan must not be changed, as a sentence; empty when it may be changed.
         amount: Its size in records, files or rows, as text; empty when unknown.
     """
 
@@ -120,7 +119,7 @@ class Subject:
 
     @property
     def unchanged(self) -> bool:
-        """Whether its facts are those of its copy."""
+        """Whether the orphan's facts equal the facts of its copy."""
         facts = self.look.facts
         return self.archived is not None and facts is not None and facts == self.archived.manifest.facts
 
@@ -134,7 +133,7 @@ class OrphanFacts:
         grace: The time between archiving and deletion.
         subjects: The orphans, and what is left of interrupted deletions.
         unseen: A sentence for each place that could not be read.
-        inside: A folder that is searched for orphans and contains the archive; None as it should be.
+        inside: A folder that is searched for orphans and contains the archive; normally None.
     """
 
     now: datetime
@@ -145,7 +144,7 @@ class OrphanFacts:
 
 
 class OrphanSource(Protocol):
-    """Where facts of orphans come from; read only."""
+    """The source of orphan facts; read only."""
 
     def orphans(self) -> OrphanFacts:
         """All orphans.

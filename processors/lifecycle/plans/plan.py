@@ -1,4 +1,4 @@
-"""A plan and its hash: what a verb will do, decided from facts, explained, then applied exactly as explained.
+"""A plan and its hash: the stages of a verb, decided from facts, explained, then applied exactly as explained.
 
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
                              └────apply────► the same stages in order (``plans/apply.py``)
@@ -39,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The plan cannot be applied; ``action`` is what to do instead."""
+    """The plan can't be applied; ``action`` is the alternative."""
 
     sentence: str
     action: str
@@ -53,15 +53,15 @@ AfterKill = Literal["plan anew", "go on"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request would do.
+    """The decided effects of a request.
 
     Args:
         request: The request.
         verdict: Whether the plan can be applied, with one sentence.
         stages: The work, in order.
-        findings: What was found, one sentence for each fact worth knowing.
+        findings: One sentence for each fact worth knowing.
         kept: What stays unchanged, although a reader might fear otherwise.
-        deleted: What does not exist afterwards.
+        deleted: What will not exist after the apply.
         undo: How to undo the plan.
         keys: Number of keys touched; None when unknown or meaningless.
         size_bytes: Bytes of state touched; None when unknown or meaningless.
@@ -99,13 +99,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def hash(self) -> str:
         """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis."""
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
-        # Every key is text: a decoded plan has text where numbers were keys, which would sort in another order.
+        # Every key is text: a decoded plan has text where numbers were keys, and text sorts in another order.
         encoded = msgspec.json.encode(msgspec.to_builtins(settled, str_keys=True), order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:HASH_CHARACTERS]
 
     @property
     def changes(self) -> bool:
-        """Whether there is work to do and it can be done."""
+        """Whether there is work to do and the work is possible."""
         return isinstance(self.verdict, Ready)
 
     @property
@@ -127,7 +127,7 @@ def decode(text: str) -> Plan:
     """A plan from JSON text.
 
     Raises:
-        PlanUnreadable: Another Holdfast version wrote it, with other stages.
+        PlanUnreadable: Another Holdfast version wrote the plan, with other stages.
     """
     try:
         return msgspec.json.decode(text, type=Plan)
@@ -158,7 +158,7 @@ def as_document(plan: Plan) -> dict[str, Any]:
 
 
 def what_changed(before: Plan, now: Plan) -> tuple[str, ...]:
-    """The differences between a plan as it was shown and the present one, a sentence for each."""
+    """The differences between a shown plan and the present plan, one sentence for each."""
     found = []
     if type(before.verdict) is not type(now.verdict):
         found.append(f"the verdict was: {before.verdict.sentence} Now: {now.verdict.sentence}")

@@ -1,4 +1,4 @@
-"""The requests of the lifecycle: one frozen struct for each verb, plain data that goes through JSON unchanged.
+"""The requests of the lifecycle: one frozen struct for each verb, plain data that survives JSON unchanged.
 
 Invariants:
     - A request names the wanted result, never the way to it; the planner reads facts later.
@@ -21,7 +21,7 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS,
 KEYS_MAX = 10_000
 #: Maximal number of workers of a processor on one machine.
 WORKERS_MAX = 64
-#: The subject of requests that concern no single processor, in place of its name. No processor has a name with a space.
+#: The subject of requests for no single processor, used instead of a name. No processor's name has a space.
 INSTALLATION = "this installation"
 
 
@@ -88,12 +88,12 @@ def selection_of(
     Args:
         keys: Keys; empty for none.
         prefix: A prefix; None for none.
-        everything: Whether all keys are selected; they are where only a window is given.
+        everything: Whether all keys are selected; this is the case if only a window is given.
         action: The action of the error, in the caller's words.
         window: The times of windows, as ``START`` or ``START..END``; None for none.
 
     Raises:
-        RequestInvalid: None of the three is given, or several are; or the window has no such times.
+        RequestInvalid: None of the three is given, or several are; or the window's times are invalid.
     """
     if window is not None:
         start_ms, end_ms = window_times(window)
@@ -157,7 +157,7 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
 
     Args:
         processor: Its name.
-        timeout_s: Timeout after which it is rolled back, seconds.
+        timeout_s: Seconds after which the deploy is rolled back.
         dropped: Stores of the running or an earlier version whose state may be lost: their changelogs are deleted.
     """
 
@@ -172,8 +172,8 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     Args:
         processor: Its name.
         workers: The number of workers, 1 to ``WORKERS_MAX``.
-        warm_s: How long the workers that get tasks may fetch their state before the group changes, seconds; 0 changes
-            it at once.
+        warm_s: How long workers that get tasks may fetch their state before the group changes, seconds; 0 changes it at
+            once.
         timeout_s: Timeout until every partition is processed after the change, seconds.
     """
 
@@ -223,7 +223,7 @@ class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
 
     Args:
         processor: Its name.
-        to: The release: its id or its version; empty for the one that worked before the present one was deployed.
+        to: The release: its id or its version; empty for the release that worked before the present one.
         timeout_s: Timeout until every partition is processed, seconds.
     """
 
@@ -239,7 +239,7 @@ class Compact(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Set the group's input offsets to those of the state, after they were reset or expired."""
+    """Set the group's input offsets to the offsets of the state, after they were reset or expired."""
 
     processor: str
 
@@ -294,9 +294,9 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     Args:
         processor: Its name.
         store: The store.
-        source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source
-            topics beside the running processor, and cuts over; ``table`` fills it from any table of the catalog.
-        from_available: Build it from the existing source records, although older ones are gone and their results are
+        source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source topics
+            next to the running processor, and cuts over; ``table`` fills the store from any table of the catalog.
+        from_available: Build the store from the existing source records, although older records and their results are
             lost. Only with ``topic``.
         table: The table, as ``namespace.table``. Only with ``table``, like the next two.
         key: The column with the message keys.
@@ -343,8 +343,8 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         inputs: The input offsets afterwards: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
             (those of the snapshot, in copies of the topics), ``earliest`` (the first ones, because all records are
             newer than the snapshot), or ``stay`` (unchanged).
-        file: The absolute path of an export file whose entries are put back, with ``stores`` only those of these
-            stores; None for no file.
+        file: The absolute path of an export file whose entries are put back (with ``stores``, only the entries of these
+            stores); None for no file.
     """
 
     processor: str
@@ -385,7 +385,7 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
 
 
 class Clean(msgspec.Struct, frozen=True, tag="clean"):
-    """Archive orphans, and delete those that were archived a grace period ago.
+    """Archive orphans, and delete orphans that were archived a grace period ago.
 
     Args:
         only: ``KIND``, ``NAME`` or ``KIND/NAME`` of the selected orphans; empty for all.
@@ -402,7 +402,7 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
     processor: ClassVar[str] = INSTALLATION
 
 
-#: Requests of the installation: they need no definition of a processor.
+#: Requests of the installation, which need no definition of a processor.
 OfInstallation = Clean | PutBack
 OfProcessor = (
     Provision
@@ -419,7 +419,7 @@ OfProcessor = (
     | Adopt
     | Replay
 )
-#: Requests that need no code of now: they also work when the definition can't be imported.
+#: Requests that need no present code, so they also work when the definition can't be imported.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt, Replay)

@@ -22,10 +22,10 @@ from holdfast.processors.engine.topology import (
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """A store's kind, codec, columns and inputs; ``task_group`` begins its tasks' names, ``changelog`` is its topic.
+    """A store's kind, codec, columns and inputs; ``task_group`` is its tasks' name prefix, ``changelog`` its topic.
 
-    ``restored_from`` is the topic of a table that has no changelog of its own. ``meaning`` has the lines about its
-    steps; None in records of versions that did not tell.
+    ``restored_from`` is the topic of a table without a separate changelog. ``meaning`` has the lines about its steps;
+    None in records of versions without this field.
     """
 
     name: str

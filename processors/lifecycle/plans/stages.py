@@ -1,4 +1,4 @@
-"""The stages that plans are made of: frozen, plain data; ``says`` is the sentence that ``explain`` prints.
+"""The stages of plans: frozen, plain data; ``says`` is the sentence that ``explain`` prints.
 
 Invariants:
     - A stage holds all parameters of its work; ``execution.Execution`` holds the ports that it acts through.
@@ -46,19 +46,20 @@ class DeleteTopic(_Stage, frozen=True, tag="delete_topic"):
 
 
 class MakeRelease(_Stage, frozen=True, tag="make_release"):
-    """Copy and record the code of a version, so that a rollback can start it although the files changed."""
+    """Copy and record the code of a version, so that a rollback can start it even if the files changed."""
 
     release_id: str
     code_version: str
 
 
 class ProveVersion(_Stage, frozen=True, tag="prove_version"):
-    """Run a version on the last committed messages, in a process of its own; nothing is written.
+    """Run a version on the last committed messages, in a separate process; nothing is written.
 
     Args:
         code_version: The version that is proven.
         release_id: Its release; None for the deployed one.
-        former: The release of the running version, which runs on messages that fail; None if it can't be started.
+        former: The release of the running version, which also processes the failed messages; None if it can't be
+            started.
         former_version: The version that it replaces.
         inputs: The topics whose messages are read.
         messages: Number of messages of each topic.
@@ -83,14 +84,18 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         reseed: Stores whose changelog is written from local state.
         begin_empty: New stores, which begin empty at the committed input offsets.
         release_id: The release to run; None for the release of the deployed version.
-        earlier: Whether it goes back to that release: its age among the versions stays, so a rollback never returns.
-        back_to: The release to start again when this one fails to start working; None for no rollback.
+        earlier: Whether the stage returns to that release: its order among the versions stays, so a rollback never
+            returns.
+        back_to: The release to start again when this one fails to start; None for no rollback.
         back_slots: The slots to go back to when it fails to start working; empty for those of the recorded deployment.
-        fresh_settings: Whether it runs with the settings of now, which are recorded; else with those of its deployment.
-        settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
-        together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
-        slots: The slots that have to run, each other one is removed; empty for those of the recorded deployment.
-        rescale: Whether only the slots change: what runs the version stays as it is.
+        fresh_settings: Whether the release runs with the present settings, which are recorded; otherwise with those of
+            its deployment.
+        settle_s: How long the release is watched once it runs, unless it commits input of every partition earlier,
+            seconds.
+        together: Whether all workers of another version stop before the first of this version starts. Otherwise slot by
+            slot.
+        slots: The slots that must run; each other slot is removed. Empty for the slots of the recorded deployment.
+        rescale: Whether only the slots change: workers with this version stay unchanged.
         warm_s: How long workers that a rescale gives tasks may fetch their state before the group changes, seconds; 0
             changes it at once.
     """
@@ -114,7 +119,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
-    """Stop every slot after a last commit; ``for_good`` records that the processor is meant to be stopped."""
+    """Stop every slot after a last commit; ``for_good`` records "stopped" as the desired state."""
 
     for_good: bool
 
@@ -122,7 +127,7 @@ class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
 class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
     """Record a deployment in the registry, with a generation greater than ``after``; no worker is touched.
 
-    ``release`` has the columns of its release, as its mark has them; None without one.
+    ``release`` has the columns of the deployment's release, as in its mark; None without a release.
     """
 
     code_version: str
@@ -151,9 +156,9 @@ class CompactStores(_Stage, frozen=True, tag="compact_stores"):
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     """The owners delete the selected keys of stores, in committed transactions; no ``partitions`` are all.
 
-    With ``export``, they write them to files in the same command: no input is processed between file and deletes.
-    ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
-    leave the offsets unchanged.
+    With ``export``, the owners write the keys to files in the same command: no input is processed between file and
+    deletes. ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes;
+    empty to leave the offsets unchanged.
     """
 
     stores: tuple[str, ...]
@@ -213,7 +218,7 @@ class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay.
+    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay unchanged.
 
     The paused owners write the present entries of ``export`` to files before the first change.
     """
@@ -311,7 +316,7 @@ class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):
 
 
 class SendAgain(_Stage, frozen=True, tag="send_again"):
-    """Send the messages of dead letters up to ``ends`` to those ``inputs`` that they came from."""
+    """Send the messages of dead letters up to ``ends`` to the ``inputs`` that they came from."""
 
     topic: str
     ends: dict[int, int]

@@ -1,4 +1,4 @@
-"""What a store keeps about time, in words: its windows, timers and TTL with their durations, and single records."""
+"""A store's content about time as text: its windows, timers and TTL with their durations, and single records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def in_duration(milliseconds: int) -> str:
-    """A duration in the largest unit that it is a whole number of: ``90 s``, ``2 h``, ``1 d``, ``1500 ms``."""
+    """A duration in the largest unit that divides it: ``90 s``, ``2 h``, ``1 d``, ``1500 ms``."""
     found = next(((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0), (1, "ms"))
     return "0 s" if not milliseconds else f"{milliseconds // found[0]} {found[1]}"
 
 
 def kept_of_time(store: StoreSpec) -> str:
-    """What a store keeps about time, with its durations; empty for one that keeps nothing."""
+    """A store's content about time as text, with durations; empty for a store without such content."""
     return "; ".join(map(_in_words, store.uses))
 
 
@@ -44,7 +44,7 @@ def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
 
 
 def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
-    """Sentences about stores that old messages fill otherwise than the live run did: what time did without messages."""
+    """Sentences about stores that a rebuild fills differently, because time also passed without messages."""
     found = []
     for each in stores:
         silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)
@@ -63,7 +63,7 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
-    """A record about time in words; the state key of any other record."""
+    """A record about time as text; for any other record, its state key."""
     if state_key.startswith(TIMERS):
         clock, time_ms = value
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"

@@ -15,12 +15,12 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 #: Keys and values of a changelog, in one order.
 Rows = tuple[list[bytes], list[bytes]]
-#: The state key of a row that comes from a table; functions read it as ``state.get("row")``.
+#: The state key of a row from a table; functions read it as ``state.get("row")``.
 ROW = "row"
 
 
 class StoreVersion(msgspec.Struct, frozen=True):
-    """One version of a store's table; ``manifest`` is None when it is not a snapshot, and ``problem`` says why."""
+    """One version of a store's table; ``manifest`` is None when it is no snapshot, and ``problem`` has the reason."""
 
     version: int
     tags: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class OtherTable(msgspec.Struct, frozen=True):
 
     Args:
         table: Its name.
-        version: Its current version; None when it was never written.
+        version: The table's current version; None when it was never written.
         columns: Column -> type.
         rows: Number of rows; None when the catalog does not record it.
         size_bytes: Size of its files.

@@ -1,4 +1,4 @@
-"""The one command that brings an open apply to its end; status, checks and errors name this one.
+"""The one command that ends an open apply; status, checks and errors name this command.
 
 its own plan is resumed    holdfast apply resume N
 a new plan is made         the request as it was typed: with other options, it would be another request
@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcess
 
 #: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers (in any version).
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Field of a request -> the option of its command, where it has another name; an argument has no option.
+#: Field of a request -> the option of its command, if its name differs; an argument has no option.
 _OPTIONS = {
     "workers": "",
     "topic": "",
@@ -42,8 +42,8 @@ def read(record: ApplyRecord) -> Plan | None:
 def keeps_recovery_away(record: ApplyRecord) -> bool:
     """Whether recovery leaves the processor of an interrupted apply alone until the apply is resumed.
 
-    Such an apply starts and stops workers itself: a worker started in between would process half-changed state. Of a
-    plan that another version wrote, only the verb is known.
+    Such an apply starts and stops workers itself: a worker started in between would process half-changed state. For a
+    plan of another version, only the verb is known.
     """
     plan = read(record)
     if plan is None:
@@ -53,7 +53,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
 
 def way_on(record: ApplyRecord) -> str:
-    """The command that brings an open apply to its end."""
+    """The command that ends an open apply."""
     begun = read(record)
     if begun is None or isinstance(begun.request, Compact):
         return f"holdfast apply abandon {record.id} --reason WHY"
@@ -63,7 +63,7 @@ def way_on(record: ApplyRecord) -> str:
 
 
 def command_of(request: Request) -> str:
-    """The command of a request that gets a new plan after a kill, with all that it was typed with."""
+    """The command of a request that gets a new plan after a kill, with all its arguments."""
     words = [] if isinstance(request, OfInstallation) else [request.processor]
     for field in msgspec.structs.fields(request):
         value = getattr(request, field.name)

@@ -1,4 +1,4 @@
-"""Rebuild a store beside its running processor, then cut over: the work of these stages.
+"""The stages that rebuild a store next to its running processor, and then cut over.
 
     start ──► wait: follow what the processor commits ──► [pause] finish: exactly up to that ──► adopt ──► [resume]
 
@@ -75,7 +75,7 @@ class Rebuilding:
         self.once = machine.once
 
     def __call__(self, processor: str, stage: ShadowStage, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result says what was done, with counts."""
+        """Carry out one stage; the result is a text with counts."""
         match stage:
             case StartShadow():
                 return self._shadow.create(processor, stage.store, tell)
@@ -125,7 +125,7 @@ class Rebuilding:
             tell(f"{behind:,} new records to read; the shadow reads {rate:,.0f} per second")
 
     def pause(self, processor: str, stage: PauseProcessor, tell: ProgressLog) -> Done:
-        """Pause every worker and wait until all that it has read is committed."""
+        """Pause every worker and wait until all its read records are committed."""
         offsets = self.stand_still(processor, tell)
         return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions are committed")
 
@@ -174,7 +174,7 @@ class Rebuilding:
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
-        """Call ``act``, which makes a store equal to another changelog and counts its entries, until it succeeds."""
+        """Repeat ``act``, which makes a store equal to another changelog and counts its entries, until it succeeds."""
 
         def attempt() -> None:
             made.begin()
@@ -215,7 +215,7 @@ class Rebuilding:
             processor: The owners' processor.
             of: The store, and the inputs that the store is built from.
             changelog: The other changelog; no process writes it now.
-            made: What is asked for; this call adds its counts and files.
+            made: The requested exchange; this call adds its counts and files.
             tell: Receives progress messages.
 
         Returns:
@@ -246,7 +246,7 @@ class Rebuilding:
         )
 
     def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
-        """The result of ``act``; an error of it says that the processor is paused.
+        """The result of ``act``; its errors are extended by the fact that the processor is paused.
 
         Raises:
             ProcessorPaused: ``act`` failed.
@@ -266,7 +266,7 @@ class Rebuilding:
     # -- the processor itself ----------------------------------------------------------------------------------------
 
     def stand_still(self, processor: str, tell: ProgressLog) -> int:
-        """Pause every worker, after a start of those that died, and wait until all that they have read is committed.
+        """Start dead workers, pause every worker, and wait until all records that they have read are committed.
 
         Returns:
             The number of input partitions.
@@ -403,6 +403,6 @@ def _total(offsets: Offsets) -> int:
 
 
 def _stands(status: ProcessorStatus) -> bool:
-    """Whether a worker is paused and has committed all that it has read."""
+    """Whether a worker is paused and has committed all records that it has read."""
     inputs: Sequence[Any] = [at for task in status.tasks for at in task.inputs.values()]
     return status.paused and all(at.committed is not None and at.committed == at.position for at in inputs)

@@ -1,4 +1,4 @@
-"""An exchange of a store's entries by its paused owners: what is asked for, and what came of it so far."""
+"""An exchange of a store's entries by its paused owners: the request, and the results so far."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from holdfast.processors.lifecycle.plans.requests import Keys, Selection
 
 @dataclass(slots=True)
 class Exchange:
-    """Which entries become equal to those of another changelog.
+    """The entries to make equal to the entries of another changelog, and the counts so far.
 
     Args:
         keep: Whether only the message keys of the other changelog are changed.
         export: The present entries that owners write to files before the first change; None for no file.
-        once: The name of the stage. A repetition writes no task to a file that was begun to change: it is in a file
-            that an earlier attempt wrote.
+        once: The name of the stage. A repetition exports no task whose change has begun: an earlier attempt's file
+            contains the task.
     """
 
     keep: bool = False
@@ -41,7 +41,7 @@ class Exchange:
         return {"keep": self.keep, **exported}
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """Add what one owner did."""
+        """Add the result of one owner."""
         self.set += int(result["set"])
         self.deleted += int(result["deleted"])
         self.same += int(result["same"])
@@ -54,7 +54,7 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """What came of it, in words."""
+        """The result as text."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

@@ -30,7 +30,7 @@ def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell:
     """Write the entries of one store to ``topic``, which is new.
 
     Raises:
-        FileUnfit: The file changed since it was planned, or its keys belong to other partitions now.
+        FileUnfit: The file changed since the plan, or its keys now belong to other partitions.
     """
     _check_same(stage)
     count = on.topics.describe([topic])[topic].partitions

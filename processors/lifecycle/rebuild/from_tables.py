@@ -72,7 +72,7 @@ class TableStages:
         self._rebuilding = rebuilding
 
     def __call__(self, processor: str, stage: TableStage, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result says what was done, with counts."""
+        """Carry out one stage; the result is a text with counts."""
         match stage:
             case CheckTable():
                 return self.check(stage, tell)
@@ -222,7 +222,7 @@ class TableStages:
             self._on.clock.sleep(POLL_S)
 
     def _committed(self, processor: str, inputs: Mapping[str, TopicFacts]) -> dict[str, dict[int, int]]:
-        """The group's offset of every partition of these topics; one may have expired since the plan."""
+        """The group's offset of every partition of these topics; an offset may have expired since the plan."""
         found: dict[str, dict[int, int]] = {}
         for place, offset in self._on.topics.committed_offsets(processor).items():
             found.setdefault(place.topic, {})[place.number] = offset

@@ -1,4 +1,4 @@
-"""Starts, stops and removes shadows: second runs of a processor's functions, as programs of their own."""
+"""Starts, stops and removes shadows: second runs of a processor's functions, as separate programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Machine:
         client: Processor and slot -> the client of that worker.
         shadow: Processor and store -> the topology of the shadow.
         state_dir: Processor -> the root of its local state.
-        once: The name of the stage that is carried out, which is the same when another run repeats it.
+        once: The name of the present stage, which stays the same when another run repeats it.
     """
 
     world: World
@@ -78,7 +78,7 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
-        """The client of the shadow, which is started if it does not run; returns when it processes every partition.
+        """The client of the shadow, started if needed; returns when the shadow processes every partition.
 
         Raises:
             ShadowFailed: It ended ``STARTS_MAX`` times, or needed more than ``START_S``.
@@ -121,7 +121,7 @@ class ShadowProgram:
             time.sleep(POLL_S)
 
     def stop(self, processor: str, store: str) -> None:
-        """Stop the shadow; it commits all that it has read before it ends."""
+        """Stop the shadow; it commits all records that it has read before it ends."""
         group = self._on.shadow(processor, store).processor
         self._on.world.deployer.stop_program(self._on.world.paths.program(group, SLOT))
 

@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 #: A transaction has at most ``RECORDS_MAX`` records, and ends with the record that reaches ``BYTES_MAX``.
 RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
-#: Seconds in which a producer must fence the former one, and in which the broker must confirm records.
+#: Timeouts, seconds: for a producer to fence its predecessor, and for the broker to confirm records.
 INIT_S, FLUSH_S = 60.0, 60.0
 #: Rows between two progress messages.
 TELL_EVERY_ROWS = 100_000
@@ -43,7 +43,7 @@ class TableUnfit(ApplyFailed):
 
 @contextmanager
 def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
-    """A sender of changelog records, after an abort of the transactions that a former loader left open."""
+    """A sender of changelog records, which first aborts open transactions of an earlier loader."""
     producer = cluster.producer(loading_id(processor))
     try:
         producer.init(INIT_S)
@@ -187,5 +187,5 @@ class Progress:
 
 
 def unreadable(failure: HoldfastError) -> TableUnfit:
-    """An error of reading as one that ends the apply: before the first change there is nothing to resume."""
+    """A reading error as an error that ends the apply, because before the first change there is nothing to resume."""
     return TableUnfit(failure.message, action=f"{failure.action} Nothing was changed.", **failure.fields)

@@ -74,7 +74,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: Attempts of recovery for one incident; attempts that only waited do not count.
+#: Maximum recovery attempts for one incident; attempts that only waited do not count.
 ATTEMPTS = 3
 
 
@@ -97,21 +97,21 @@ class RecoveryPolicy:
     ready_s: float = 120.0
     #: Pause before the second attempt, seconds; it doubles before each further one.
     pause_s: float = 2.0
-    #: How to test whether a cause that recovery waits for is over.
+    #: Tests whether a cause that recovery waits for is over.
     conditions: Conditions = field(default_factory=Conditions)
-    #: Whether every store has a changelog, so that state that is set aside can be restored.
+    #: Whether every store has a changelog, so that state that was set aside can be restored.
     restorable: bool = True
     #: Names of the stores, for the texts of actions.
     stores: tuple[str, ...] = ()
-    #: Members of its group that are workers of another installation, in words.
+    #: Members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: How the registry is older than the processor, by its changelogs; None when it is not.
+    #: How the registry is older than the processor, by its changelogs; None when it is not older.
     behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How a recovery ended. ``elsewhere``: another run has it; ``waiting``: it is open until its cause is over."""
+    """How a recovery ended. ``elsewhere``: another run holds it. ``waiting``: it stays open until its cause is over."""
 
     outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
@@ -130,13 +130,13 @@ def recover(
 ) -> RecoveryResult:
     """Bring the processor of an open incident back and close the incident, resolved or failed.
 
-    It stays open for a later run when its cause ends without an action.
+    The incident stays open for a later run when its cause ends without an action.
 
     Args:
         incident_id: The incident.
         rollout: The wanted deployment of the processor.
         world: The ports to act through.
-        run_id: The run that works on it; the same run may call again after an interruption.
+        run_id: The run that recovers the incident; the same run may call again after an interruption.
         policy: Attempts and time limits.
         progress: Called at each poll while the processor starts.
 
@@ -164,7 +164,7 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # An apply may have begun and broken off between the look and the claim; from the claim on, none can begin.
+        # An apply may have begun and been interrupted between the check and the claim; after the claim, none can begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -187,14 +187,14 @@ def recover(
 
 
 def _who_has(incident: Incident, world: World) -> str:
-    """Who works on the processor instead of this run, as a sentence without its end."""
+    """Which other run works on the processor, as a sentence without its end."""
     if is_applied(incident.processor, world):
         return f"an apply of {incident.processor} is open, see `holdfast apply list`"
     return "another run works on it"
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
-    """The result of a run that reached no broker: the incident stays open and waits for one.
+    """The result of a run that reached no broker: the incident stays open and waits for a broker.
 
     Raises:
         IncidentUnknown: No incident has this id.
@@ -209,7 +209,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one."""
+    """The incident for a recovery that a person requested: the open one, else the last failed one, else a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -258,11 +258,11 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: Faults seen before attempts of this run and in the processor's incident before this one.
+        #: Faults seen before attempts of this run and in the processor's previous incident.
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
-        #: Slots that the incident before left to a person, with what it asked for.
+        #: Slots that the previous incident left to a person, with its questions.
         self._left = left_to_person(incident, recent, None if deployment is None else deployment.updated_at)
         self.attempts = incident.attempts
 
@@ -327,9 +327,9 @@ class _Recovery:
     def _leave(
         self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
     ) -> tuple[Literal["failed", "waiting"], str]:
-        """Leave the slots that no restart helps now, and say why; the ``repaired`` ones run again.
+        """Leave the slots that no restart helps now, with the reason; the ``repaired`` slots run again.
 
-        The incident waits while one of them waits. Else a person is asked, about all of them.
+        The incident waits while one of them waits. Otherwise a person is asked about all of them.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -347,7 +347,7 @@ class _Recovery:
         return "failed", f"{again}a restart cannot repair {about}: {ask.sentence}"
 
     def _forgive(self, failed: HoldfastError) -> None:
-        """Give an attempt back when it failed by a fault that recovery waits for."""
+        """Return an attempt when it failed by a fault that recovery waits for."""
         error = failed.fields.get("error") or {}
         kind = kind_of_error(error)
         if kind in PASSING and self._policy.conditions.lasts(
@@ -369,7 +369,7 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # a worker that no record knows owns partitions, which the recorded ones would be waited for in vain
+        # an unrecorded worker owns partitions, so waiting for the recorded workers to get them would be in vain
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
@@ -378,7 +378,7 @@ class _Recovery:
     def _wait(self, wait: Wait, why: str, ask: Ask | None = None) -> tuple[Literal["waiting"], str]:
         """Leave the incident open; the sensor launches a run when the cause is gone.
 
-        ``ask`` is what a person is asked meanwhile, about another slot.
+        ``ask`` is the question to a person meanwhile, about another slot.
         """
         self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "" if ask is None else ask.action)
         said = f"{why} {wait.sentence}"
@@ -418,7 +418,7 @@ class _Recovery:
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _refuse_strangers(self) -> None:
-        """As each verb that starts workers does: two installations would take partitions from each other."""
+        """Refuse as each verb that starts workers does: two installations would take partitions from each other."""
         name, others = self._rollout.processor, self._policy.strangers()
         if others:
             raise HeldElsewhere(
@@ -445,7 +445,7 @@ class _Recovery:
         return "; ".join(said)
 
     def _set_aside(self, due: Mapping[str, Remedy], hold: Hold) -> str:
-        """Set the local state of each slot aside whose remedy is a rebuild."""
+        """Set aside the local state of each slot whose remedy is a rebuild."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, remedy in due.items():
@@ -466,17 +466,17 @@ class _Recovery:
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self, down: Collection[str]) -> str:
-        """Wait until every slot works that is not ``down``; with all of them, until every partition is processed."""
+        """Wait until every slot that is not ``down`` works; if none is down, until every partition is processed."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        if down:  # its partitions may be where no worker can process them
+        if down:  # the partitions of that slot may be assigned to no working worker
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"
         statuses = wait_ready(rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
         return f"{len(statuses)} instance(s) running; {said}"
 
     def _step(self, name: str, act: Callable[[], T], say: Callable[[T], str]) -> T:
-        """Do one step and put it on the timeline with its duration, whichever way it ends."""
+        """Run one step and add it to the timeline with its duration, whatever its outcome."""
         began = time.monotonic()
         try:
             result = act()

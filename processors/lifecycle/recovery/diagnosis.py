@@ -63,7 +63,7 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run; ``alive`` whether it has a process nevertheless."""
+    """The instance should not run; ``alive``: it has a process nevertheless."""
 
     alive: bool = False
     kind: ClassVar[Kind] = "not-deployed"
@@ -153,24 +153,25 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """The instance works, but not as the deployment is recorded; the command ``action`` makes it so.
+    """The instance works, but differs from the recorded deployment; the command ``action`` corrects it.
 
-    A restart by recovery is not asked for: the instance processes input.
+    Recovery does not restart it, because the instance processes input.
     """
 
     kind: Kind
     sentence: str
     action: str
-    #: Whether it may be meant so, and nothing is wrong with what the instance does.
+    #: Whether the difference may be intended, and the instance works correctly.
     warns: bool = False
     needs_recovery: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs and does not answer, so nothing is known of the process but its own answer.
+    """The supervisor runs but does not answer, so only the process's own answer is known.
 
-    ``phase`` is that of the worker; None when it does not answer, either. ``action`` ends the supervisor's silence.
+    ``phase`` is the worker's phase; None when the worker does not answer, either. ``action`` ends the supervisor's
+    silence.
     """
 
     phase: str | None
@@ -186,7 +187,7 @@ class Unsupervised:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The registry is older than the processor, so what should run is not known. A person corrects the registry."""
+    """The registry is older than the processor, so the desired state is unknown. A person corrects the registry."""
 
     behind: Behind
     kind: ClassVar[Kind] = "registry-behind"
@@ -245,9 +246,9 @@ def diagnose(
         desired: The deployment; it is "deploying" only while an apply is live (``incidents.wanted``).
         now: The moment of the facts.
         limits: Time limits.
-        answered_at: Time of the last heartbeat: of an answer, or the modification time of its file. A silent process is
-            stuck only when this is long ago. None: it never answered, and is stuck once its time to start is over.
-        slot: The instance's slot, where it may be none of the recorded ones.
+        answered_at: Time of the last heartbeat: from an answer, or the modification time of its file. A silent process
+            is stuck only when this is long ago. None: it never answered, and is stuck after its time to start.
+        slot: The instance's slot, if it may be outside of the recorded slots.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -284,12 +285,12 @@ def admits_incident(
     *,
     sick: Mapping[str, str] | None = None,
 ) -> bool:
-    """Whether a new failure of a processor deserves an incident of its own.
+    """Whether a new failure of a processor gets a separate incident.
 
-    Restarts did not help the slots that a failed incident left to a person: they get the next one only after a new
-    deployment or after ``limits.retry_s``. After an incident that asks a person, the same fault of them opens no second
-    one. A slot that works then and fails later gets its incident. A processor that crashes after each restart gets a
-    bounded number of incidents.
+    Restarts did not help the slots that a failed incident left to a person: they get the next restart only after a new
+    deployment or after ``limits.retry_s``. After an incident that asks a person, the same fault of these slots opens no
+    second incident. A slot that works then and fails later gets an incident. A processor that crashes after each
+    restart gets a bounded number of incidents.
 
     ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough). ``sick``
     has the present sentence of each sick slot.
@@ -325,7 +326,7 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 
 
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
-    """Whether ``moment`` is later than ``than``; False if a clock that was ahead recorded ``moment`` alone."""
+    """Whether ``moment`` is later than ``than``; False if a clock that was ahead recorded only ``moment``."""
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
 
@@ -345,7 +346,7 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # a clock that is set between a heartbeat and this moment would make a live worker look stuck
+    # otherwise a clock change between a heartbeat and this moment would make a live worker look stuck
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)

@@ -100,12 +100,12 @@ TITLES: Final[Mapping[Kind, str]] = {
     "not-deployed": "it is not meant to run",
 }
 
-#: Faults that end without an action: recovery waits for them and uses no attempt.
+#: Faults that end without an action: recovery waits for their end and uses no attempt.
 PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "disk-full"})
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of this name; ``failed`` for an unknown name, such as one of a newer worker."""
+    """The kind with this name; ``failed`` for an unknown name, such as a kind of a newer worker."""
     for kind in get_args(Kind):
         if kind == name:
             found: Kind = kind

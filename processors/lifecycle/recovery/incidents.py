@@ -70,7 +70,7 @@ class Observation:
 
     @property
     def living(self) -> ProcessorStatus | None:
-        """The status, if it is that of a process that still runs."""
+        """The status, if its process still runs."""
         alive = (self.program is not None and self.program.alive) or isinstance(self.diagnosis, Unsupervised)
         return self.status if alive else None
 
@@ -83,7 +83,7 @@ class Notice:
     observations: Mapping[str, Observation]
     #: The open incident, when the processor needs recovery.
     incident: Incident | None
-    #: Whether this observation opened it.
+    #: Whether this observation opened the incident.
     opened: bool
     #: Time of each slot's last answer, for the next observation.
     answered_at: Mapping[str, datetime]
@@ -107,11 +107,11 @@ def observe(
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
 ) -> dict[str, Observation]:
-    """The observation of each recorded slot, and of each other one with a process; empty when it was never deployed.
+    """The observation of each recorded slot, and of other slots with a process; empty when it was never deployed.
 
     A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
-    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs. While one runs
-    and is silent, only the workers' own answers are known.
+    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs. While the
+    supervisor runs but is silent, only the workers' own answers are known.
     """
     recorded = world.registry.deployment(processor)
     if recorded is None:
@@ -143,7 +143,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program with the start of its process by the kernel's clock, where the supervisor's time lies ahead."""
+    """The program with its start by the kernel's clock, if the supervisor's time is in the future."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -188,9 +188,9 @@ def notice(
     """Observe a processor and open an incident when it needs recovery: the body of the recovery sensor.
 
     No incident is opened while another one is open or not admitted (``admits_incident``), nor while an apply runs. The
-    same holds for an interrupted apply that starts and stops workers itself and must resume its plan: a worker started
-    in between would process half-changed state. An interrupted apply that needs running workers, but never starts any,
-    gets its recovery.
+    same is true for an interrupted apply that starts and stops workers itself and must resume its plan: a worker
+    started in between would process half-changed state. An interrupted apply that needs running workers, but never
+    starts any, gets its recovery.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -237,7 +237,7 @@ def _stop_trying(
 def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
     """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due.
 
-    ``found`` has the diagnosis of each slot. A run is due as soon as it can do something for one of them.
+    ``found`` has the diagnosis of each slot. A run is due as soon as it can repair one of them.
     """
     gravest = worst(found)
     if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
@@ -265,9 +265,9 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
 def await_recovery(
     processor: str, registry: Registry, tell: Callable[[str], object], timeout_s: float = RECOVERED_WITHIN_S
 ) -> None:
-    """Wait for a live recovery run of a processor; after the timeout, an apply is refused with what to do.
+    """Wait for a live recovery run of a processor; after the timeout, the apply is refused with an action.
 
-    Recovery waits in no queue for a run that changes the processor, so such a run waits for recovery.
+    Recovery never queues behind a run that changes the processor, so such a run waits for recovery.
     """
 
     def at_work() -> Incident | None:
@@ -298,7 +298,7 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 
 
 def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
-    """The slots that the incident before this one left to a person, unless a deployment or a retry followed.
+    """The slots that the previous incident left to a person, unless a deployment or a retry followed.
 
     ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
     """
@@ -312,7 +312,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery does nothing for a processor: a verb changes it, or the registry does not know its deployment.
+    """Whether recovery ignores a processor: a verb changes it, or the registry does not know its deployment.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -331,7 +331,7 @@ def is_applied(processor: str, world: World) -> bool:
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
-    """A deployment as it is meant now (``meant``).
+    """A deployment with its present desired state (``meant``).
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -342,24 +342,24 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
 
 
 def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
-    """A deployment as it is meant while ``begun`` is its open apply.
+    """A deployment with its desired state while ``begun`` is its open apply.
 
-    "deploying" is the word of an apply, and holds while one is live: an apply that was killed can't take it back.
+    An apply sets "deploying", which is valid only while the apply is live: a killed apply can't reset it.
     """
     is_live = begun is not None and not is_broken_off(begun)
     return recorded if is_live or recorded.desired != "deploying" else replace(recorded, desired="deployed")
 
 
 def open_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The open apply of a processor, live or interrupted; a processor has one at most."""
+    """The open apply of a processor, live or interrupted; a processor has at most one."""
     return next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether no live process carries out an open apply."""
+    """Whether no live process executes an open apply."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether the process that holds an apply is known to have ended; a silent one may be heard again."""
+    """Whether the process that holds an apply is known to have ended; a silent process may still answer later."""
     return record.holder is not None and is_gone(record.holder)

@@ -1,4 +1,4 @@
-"""A lag that does not shrink: how fast it grows, and how many workers would catch up by when.
+"""A lag that does not shrink: how fast it grows, and how many workers would catch up in which time.
 
 Invariants:
     - Pure functions: the sensor keeps a ``Lag`` from look to look, and everything is computed from it.
@@ -18,11 +18,12 @@ from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 LAG_RECORDS = 100_000
 #: The lag may stay without shrinking for this time, seconds.
 LAG_S = 300.0
-#: A lag has shrunk when it is below this fraction of the former one.
+#: A lag has shrunk when it is below this fraction of the previous lag.
 SHRUNK = 0.95
 #: Rates over a shorter time are not judged, seconds.
 MEASURED_S = 60.0
-#: The smallest number of workers that catches up within this time is named, seconds; else the largest that helps.
+#: The smallest number of workers that catches up within this time, seconds, is proposed; otherwise the largest useful
+#: number.
 CATCH_UP_S = 3600.0
 
 
@@ -30,7 +31,7 @@ CATCH_UP_S = 3600.0
 class Flow:
     """How far the workers have read, and how far their inputs go, in records, at a time (seconds since 1970).
 
-    ``workers`` are those that have tasks; each of the ``tasks`` could have a worker of its own.
+    ``workers`` is the number of workers with tasks; each of the ``tasks`` could have a separate worker.
     """
 
     read: int
@@ -44,7 +45,7 @@ class Flow:
 class Lag:
     """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970).
 
-    Rates are measured from ``first`` to ``last``; None while an input's end is not known.
+    Rates are measured from ``first`` to ``last``; None while an input's end is unknown.
     """
 
     records: int
@@ -64,7 +65,7 @@ class Pace:
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to remember for the next look; None when it is small. ``before`` is that of the last look."""
+    """The lag to remember for the next check; None when it is small. ``before`` is the lag of the last check."""
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -91,9 +92,9 @@ def pace_of(lag: Lag) -> Pace | None:
 
 
 def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
-    """A larger number of workers that works off a lag of ``records``, and the seconds that it takes; None if none does.
+    """A larger number of workers that works off a lag of ``records``, and the seconds needed; None if there is none.
 
-    It assumes that each further worker processes as much as the present ones do on average.
+    It assumes that each further worker processes as much as the present average worker.
     """
     each, found = pace.processed / max(1, pace.workers), None
     for workers in range(pace.workers + 1, pace.tasks + 1):
@@ -106,7 +107,7 @@ def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
 
 
 def lagging_words(lag: Lag, processor: str, now: datetime) -> tuple[str, str]:
-    """What the check says of a lasting lag, without its title: the text with the next action, and its command."""
+    """The check's text about a lasting lag, without its title: the text with the next action, and its command."""
     pace, seen = pace_of(lag), lag.records if lag.last is None else max(lag.records, lag.last.end - lag.last.read)
     text = f"at least {seen:,} records wait, and the lag has not shrunk for {now.timestamp() - lag.since:.0f} s."
     if pace is None:
@@ -146,7 +147,7 @@ def _flow(statuses: Sequence[ProcessorStatus], now: float) -> Flow | None:
 
 
 def _continues(first: Flow | None, flow: Flow | None) -> bool:
-    """Whether a flow is one of the same workers as the first one."""
+    """Whether a flow was measured with the same workers as the first one."""
     return (
         first is not None
         and flow is not None

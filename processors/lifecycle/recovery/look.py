@@ -21,11 +21,11 @@ from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied,
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a tick found."""
+    """The result of a tick."""
 
-    #: What the tick says of the processor.
+    #: The tick's sentences about the processor.
     sentences: tuple[str, ...]
-    #: How the registry is older than the processor; then nothing else was looked at.
+    #: How the registry is older than the processor; then the tick observes nothing else.
     old: Behind | None = None
     #: The observation; None while the processor is deployed, and with an older registry.
     seen: Notice | None = None
@@ -42,9 +42,9 @@ def take_look(
     conditions: Conditions,
     answered_at: Mapping[str, datetime],
 ) -> Look:
-    """Observe one processor, open its incident where it needs one, and decide whether a run is due.
+    """Observe one processor, open its incident if needed, and decide whether a run is due.
 
-    ``waiting`` is its open incident, read before; ``answered_at`` is that of the look before (``Notice``).
+    ``waiting`` is its open incident, read before; ``answered_at`` comes from the previous tick (``Notice``).
 
     Raises:
         HoldfastError: The supervisor or the registry did not answer.

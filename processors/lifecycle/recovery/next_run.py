@@ -28,22 +28,22 @@ class Run:
     id: str
     key: str
     created_at: datetime
-    #: The time of its incident; None for a run of a former version of Holdfast.
+    #: The time of the run's incident; None for a run of an older version of Holdfast.
     since: str | None
     is_finished: bool
     succeeded: bool
-    #: When it ended, seconds since 1970; of no meaning for a run that is not finished.
+    #: When the run ended, seconds since 1970; meaningless for an unfinished run.
     ended_at: float
 
 
 def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callable[[str], object]) -> str | None:
-    """The key of the run that an incident gets now; None while one is queued or running, and after the last one.
+    """The key of the next run of an incident; None while a run is queued or running, and after the last one.
 
     Args:
         incident_id: The incident, which is read after the runs: a run closes its incident before it ends.
         known: The runs with the incident's number, newest first.
         world: The ports to act through.
-        warn: Told what came of former runs.
+        warn: Called with the outcome of earlier runs.
     """
     registry, now = world.registry, world.clock()
     incident = registry.incident(incident_id)
@@ -58,7 +58,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
             return None  # a run of another daemon
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # not counted: runs that succeeded, whose incident waits
+    # successful runs do not count; their incident waits
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"
@@ -72,10 +72,10 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
 
 
 def is_of(since: str | None, created_at: datetime, incident: Incident) -> bool:
-    """Whether a run with the number of an incident is one of this incident, since it was opened or retried last.
+    """Whether a run with an incident's number belongs to this incident, since it was opened or last retried.
 
-    A registry that was lost counts from 1 again, so an incident of before had the same number. A run of a former
-    version has no time in its tags; its own decides.
+    A lost registry counts from 1 again, so an earlier incident had the same number. For a run of an older version
+    without a time in its tags, its own time decides.
     """
     opened_at = incident.retried_at or incident.opened_at
     return created_at >= opened_at if since is None else since == opened_at.isoformat()

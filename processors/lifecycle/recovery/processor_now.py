@@ -1,4 +1,4 @@
-"""Whether a processor is green now, in the words of its check ``working``; for the check on demand and the commands.
+"""Whether a processor is green now, with the texts of its check ``working``; for the check on demand and the commands.
 
 Invariants:
     - ``answer`` has every word about a processor. This module only selects the judgement that applies.
@@ -39,7 +39,7 @@ class ProcessorNow:
 
 
 def processor_now(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> ProcessorNow:
-    """The standing of a processor; one that was never deployed is not meant to run.
+    """The present state of a processor; a processor that was never deployed is not meant to run.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -72,9 +72,9 @@ def judge(
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """The workers of another installation that keep the action of an answer from helping; ``begun`` is the open apply.
+    """The workers of another installation that make the action of an answer useless; ``begun`` is the open apply.
 
-    None beside a processor that was stopped here: it may be meant to run there.
+    Empty for a processor that was stopped here, because it may be meant to run there.
     """
     if not asks_to_start(answer):
         return ()
@@ -84,7 +84,7 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """What an apply that ended early leaves of the workers, in words; empty for a processor that works as deployed.
+    """A text about the workers that an aborted apply leaves; empty for a processor that works as deployed.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -92,7 +92,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # the answer is about the gravest fault: a slot that waits or is down would hide what the apply left beside it
+    # the answer describes the gravest fault: a waiting or dead slot would hide what the apply left in other slots
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"

@@ -39,10 +39,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A processor as it was found.
+    """A processor as it was discovered.
 
-    ``release`` is the folder of its code, and ``target`` its module:attribute; None where no program names them.
-    ``told`` is whether a worker reported the version itself.
+    ``release`` is the folder of its code, and ``target`` its module:attribute; None if no program names them. ``told``:
+    a worker reported the version itself.
     """
 
     processor: str
@@ -55,7 +55,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """What was adopted, and from where."""
+        """A text with the adopted processor and the source of its facts."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (
@@ -106,7 +106,7 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program is meant to run: it runs or died, and was not stopped on request."""
+    """Whether a program should run: it runs or died, and was not stopped on request."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
@@ -127,7 +127,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The one definition that a worker was started with; None where there are several."""
+    """The single definition with which a worker was started; None if there are several."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:

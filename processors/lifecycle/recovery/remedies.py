@@ -29,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set the folder ``path`` aside (empty: all of the slot) and restart; checkpoint and changelog restore it."""
+    """Set the folder ``path`` aside (empty: the whole slot) and restart; checkpoint and changelog restore the state."""
 
     path: str
     name: ClassVar[str] = "rebuild"
@@ -60,7 +60,7 @@ class Ask:
 
     why: str
     action: str
-    #: The kind of fault, where the case tells more than the diagnosis alone.
+    #: The kind of fault, if the case is more exact than the diagnosis alone.
     kind: Kind | None = None
     name: ClassVar[str] = "ask"
 
@@ -80,7 +80,7 @@ class Case:
     processor: str
     #: The same failure, with the same message, occurred again after a restart.
     repeated: bool = False
-    #: Every store has a changelog, so state that is set aside can be restored.
+    #: Every store has a changelog, so state that was set aside can be restored.
     restorable: bool = True
     #: The last version that worked, when the deployed version never did.
     former: str | None = None
@@ -92,11 +92,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class PerSlot:
-    """What recovery does about each sick slot: a remedy now, a wait, or a question to a person."""
+    """Recovery's decision for each sick slot: a remedy now, a wait, or a question to a person."""
 
     #: A restart may help now.
     due: Mapping[str, Remedy]
-    #: Its cause lasts: the remedy, and why it lasts, as a sentence.
+    #: Slots whose cause lasts: the remedy, and why the cause lasts, as a sentence.
     waits: Mapping[str, tuple[Wait, str]]
     asks: Mapping[str, Ask]
 
@@ -107,7 +107,7 @@ def decide_slots(
     lasts: Callable[[Wait], str],
     left: Mapping[str, Ask],
 ) -> PerSlot:
-    """The decision for each sick slot: a slot that waits, or asks a person, keeps recovery from no other one.
+    """The decision for each sick slot; a slot that waits, or asks a person, does not delay recovery of other slots.
 
     Args:
         found: The diagnosis of each slot.

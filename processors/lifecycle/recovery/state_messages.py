@@ -1,4 +1,4 @@
-"""States that need a person, as messages of the webhook: one at the begin, again while it lasts, one at the end.
+"""States that need a person, as messages of the webhook: one at the begin, repeated while it lasts, one at the end.
 
     seen ──needs a person for SETTLED_S──► posted ──each repeat──► posted again ──no longer──► over
 
@@ -29,7 +29,7 @@ DISK = "the disk"
 
 
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
-    """What a processor needs a person for; None for one that works, changes by itself, or whose incident tells it.
+    """A processor's need for a person; None for one that works, changes by itself, or whose incident reports it.
 
     ``is_open`` tells whether the answer's incident is open: then its messages name no action yet.
     """
@@ -54,7 +54,7 @@ def need_of_code(subject: str, sentence: str, action: str) -> Need:
 
 
 def need_of_unread(processor: str, failed: Exception) -> Need:
-    """The need for a look: the state of a processor can't be read, so nobody knows what else it needs."""
+    """The need for an inspection: the state of a processor can't be read, so its needs are unknown."""
     why, action = f"{type(failed).__name__}: {failed}", ""
     if isinstance(failed, HoldfastError):
         why, action = failed.message, failed.action or ""
@@ -65,7 +65,7 @@ def need_of_unread(processor: str, failed: Exception) -> Need:
 
 
 def need_of_registry(failed: HoldfastError) -> Need:
-    """The need for a registry that answers: without it nothing is recovered, and nobody knows the processors."""
+    """The need for a registry that answers: without it nothing is recovered, and the processors are unknown."""
     action = failed.action or "Read `holdfast doctor`."
     return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
 
@@ -73,7 +73,7 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """The states after one look, by identity; ``unread`` are subjects that could not be read."""
+    """The states after one tick, by identity; ``unread`` are subjects that could not be read."""
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}
     lasting: set[tuple[str, str]] = set()
@@ -97,7 +97,7 @@ def follow(
 
 
 def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
-    """The messages of all states so far; a repeated one has the number of its repetition in its id."""
+    """The messages of all states so far; the id of a repeated message has the number of its repetition."""
     found = []
     for told in states.values():
         until = now if told.ended is None else told.ended

@@ -1,4 +1,4 @@
-"""Whether another installation's workers have a processor's partitions, asked before a worker is started again here.
+"""Whether another installation's workers have a processor's partitions; checked before a worker is started here.
 
 Invariants:
     - A former worker of this installation is no stranger: neither one whose session lasts still, nor one whose state
@@ -30,8 +30,8 @@ _LOOK_EVERY_S = 1.0
 def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
     """The members of a group that are no workers of this installation, which has this number of ``slots``.
 
-    Workers of former versions, and those whose settings name a ``client.id``, have other client ids. So each slot
-    without a named member accounts for one member that is named as no worker.
+    Workers of older versions, and workers whose settings name a ``client.id``, have other client ids. So each slot
+    without a named member explains one other member.
     """
     others = [each for each in members if each.client_id not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]
@@ -41,13 +41,13 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
 
 def may_start(begun: ApplyRecord) -> bool:
-    """Whether what is left of an open apply may start workers."""
+    """Whether the rest of an open apply may start workers."""
     plan = way_on.read(begun)
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
 def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
-    """The apply that is to be resumed; refused beside another installation's workers, as its verb is.
+    """The apply to resume; refused, like its verb, next to another installation's workers.
 
     Raises:
         PlanRefused: They are members of the group, and the apply may start workers.
@@ -71,9 +71,9 @@ def find_strangers(
     state_dir: Path,
     within_s: float = GHOSTS_S,
 ) -> tuple[str, ...]:
-    """The strangers in a processor's group that stay for ``within_s`` seconds, in words.
+    """The strangers in a processor's group that stay for ``within_s`` seconds, as texts.
 
-    Empty, too, where this client may not describe the group.
+    Also empty if this client may not describe the group.
 
     Raises:
         HoldfastError: Kafka does not answer.

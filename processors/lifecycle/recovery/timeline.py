@@ -1,4 +1,4 @@
-"""What happened to a processor, from the registry's records: one entry for each apply, incident and action.
+"""The history of a processor from the registry's records: one entry for each apply, incident and action.
 
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 
@@ -24,9 +24,9 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions that no apply records. The others are stages of an apply, which has an entry of its own.
+#: Actions that no apply records. Other actions are stages of an apply, which has a separate entry.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
-#: A Dagster run that acts has a name that begins with this (``assets.launched_by``).
+#: Name prefix of a Dagster run as the person or program that acts (``assets.launched_by``).
 _RUN = "dagster run "
 
 
@@ -38,7 +38,7 @@ class Entry:
     identity: str
     processor: str
     kind: EntryKind
-    #: What happened, as a sentence.
+    #: The event as a sentence.
     text: str
     at: datetime
     outcome: str
@@ -46,9 +46,9 @@ class Entry:
     #: The plan's hash; empty without a plan.
     plan: str = ""
     seconds: float | None = None
-    #: The stores whose state it changed; empty for all or none.
+    #: The stores whose state the event changed; empty for all or none.
     stores: tuple[str, ...] = ()
-    #: Whether the processor's topics, and whether its version, are as defined since then.
+    #: Whether the processor's topics, and whether its version, match the definition since the event.
     provisions: bool = False
     deploys: bool = False
     #: Further lines, such as the stages with their results.
@@ -56,20 +56,20 @@ class Entry:
 
     @property
     def run(self) -> str:
-        """The Dagster run that did it; empty for every other program."""
+        """The Dagster run that caused the event; empty for every other program."""
         return self.who.rpartition(_RUN)[2] if _RUN in self.who else ""
 
 
 class Series(msgspec.Struct):
-    """How far the records of one table are reported: all up to ``low``, without those that ``above`` names."""
+    """The reported records of one table: all up to ``low``, except those that ``above`` names."""
 
     low: int = 0
-    #: Number of a record that may change, or is after ``low`` -> identities of its events that are reported.
+    #: Number of a record that may change, or is after ``low`` -> identities of its reported events.
     above: dict[int, list[str]] = {}
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
-    """The entry of an apply that ended; none while it is open."""
+    """The entry of an apply that ended; empty while it is open."""
     if record.finished_at is None or record.outcome is None:
         return []
     try:
@@ -103,7 +103,10 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
 
 
 def of_incident(incident: Incident) -> list[Entry]:
-    """The opening of an incident, and its end. A retried incident opens and ends again, with entries of its own."""
+    """The opening of an incident, and its end.
+
+    A retried incident opens and ends again, with separate entries.
+    """
     title = TITLES[kind_of(incident.kind)]
     seen = " ".join(str(each) for each in incident.detail.values())
     opened = incident.retried_at or incident.opened_at
@@ -176,16 +179,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of the registry, as far as a timeline needs it."""
+    """The fields of a registry record that a timeline needs."""
 
     number: int
-    #: Whether a later reading may have other events.
+    #: Whether a later reading of the record may have other events.
     may_change: bool
     events: tuple[Event, ...]
 
 
 def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> list[Event]:
-    """The entry on each asset that it is about.
+    """The events of an entry, one for each asset that it concerns.
 
     ``stores`` are the stores of the processor, ``logged`` those with a changelog. A verb on all stores is shown on the
     processor alone.
@@ -200,7 +203,7 @@ def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> lis
 
 
 def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Event]]:
-    """The events that are not reported yet, with the number of their record, in the order of their times."""
+    """The events that are not reported yet, with the number of their record, ordered by time."""
     found = [
         (record.number, event)
         for record in records
@@ -216,9 +219,9 @@ def reported(series: Series, number: int, identity: str) -> Series:
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """The series after the records were reported, as far as they could be.
+    """The series after the settled records were reported.
 
-    ``low`` passes a record that may change; its identities stay in ``above``, by which it is read again.
+    ``low`` passes a record that may change; the identities of its events stay in ``above``, so that it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

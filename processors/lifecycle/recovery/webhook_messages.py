@@ -71,7 +71,7 @@ class SeenNeed(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """The begin of the ids of its messages."""
+        """The prefix of the ids of the state's messages."""
         return f"state-{self.need.subject}-{self.need.kind}-{self.since:%Y%m%dT%H%M%S}"
 
 
@@ -88,7 +88,7 @@ class Outbox(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """What the sensor remembers: the outbox, and the log position of the last failed run that was handled."""
+    """The memory of the sensor: the outbox, and the log position of the last failed run that was handled."""
 
     outbox: Outbox
     failures_after: int
@@ -126,7 +126,7 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
     resolved = incident.outcome == "resolved"
     seconds = (incident.closed_at - incident.opened_at).total_seconds()
     closed = Notification(
-        # A retried incident ends again, with a message of its own.
+        # A retried incident ends again, with a separate message.
         id=f"incident-{number}-{incident.outcome}-{incident.closed_at:%Y%m%dT%H%M%S}",
         event="incident.resolved" if resolved else "incident.failed",
         processor=name,

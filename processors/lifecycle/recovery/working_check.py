@@ -1,4 +1,4 @@
-"""The answer of the check ``working``: does a processor work, and if not, what is the next action?
+"""The answer of the check ``working``: whether a processor works, and if not, the next action.
 
 Invariants:
     - A failing answer names the fault, its start, the incident, and the next action or the running recovery.
@@ -36,10 +36,10 @@ from holdfast.processors.lifecycle.verbs.refusals import shared_with
 #: Name of the check.
 WORKING = "working"
 
-#: Red needs somebody or something now, yellow is a warning or passes by itself, grey is not known or not meant to run.
+#: Red needs an action now, yellow is a warning or passes by itself, grey is unknown or not meant to run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Faults whose action is no verb of the processor, or names the other installation itself.
+#: Faults whose action is no verb of the processor, or already names the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: Begin of the action in the text of an answer.
 _TODO = " What to do: "
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def colour(self) -> Colour:
-        """How urgent it is: a processor that starts, or that only falls behind, is yellow."""
+        """The urgency: a processor that starts, or that only falls behind, is yellow."""
         if self.passed:
             return "grey" if self.kind == "not-deployed" else "green"
         return "yellow" if self.only_warns or self.kind == "starting" else "red"
@@ -89,8 +89,9 @@ def judge_working(
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    ``found`` has the diagnosis of each slot. ``incident`` is the open one, or else the newest. ``lag`` is that of
-    ``next_lag``; a command about it names the ``processor``. ``attempts`` is the maximum number for one incident.
+    ``found`` has the diagnosis of each slot. ``incident`` is the open incident, or else the newest. ``lag`` is the
+    result of ``next_lag``; a command about it names the ``processor``. ``attempts`` is the maximum number for one
+    incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -120,7 +121,7 @@ def judge_working(
 
 
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
-    """The answer about a paused processor: red where ``last``, its newest apply, ended before it could resume it."""
+    """The answer about a paused processor: red if ``last``, its newest apply, ended without resuming it."""
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
     text, _, todo = answer.text.partition(_TODO)
@@ -129,7 +130,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The answer for a processor that the registry is older than."""
+    """The answer for a processor that is newer than the registry."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 
@@ -156,14 +157,14 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
 
 
 def asks_to_start(answer: Answer) -> bool:
-    """Whether the action of an answer about a processor that is meant to run is refused beside another installation."""
+    """Whether the action of an answer about a processor that should run is refused next to another installation."""
     return not answer.passed and bool(answer.action) and answer.kind not in _ASKED_FIRST
 
 
 def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> Answer:
-    """The answer where workers of another installation are members of the group: they have to be stopped first.
+    """The answer if workers of another installation are members of the group: those workers must be stopped first.
 
-    ``strangers`` are these members, in words.
+    ``strangers`` are these members, as texts.
     """
     if not strangers or not asks_to_start(answer):
         return answer

@@ -1,4 +1,4 @@
-"""Plan ``adopt``: correct a registry that was replaced by an older copy, from what was recorded later."""
+"""Plan ``adopt``: corrects a registry that was replaced by an older copy, from later records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
-    # A deployment under way is meant to run. Without a mark nothing tells, and a stopped processor loses nothing.
+    # A deployment in progress is meant to run. Without a mark this is unknown, and a stopped processor loses nothing.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

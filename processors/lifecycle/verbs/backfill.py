@@ -3,7 +3,7 @@
     missing, first records gone, wrong number of partitions ──► created again; a processor that works is stopped for it
     recreated, last records gone                            ──► filled while no worker is alive
 
-All changelogs that must be created again are, together: no worker starts with one of them.
+All changelogs to create again are created together: no worker starts with only one of them.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
 
 
 def check_local(processor: str, stores: Sequence[str], source: FactSource, topology: Topology) -> None:
-    """Check, once its workers have stopped, that local state is whole: it is about to be the only copy.
+    """Check, after its workers have stopped, that local state is complete, because it will be the only copy.
 
     Raises:
-        ApplyFailed: Local state lacks committed input, or a task of it. Nothing was deleted.
+        ApplyFailed: Local state lacks committed input, or the state of a task. Nothing was deleted.
         HoldfastError: Facts can't be read.
     """
     refused = _not_whole(stores, read_facts(topology, source), topology)
@@ -128,7 +128,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 
 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
-    """Stages that create what is missing, once these changelogs are deleted, and correct the config of the others."""
+    """Stages that create missing topics, after these changelogs are deleted, and correct the config of the others."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
@@ -141,7 +141,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # Whoever created a changelog again gave it a config of his own.
+    # Another program that created a changelog again gave it another config.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
@@ -215,7 +215,7 @@ def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Ref
 
 
 def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses local state that is not here, or does not hold exactly the committed input."""
+    """Refuses local state that is not on this machine, or does not hold exactly the committed input."""
     name = topology.processor
     lost = (
         f"restore a snapshot (`holdfast apply restore {name} --at latest`), or build all state again: `holdfast apply "

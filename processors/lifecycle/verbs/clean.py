@@ -1,4 +1,4 @@
-"""Plan ``clean``: archive orphans, and delete those that were archived a grace period ago.
+"""Plan ``clean``: archives orphans, and deletes orphans that were archived a grace period ago.
 
     never archived, or changed since ──► archive ──grace──► delete
     a deletion was interrupted       ──► finish

@@ -6,7 +6,7 @@
 
 The owner deletes, because a delete that is committed like every other change reaches local state, changelog and
 standbys. It also reaches every restore from an older checkpoint, which replays the changelog's tail. Deleting folders
-and topics would not.
+and topics would miss these copies.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
-        # running owners delete with the code that they have, so nothing is started: as after a rollback
+        # running owners delete with their present code, so nothing is started: also valid after a rollback
         or (None if online else not_as_deployed(facts, topology))
     )
     if refused is not None:
@@ -76,7 +76,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         for number, at in at_each.items()
     )
     known = [facts.counted[store] for store in stores if store in facts.counted]
-    # The keys of a changelog that is created again are gone with it.
+    # A changelog that is created again loses its keys, so they count as deleted.
     keys = sum(each.keys for each in known) if len(known) == len(stores) and not made else None
     if keys == 0 and not moved:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
@@ -105,7 +105,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 
 def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
-    """Refuses to delete keys of a table that is restored from its topic: they would come back."""
+    """Refuses to delete keys of a table that is restored from its topic, because they would return."""
     log = next((log for log in topology.source_logs if log.store in stores), None)
     if log is None:
         return None
@@ -182,7 +182,7 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     """The first offset of every input partition for which the group has committed an offset.
 
-    Of a repartition topic it is the end: what is there was made of records that are read again.
+    For a repartition topic, the end: its content came from records that are read again.
     """
     found = {
         spec.name: {
@@ -194,7 +194,7 @@ def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
 
 
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The ends of the repartition topics; also where nothing is committed, as there may be records."""
+    """The ends of the repartition topics, even if nothing is committed, because they may have records."""
     return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 
 
@@ -210,12 +210,12 @@ def _stages(
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     if made:
-        # Every copy of it, also those of tasks that moved between slots: a worker refuses state of a former topic.
+        # Every copy of it, including copies of tasks that moved between slots: a worker refuses state of an old topic.
         anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
         says = f"set the local state of {count_of(len(tasks), 'task')} aside"
-        if request.export:  # the new changelogs have no keys to write to a file, so this is the last copy of them
+        if request.export:  # the new changelogs have no keys to export, so this is their last copy
             says += "; it stays there until it is deleted as an orphan (`holdfast apply clean`)"
         stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
@@ -250,7 +250,7 @@ def _stages(
 
 
 def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> list[Stage]:
-    """Takes tasks without state back that feed others through a repartition topic."""
+    """Rewinds tasks without state that feed other tasks through a repartition topic."""
     found: list[Stage] = []
     for chain in topology.chains():
         if len(chain) == 1 or not any(sub.stores for sub in chain):
@@ -265,12 +265,12 @@ def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> lis
 
 
 def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
-    """The requested partitions that a subtopology has; the stores of another one may have more."""
+    """The requested partitions that exist in a subtopology; the stores of another one may have more."""
     return tuple(number for number in request.partitions if number < sub.width(facts.widths))
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """Stops a processor that was stopped before; starts one that is meant to run, also if it had died."""
+    """Stops a processor that was stopped before; starts one that should run, even if it had died."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

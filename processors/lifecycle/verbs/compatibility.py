@@ -1,7 +1,7 @@
-"""Whether a new version of a processor can use the state of the former one: a pure decision for each store.
+"""Whether a new version of a processor can use the state of the previous version: a pure decision for each store.
 
-It compares the shape of the version that worked last, recorded at its deployment, with the shape of the new version.
-Nothing has to be stopped for it.
+It compares the recorded shape of the version that worked last with the shape of the new version. The decision requires
+no stop.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.
@@ -19,29 +19,29 @@ from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
-#: How long an unused store should be kept, in case the former version is deployed again, days.
+#: How long an unused store should be kept in case the previous version is deployed again, days.
 GRACE_DAYS = 7
 
-#: The former name of an unnamed store -> what its name has now behind the name of its topic.
+#: The old name of an unnamed store -> the suffix of its new name after the name of its topic.
 FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 
-#: What a difference is called -> the attribute of ``StoreShape``: with another value, state would be misread.
+#: The name of a difference -> the attribute of ``StoreShape``: with another value, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
-#: Kinds of windows whose records those of another kind do not read.
+#: Kinds of windows whose records other kinds can't read.
 _KEPT_APART = {
     **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
     "sliding": "times",
 }
 
-#: About a store of a version that did not record its meaning.
+#: The text about a store of a version that did not record its meaning.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
 )
 
 _WINDOW = "window = "
-#: By kind, what windows that are open have of a new definition.
+#: By kind, the effect of a new definition on open windows.
 _OPEN_WINDOWS = dict.fromkeys(
     ("tumbling", "hopping"),
     "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
@@ -54,17 +54,17 @@ _OPEN_WINDOWS = dict.fromkeys(
 
 Change = Literal[
     "same",
-    "regrouped",  # its tasks have another name: local state is not found under it, so all of it is restored
-    "new",  # the former version does not have it
+    "regrouped",  # its tasks have another name: their local state is not found, so all of it is restored
+    "new",  # the previous version does not have it
     "removed",  # the new version does not have it
-    "looks renamed",  # a store is gone, and one of the same kind and inputs is new
+    "looks renamed",  # a store was removed, and a store of the same kind and inputs is new
     "misread",  # the new version would misread its values
-    "other windows",  # of the same kind, with other times or columns
+    "other windows",  # the same kind, with other times or columns
     "other terms",  # values with another TTL or version, or timers
-    "other keys",  # its state belongs to other keys than those of the new version
-    "other rule",  # a join or a column that makes its state otherwise
+    "other keys",  # its state belongs to keys other than those of the new version
+    "other rule",  # a join or a column that computes its state differently
     "other inputs",
-    "repartitioned",  # its input has another number of partitions than when its state was made
+    "repartitioned",  # its input had another number of partitions when its state was made
     "changelog off",
     "changelog moved",
     "changelog on",
@@ -162,7 +162,7 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 
 
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
-    """State of an earlier version lacks the input that was read since: it is refused until it is dropped."""
+    """State of an earlier version lacks the input that was read since, so it is refused until it is dropped."""
     if store.restored_from is not None:
         return Verdict(
             "new", store.name, f"Store `{store.name}` is new: it is restored from topic {store.restored_from}."
@@ -249,7 +249,7 @@ def _filling(processor: str, store: str, new: str, after: Shape) -> str:
     """The commands that fill a new store in the place of ``store`` from the source topics."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
-    # Its messages come in another order each time, so it is built with all stores that feed it.
+    # Its messages have another order each time, so it is built with all stores that feed it.
     return (
         f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
         "builds all state again and sends outputs again"
@@ -268,7 +268,7 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """The verdict on a store whose state is made otherwise from now on, added to the verdict on the rest of it."""
+    """The verdict on a store with a changed rule, which applies from now on, combined with its other verdict."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -280,7 +280,7 @@ def _other_rule(
 
 
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on windows with another definition; None where the state would be misread, or for other stores."""
+    """The verdict on windows with another definition; None if the state would be misread, or for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
@@ -294,7 +294,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a functions' store that is declared otherwise; None for other stores."""
+    """The verdict on a functions' store whose declaration changed; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind != KEY_VALUE:
         return None
@@ -309,13 +309,16 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """How a store keeps windows: whether by key, and its kind. If this changed, open windows would never be sent."""
+    """How a store keeps windows: whether by key, and its kind.
+
+    If this changed, open windows would never be sent.
+    """
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
 
 
 def _definition(store: StoreShape) -> str:
-    """The kind of a store's windows and their times, as ``session gap 60000 ms, …``; empty for other stores."""
+    """The kind of a store's windows and their times, such as ``session gap 60000 ms, …``; empty for other stores."""
     return next((line.removeprefix(_WINDOW) for line in store.columns if line.startswith(_WINDOW)), "")
 
 
@@ -368,7 +371,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether a step without a store's name had the one in an earlier Holdfast, and has the other one now."""
+    """Whether a step without a store's name had the first name in an earlier Holdfast, and has the second one now."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

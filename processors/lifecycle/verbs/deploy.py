@@ -87,11 +87,11 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
 
 
 def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdict, ...]:
-    """The verdict on each store; empty when no former version is recorded."""
+    """The verdict on each store; empty when no earlier version is recorded."""
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
-    # An interrupted deployment of this version: what the changelogs of new stores hold is its own, and lacks nothing.
+    # An interrupted deployment of this version: the changelogs of new stores have its own records, and lack nothing.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
@@ -126,7 +126,7 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses to create an empty changelog in place of one that held state and is missing."""
+    """Refuses to create an empty changelog if the old one contained state and is missing."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
         read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
@@ -148,7 +148,7 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots of a deployment: as many as the settings name, else those that it has, at first one."""
+    """The slots of a deployment: the number in the settings, else the present slots, at first one."""
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
@@ -194,7 +194,7 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     proof = _proof(facts, topology, release)
-    # a version that is not proven must have changed nothing; the release is a copy
+    # an unproven version must have changed nothing; the release is only a copy
     stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
@@ -240,7 +240,7 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            tuple(spec.name for spec in topology.sources),  # what is between its steps, they make again
+            tuple(spec.name for spec in topology.sources),  # the steps write the topics between them again
             PROVEN_MESSAGES,
         ),
     )

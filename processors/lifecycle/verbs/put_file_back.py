@@ -1,4 +1,4 @@
-"""Plan ``restore --from-file``: the message keys of an export file get the entries that the file has of them.
+"""Plan ``restore --from-file``: the message keys of an export file get the entries of the file.
 
 The entries are first written to a topic in the format of the store's changelog. Then the paused owners put them into
 the store, in ordinary transactions. Other keys and the input offsets stay.
@@ -25,7 +25,7 @@ ASSUMED_ENTRIES_PER_S = 30_000.0
 
 
 def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
-    """The stores of the file that are put back, with their entries."""
+    """The stores of the file to put back, with their entries."""
     assert facts.file is not None
     there = facts.file.stores
     return {store: each for store, each in there.items() if not request.stores or store in request.stores}

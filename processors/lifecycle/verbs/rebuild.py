@@ -98,7 +98,7 @@ def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
 
 
 def _regrouped(topology: Topology, store: str) -> Refused | None:
-    """Refuses a store of a chain: its messages come in another order each time, so no shadow is at the same point."""
+    """Refuses a store of a chain: its messages have another order each time, so a shadow never has the same state."""
     chain = topology.chain_of(store)
     if len(chain) < 2:
         return None
@@ -125,7 +125,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     name = topology.processor
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
-    # The shadow runs the code of now: its state is right only for workers that run it, too.
+    # The shadow runs the present code, so its state is only right for workers that run this code, too.
     refused = (
         not_as_deployed(facts, topology)
         or _regrouped(topology, request.store)

@@ -70,7 +70,7 @@ def unknown_partitions(
 
 
 def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses a definition other than the deployed one: to start its workers would be a deployment."""
+    """Refuses a definition other than the deployed one, because starting its workers would be a deployment."""
     if facts.deployed in (None, topology.code_version):
         return None
     return Refused(
@@ -119,9 +119,9 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
 def not_exchangeable(
     facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
 ) -> Refused | None:
-    """A refusal unless the running owners, with their present code, can exchange the entries of a store; else None.
+    """A refusal unless the running owners can exchange the entries of a store with their present code; else None.
 
-    ``name`` makes the names of temporary topics, and raises where Kafka refuses them; ``then`` ends the action.
+    ``name`` builds the names of temporary topics, and raises if Kafka refuses them; ``then`` ends the action.
     """
     refused = without_changelog(topology, store) or missing_topics(facts, topology)
     if refused is not None:
@@ -150,7 +150,7 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
 def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
     """Refuses a verb that may start workers, while another installation's workers are members of the group.
 
-    Both would take partitions from each other, and each would hold a part of the state.
+    The workers of both installations would take partitions from each other, and each would hold a part of the state.
     """
     if not facts.strangers or isinstance(request, NEVER_START):
         return None
@@ -164,7 +164,7 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
 
 
 def shared_with(processor: str, strangers: Sequence[str]) -> str:
-    """What another installation's workers in the group mean for workers that start here, in words."""
+    """A text about the effect of another installation's workers on workers that start here."""
     return (
         f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
         f"{'; '.join(strangers)}. Workers that start here would share its partitions."

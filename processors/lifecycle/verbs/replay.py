@@ -1,7 +1,7 @@
 """Plan ``replay``: send the messages of the dead letters again to the inputs that they came from.
 
-A message of a dead letter goes to its own topic and partition, with its own key, value, time and headers. Every reader
-of that topic gets it, so the plan names them.
+The message of a dead letter goes to its own topic and partition, with its own key, value, time and headers. Every
+reader of that topic gets the message, so the plan names the readers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sends all dead letters again, as far as an input takes them."""
+    """The plan that sends all dead letters again, except those that no input accepts."""
     name, spec, letters = request.processor, topology.dead_letter, facts.letters
     if spec is None:
         verdict = Refused(
@@ -57,7 +57,7 @@ def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
         seconds=2.0 + number / 2_000,
         estimate="some thousand messages per second",
         basis={"letters": letters},
-        # the group's offsets say how far it came
+        # the group's offsets record the progress
         after_kill="go on",
     )
 

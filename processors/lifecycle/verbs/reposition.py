@@ -1,4 +1,4 @@
-"""Plan ``reposition``: set the group's input offsets to those that the state holds, when the two differ.
+"""Plan ``reposition``: sets the group's input offsets to the offsets of the state, if they differ.
 
 offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
 unread input was deleted by Kafka    ──► set to the topic's first offset; the plan names how many records are lost
@@ -28,7 +28,7 @@ def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sets input offsets to those of the state; refused when no changelog holds them."""
+    """The plan that sets input offsets to those of the state; refused when no changelog has them."""
     held = _held(facts, topology)
     basis = {
         "committed": facts.committed,

@@ -9,14 +9,14 @@ from holdfast.processors.lifecycle.plans.requests import Restart
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs.refusals import missing_topics
 
-#: What a stop and a start from local state usually take, seconds.
+#: Usual duration of a stop and a start from local state, seconds.
 USUAL_S = 5.0
 
 
 def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
     """The plan that stops and starts the deployed release; refused when nothing is deployed, or its code is gone."""
     deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
-    # not the slots that are alive: a restart that was broken off is the same plan, which its repetition completes
+    # without the live slots: an interrupted restart has the same plan, which its repetition completes
     basis = {"deployed": facts.deployed, "defined": topology.code_version}
     refused = _refused(facts, topology)
     if refused is not None or deployment is None:

@@ -1,4 +1,4 @@
-"""Plan ``restore``: set local state aside and build it again, from a checkpoint and the changelog's tail or all of it.
+"""Plan ``restore``: sets local state aside and rebuilds it, from a checkpoint, the changelog, or both.
 
 The former state is deleted only after the restored state works.
 """
@@ -24,7 +24,7 @@ ASSUMED_RECORDS_PER_S = 300_000.0
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that restores tasks; refused when their changelogs cannot give the whole state back."""
+    """The plan that restores tasks; refused when their changelogs can't restore the whole state."""
     counts = {spec.name: facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics}
     tasks = tuple(
         task for task in topology.tasks(counts) if not request.partitions or partition_of(task) in request.partitions
@@ -107,7 +107,7 @@ def _records(facts: Facts, topology: Topology, tasks: tuple[str, ...]) -> int:
 
 
 def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses when a changelog is missing, recreated or truncated: it would not give the whole state back."""
+    """Refuses when a changelog is missing, recreated or truncated, so that it can't restore the whole state."""
     bare = [store.name for store in topology.stores if store.name not in topology.logged]
     if bare:
         return Refused(

@@ -3,8 +3,8 @@
     check the snapshots ─► stop ─► create and load changelogs ─► set positions, with the records that complete the
     changelogs ─► workers restore, paused ─► compare their state with the snapshots ─► run
 
-One way serves a new cluster, lost changelogs and a point in time. Workers restore from the new changelogs as usual,
-including the coherence guard: no worker can start on them before positions are set.
+The same stages serve a new cluster, lost changelogs and a point in time. Workers restore from the new changelogs as
+usual, including the coherence guard: no worker can start on them before positions are set.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
     if request.inputs == "stay":
         return tuple(named)
     of_subs = [store for sub in _subtopologies(named, topology) for store in sub.stores]
-    # A table that is restored from its topic has the rows of any offset by itself.
+    # A table that is restored from its topic has the rows of every offset without a snapshot.
     return tuple(store for store in of_subs if store in request.stores or topology.source_log_of(store) is None)
 
 
@@ -72,7 +72,7 @@ def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that restores snapshots; refused when state and inputs would not belong together."""
+    """The plan that restores snapshots; refused when state and inputs would not match."""
     assert request.at is not None
     stores = affected(request, topology)
     subs = _subtopologies(stores, topology)
@@ -176,7 +176,7 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
 
 
 def _unlisted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
-    """Refuses an input partition whose first or last offset is unknown: neither is 0 for that."""
+    """Refuses an input partition whose first or last offset is unknown, because neither counts as 0."""
     for topic, number in _places(facts, subs):
         if number not in facts.starts.get(topic, {}) or number not in facts.ends.get(topic, {}):
             return Refused(
@@ -216,7 +216,7 @@ def _width(facts: Facts, topology: Topology, store: str) -> int:
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:
-    """The input offsets to set: topic -> partition -> offset; empty when they stay."""
+    """The input offsets to set: topic -> partition -> offset; empty when they stay unchanged."""
     positions: Vector = {}
     for sub in subs if request.inputs != "stay" else ():
         version = next(chosen[store] for store in sub.stores if store in chosen)
@@ -229,7 +229,7 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
 
 
 def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refused | None:
-    """Refuses to read again what `group_by` has taken on already: it would count twice behind the topic."""
+    """Refuses to read records again that `group_by` has written to its topic, because they would count twice."""
     name = topology.processor
     feeds = [spec for spec in topology.repartitions if set(spec.sources) & positions.keys()]
     ends = [spec for spec in topology.repartitions if spec.topic in positions and request.inputs != "snapshot"]

@@ -77,20 +77,20 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # Its repetition must not go back once more: the registry may know already that the earlier release works.
+        # A repetition must not roll back once more: the registry may already know that the earlier release works.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with this id; else, of the releases of this version, one that worked before one that never did."""
+    """The release with this id; else a release of this version, preferably one that worked."""
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]
     return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)
 
 
 def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
-    """The shape of the release on the topics of now: inputs may have other partitions than when it was recorded."""
+    """The shape of the release on the present topics, whose partition counts may have changed since its record."""
     return replace(
         target.shape, inputs={name: facts.widths.get(name, count) for name, count in target.shape.inputs.items()}
     )

@@ -1,7 +1,7 @@
 """Plan ``scale``: run the deployed version in another number of workers.
 
-Workers that get tasks fetch the tasks' state before the group changes, so that partitions are silent for the change of
-owners only.
+Workers that get tasks fetch the tasks' state before the group changes, so that partitions are silent only during the
+change of owners.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
-    """The plan that runs so many workers; refused for a processor that does not run."""
+    """The plan that runs this number of workers; refused for a processor that does not run."""
     name, wanted = topology.processor, slots_of(request.workers)
     version = facts.deployed
     basis = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}
@@ -36,7 +36,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, basis=basis)
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
-    # what runs decides, not what is recorded: an interrupted change has recorded the wanted slots before it made them
+    # the running workers decide, not the record: an interrupted change has recorded the new slots before it made them
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")

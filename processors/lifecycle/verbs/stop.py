@@ -1,4 +1,4 @@
-"""Plan ``stop``: stop every slot after a last commit, and record that the processor is meant to be stopped."""
+"""Plan ``stop``: stops every slot after a last commit, and records "stopped" as the desired state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request to its plan: reads the facts that the request's verb needs, and calls its planner."""
+"""From a request to its plan: reads the facts for the request's verb, and calls its planner."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
 
 
 def _left_over(facts: Facts) -> tuple[str, ...]:
-    """A finding on workers that an apply left which was broken off."""
+    """A finding about workers that an interrupted apply left."""
     if not facts.beyond or facts.deployment is None:
         return ()
     slots, recorded = ", ".join(facts.beyond), count_of(len(facts.deployment.slots), "worker")

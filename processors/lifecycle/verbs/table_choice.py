@@ -1,4 +1,4 @@
-"""Chooses the snapshots that ``restore --at`` means: pure functions over facts.
+"""Chooses the snapshots for ``restore --at``: pure functions over facts.
 
 Invariants:
     - Stores that are processed together are restored from snapshots with the same input offsets, or not at all.
@@ -30,7 +30,7 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a restore asks of the snapshots of stores that are processed together.
+    """The requirements of a restore on the snapshots of stores that are processed together.
 
     Args:
         at: A tag, a snapshot's id, a version's number or ``latest``.
@@ -61,7 +61,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
                 continue  # a version that compaction or another program wrote
             return unusable
         assert version.manifest is not None
-        # Versions made from the history have no offsets; those of one moment belong together.
+        # Versions made from the history have no offsets; versions of the same moment belong together.
         compared = len(together) > 1 and not version.manifest.from_history
         unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
         if unplaced is not None:
@@ -107,7 +107,7 @@ def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:
 
 
 def name_of(version: StoreVersion) -> str:
-    """A snapshot in words: its id and the time of its state."""
+    """A snapshot as text: its id and the time of its state."""
     assert version.manifest is not None
     taken = datetime.fromtimestamp(version.manifest.taken_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"{version.manifest.snapshot_id} of {taken}"
@@ -119,9 +119,9 @@ def newest(table: StoreTable) -> StoreVersion | None:
 
 
 def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The input partitions that the tasks of a snapshot read, and whose offset it does not have.
+    """The input partitions that the tasks of a snapshot read but whose offset is missing in it.
 
-    Partitions beyond those of the snapshot are not counted: the snapshot has another partition count.
+    Partitions beyond the snapshot's partition count are not included.
     """
     parts = sorted(manifest.partitions, key=lambda part: part.partition)
     return [
@@ -143,20 +143,20 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """The version of another store with the same input as this snapshot; of several, the one that ``at`` names."""
+    """The version of another store with the same input as this snapshot; of several, the version that ``at`` names."""
     fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
 
 
 def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
-    """Whether both hold the same input: up to the same offsets; if made from the history, up to the same moment."""
+    """Whether both contain the same input: up to the same offsets; if made from the history, up to the same moment."""
     if one.from_history or other.from_history:
         return one.from_history and other.from_history and one.taken_at == other.taken_at
     return vector_of(one) == vector_of(other)
 
 
 def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
-    """Refuses a snapshot without an offset of each input partition; None when it has them all."""
+    """Refuses a snapshot without an offset of each input partition; None when it has all offsets."""
     assert version.manifest is not None
     missing = lacking(version.manifest, wish.reads)
     if not missing:
@@ -227,7 +227,7 @@ def _not_there(facts: Facts, together: Sequence[str], at: str) -> Refused:
 
 
 def _known(table: StoreTable) -> str:
-    """The newest published snapshots of a table, in words, and the number of its versions made from the history."""
+    """The newest published snapshots of a table as text, and the number of its versions made from the history."""
     there = _published(table)
     past = sum(1 for each in table.versions if each.manifest is not None and each.manifest.from_history)
     made = f" Versions made from the history, without input offsets: {past}." if past else ""

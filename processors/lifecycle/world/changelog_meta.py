@@ -8,13 +8,13 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
+#: Offsets of a changelog to read first from its end; each further step without a meta record reads eight times as many.
 FIRST_LOOK = 2_000
 #: Most offsets that are read from the end of a topic. A topic with a changelog's name may be none, and have no meta
 #: record.
 LONGEST_LOOK = 130_000
-#: Partitions that are read for the newest generation, those with most records first: each takes a fraction of a second,
-#: and every commit since a deployment has its generation.
+#: Partitions that are read for the newest generation, the longest first: each takes a fraction of a second, and every
+#: commit since a deployment has its generation.
 GENERATION_PARTITIONS = 12
 
 
@@ -23,8 +23,8 @@ def last_meta(
 ) -> ChangelogMeta | None:
     """The last committed meta record in a range of offsets; None without one.
 
-    Only the end is read, because a transaction writes its meta record last. ``longest`` limits the search to so many
-    offsets before the end.
+    Only the end is read, because a transaction writes its meta record last. ``longest`` limits the search to this
+    number of offsets before the end.
     """
     start, end = offsets
     if longest is not None:
@@ -61,7 +61,7 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors that the last meta records of all partitions name; empty if they are older, or there are none.
+    """The processors named in the last meta records of all partitions; empty if the records are older or missing.
 
     Raises:
         HoldfastError: The topic can't be read, or has meta records of a newer version.

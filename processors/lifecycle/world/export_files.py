@@ -32,14 +32,14 @@ def file_facts(path: str) -> FileFacts:
 
 
 class _Found:
-    """What was found in a file so far, by store."""
+    """The content of a file so far, by store."""
 
     def __init__(self) -> None:
         self.stores: dict[str, tuple[list[int], set[int], list[str] | None]] = {}
 
     def add(self, entry: Entry, seen: SeenKeys) -> None:
         counts, partitions, named = self.stores.setdefault(entry.store, ([0, 0, 0], set(), []))
-        # What a store keeps about time goes with its keys, and is no key of a message.
+        # A store's records about time belong to its keys, and are no message keys.
         is_new = not is_own(entry.key) and seen.add(
             b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key))
         )

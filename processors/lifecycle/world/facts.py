@@ -61,7 +61,7 @@ class WorldFacts:
         transactions: Finds hanging transactions.
         tables: The warehouse.
         present: The environment of workers by the settings of now; None in simulations.
-        workers: Processor -> the number of its workers that the settings name; None where they name none.
+        workers: Processor -> the number of its workers in the settings; None if they name none.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -87,7 +87,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # Facts that one source has as they are needed.
+        # Facts that a single source provides in the required form.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
@@ -129,7 +129,7 @@ class WorldFacts:
         return found
 
     def _died(self, processor: str) -> bool:
-        """Whether it is meant to run and has no process: its members then remain until their session timeout."""
+        """Whether the processor should run but has no process: its members then remain until their session timeout."""
         deployment = self.deployment(processor)
         if deployment is None or deployment.desired == "stopped":
             return False
@@ -139,7 +139,7 @@ class WorldFacts:
         return self._folders(processor).local_tasks()
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection, asked from the workers, else read from local state."""
+        """Keys and bytes of a selection, counted by the workers, else read from local state."""
         counted = self._owners.count(processor, store, selection, partitions)
         return counted if counted is not None else self._folders(processor).count(store, selection, partitions)
 
@@ -178,7 +178,7 @@ class WorldFacts:
         return spread_in(self._topics, topic)
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """How the settings of workers differ from those of the deployed release, and from those of its workers."""
+        """How the workers' settings differ from the settings of the deployed release, and of its workers."""
         deployed = self._world.registry.deployment(processor)
         book = self._world.registry.releases
         release = None if deployed is None else book.of_version(processor, deployed.code_version)

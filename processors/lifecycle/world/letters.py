@@ -1,4 +1,4 @@
-"""Reads dead letters, and sends their messages again: exactly once, also when the operator is killed on the way.
+"""Reads dead letters, and sends their messages again: exactly once, even if the operator is killed meanwhile.
 
     letter 7 ── transaction: message to its topic + offset 8 of the replay group ──► commit ──► … ──► letters deleted
 
@@ -32,7 +32,7 @@ STEP_S = 60.0
 
 
 class LetterTopics(Protocol):
-    """The topics port as this module changes it."""
+    """The part of the topics port that this module uses."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records before these offsets."""
@@ -83,7 +83,7 @@ class LetterStages:
     check: Callable[[], None]
 
     def __call__(self, processor: str, stage: SendAgain | RemoveLetters, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result says what was done, with counts."""
+        """Carry out one stage; the result is a text with counts."""
         if isinstance(stage, SendAgain):
             return self._send(processor, stage, tell)
         self.changes.delete_before({Partition(stage.topic, number): end for number, end in stage.ends.items()})

@@ -72,7 +72,7 @@ class LocalFolders:
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection in local state, from the most advanced copy of each task.
 
-        None when a live process uses a slot, state cannot be read, or there is none.
+        Returns None when a live process uses a slot, state can't be read, or there is none.
         """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
@@ -92,7 +92,7 @@ class LocalFolders:
     def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
         """At most ``limit`` entries of a selection in the local state of these tasks, of each the most advanced copy.
 
-        None when a live process uses a slot, state cannot be read or is incomplete, or there is none.
+        Returns None when a live process uses a slot, state can't be read or is incomplete, or there is none.
         """
         best: dict[str, LocalTask] = {}
         for found in (each for each in self.local_tasks() if each.task in tasks):
@@ -181,7 +181,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """The changelog keys and values whose message key is in the selection; of windows, their own records only."""
+    """The changelog keys and values whose message key is in the selection; for windows, only their own records."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}

@@ -32,7 +32,7 @@ class ReadOnly:
         """A task's state, which the caller closes.
 
         Raises:
-            StateFailed: It is damaged, or a process is changing it.
+            StateFailed: The state is damaged, or a process is changing it.
         """
         return StateReader(path)
 
@@ -42,7 +42,7 @@ def opened(peek: ReadOnly, path: Path) -> Iterator[StateReader]:
     """A task's state, open for the duration of the block.
 
     Raises:
-        StateFailed: It cannot be read, at opening or later; every error of the library becomes this one.
+        StateFailed: The state can't be read, at opening or later; every error of the library becomes this one.
     """
     readable = peek.open(path)
     try:

@@ -1,4 +1,4 @@
-"""Asks the workers of a processor over HTTP to change the state that they own (``execution.Owners``).
+"""Requests changes of state from its owners, the workers, over HTTP (``execution.Owners``).
 
 Invariants:
     - Each worker is asked for the tasks that it owns now, by number: partition 3 of one subtopology may have another
@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores,
 
 Answer = TypeVar("Answer")
 
-#: A change waits so long for owners of all wanted tasks, seconds.
+#: How long a change waits for owners of all requested tasks, seconds.
 OWNED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.5
 
@@ -36,7 +36,7 @@ class NobodyOwns(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that answered: its slot, and by input topic the next offset that its entries hold."""
+    """A partition that answered: its slot, and by input topic the next offset of its entries."""
 
     partition: int
     slot: str
@@ -45,12 +45,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Entries of a store, as export files have them and with their ``slot``.
+    """Entries of a store, in the form of export files and with their ``slot``.
 
     Args:
         more: Whether the selection has further entries.
         places: The partitions that were read.
-        where: Where the entries were read, in words.
+        where: Where the entries were read, as text.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -60,7 +60,7 @@ class Found:
 
 
 def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> bool:
-    """Whether the entries of these places hold all input that the group has committed."""
+    """Whether the entries of these places include all input that the group has committed."""
     return all(
         committed.get(Partition(topic, place.partition), at) == at
         for place in places
@@ -76,8 +76,8 @@ class RunningOwners:
         slots: Processor -> its slots.
         tasks: Processor, stores -> the tasks that have all of these stores, as subtopology and partition. A command
             without partitions needs owners of all of them.
-        once: The name of the stage that is carried out, which is the same when another run repeats it. The owners'
-            tasks remember the name of a clear, so it deletes once.
+        once: The name of the present stage, which stays the same when another run repeats it. The owners' tasks
+            remember the name of a clear, so it deletes once.
         owned_within_s: So long a change waits for owners of all wanted tasks, seconds.
     """
 
@@ -143,7 +143,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Ask the present owners of ``left``, and take what they did from it."""
+        """Ask the present owners of ``left``, and remove their completed tasks from it."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
@@ -175,13 +175,13 @@ class RunningOwners:
         return before, after
 
     def _awaited(self, ask: Callable[[], Answer]) -> Answer:
-        """The answer once every wanted task has an owner."""
+        """The answer of ``ask``, after every requested task has an owner."""
         return retry(ask, lambda failure: isinstance(failure, NobodyOwns), self._owned_within_s, every_s=_LOOK_EVERY_S)
 
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
     ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """Each worker with the wanted partitions of the stores' tasks that it owns."""
+        """Each worker with the requested partitions of the stores' tasks that it owns."""
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
         wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
         missing = set(wanted)

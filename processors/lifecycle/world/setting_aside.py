@@ -17,7 +17,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.folder import StateFolder
 
 ASIDE = ".aside-"
-#: How many folders that were set aside stay beside the one that is used.
+#: How many folders that were set aside are kept next to the used one.
 KEPT = 2
 _TIME = re.compile(r"\d{8}T\d{6}Z")
 
@@ -27,19 +27,21 @@ class SetAsideFailed(HoldfastError):
 
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
-    """Set a task's folder or all of a slot aside; returns in words what was done. A missing folder is no error.
+    """Set a task's folder or a whole slot aside; returns the result as text.
 
-    Deletes what was set aside earlier, but for the newest ``KEPT`` of this folder.
+    A missing folder is no error.
+
+    Deletes earlier folders that were set aside, except the newest ``KEPT`` of this folder.
 
     Args:
         state_dir: The root folder of all state.
         processor: The processor.
         slot: The slot, which has no live process.
-        path: The broken folder as the worker named it, possibly below another root; empty for all of the slot.
+        path: The broken folder as the worker named it, possibly below another root; empty for the whole slot.
         now: The time for the new name.
 
     Raises:
-        SetAsideFailed: The folder does not belong to this slot, or cannot be moved.
+        SetAsideFailed: The folder does not belong to this slot, or can't be moved.
         StateFolderTaken: A live process holds the slot.
     """
     folder = Path(path) if path else state_dir / processor / slot
@@ -70,9 +72,10 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
 
 
 def _delete_older(folder: Path) -> list[str]:
-    """Delete all but the newest folders that were set aside here; the names of those that are gone.
+    """Delete all but the newest folders that were set aside here; returns the names of the deleted ones.
 
-    Verbs name theirs without a time. One that can't be deleted stays, and keeps no worker from its start.
+    Folders set aside by verbs have names without a time. A folder that can't be deleted stays, and delays no worker's
+    start.
     """
     begin = f"{folder.name}{ASIDE}"
     known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]

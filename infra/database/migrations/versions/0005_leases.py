@@ -1,6 +1,6 @@
 """Leases: the token of each hold, and its last beat by the database's clock.
 
-A hold that an older version recorded has no such beat, so it counts as silent.
+A hold that an older version recorded has no beat by the database's clock, so it counts as silent.
 """
 
 from __future__ import annotations

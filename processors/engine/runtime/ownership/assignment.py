@@ -83,22 +83,22 @@ class Assignment:
         self.scratch = ScratchFolder(databases, folder.path)
         self.reseeds = Reseeds(options.start.reseed)
         self.checkpoints = checkpoints
-        #: Copies of tasks that other processes run.
+        #: Copies of tasks that run in other processes.
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts = dict[Partition, int]()
         self.pending: list[Task] = []
-        #: Seconds until there is something to do for the pending tasks.
+        #: Seconds until the pending tasks need the next step.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: By task that is opened, what its last commit has noted.
+        #: By opening task, the note of its last commit.
         self._noted: dict[str, Noted] = {}
         self.joined = False
         #: By topic name, the ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
-        # What is in a repartition topic was read from a source already: it begins at its beginning.
+        # Records in a repartition topic were already read from a source, so the topic begins at its first offset.
         skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
         self._first_start = first_start.look(cluster.topics(), options.group, skipping)
 
@@ -123,14 +123,14 @@ class Assignment:
         return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
-        """The checkpoint that a task's state began with: being fetched, used, or why none was used."""
+        """The checkpoint of a task's initial state: being fetched, used, or the reason why none was used."""
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}
         fetched = self._fetched.get(task)
         return None if fetched is None else fetched.told()
 
     def running(self, partition: Partition) -> Task | None:
-        """The task that reads a partition; None while it does not run here."""
+        """The task that reads a partition; None while the task does not run here."""
         task = self._by_partition.get(partition)
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
@@ -294,7 +294,7 @@ class Assignment:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 if decided.aside:
-                    store.wipe(aside=True)  # a checkpoint would take its place
+                    store.wipe(aside=True)  # the checkpoint would replace it
                 store.close()
                 return
         except BaseException:
@@ -327,10 +327,10 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # Its age is unknown: compaction may have removed deletes that this data still lacks.
+            # Its age is unknown: compaction may have removed deletes that this data does not contain.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # Other stores may be whole: they are kept until their changelogs have proved whole.
+            # Other stores may be complete: they are kept until their changelogs have proved complete.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -387,7 +387,7 @@ class Assignment:
         )
 
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
-        """The records that the task's checkpoint lacks, when they are enough for bulk mode; else None."""
+        """The number of records after the task's checkpoint, if it is high enough for bulk mode; else None."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
             return None

@@ -1,4 +1,4 @@
-"""The facts from which tasks are restored, read in the order that ``assignment`` gives.
+"""The facts for the restore of tasks, read in the order that ``assignment`` defines.
 
 changelog          from its beginning to its high watermark
 topic of a table   from its beginning to the group's committed offset: what is behind it is not processed
@@ -84,9 +84,9 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """By partition of a table's topic, the first offset from which on Kafka has kept all tombstones.
+    """By partition of a table's topic, the first offset after which Kafka has kept all tombstones.
 
-    ``now`` is the wall clock in seconds since 1970. A quarter of the retention is left for clocks that differ.
+    ``now`` is the wall clock in seconds since 1970. A quarter of the retention is reserved for clock differences.
     """
     return topics.offsets_at(topic, int((now - delete_retention_s(seen) * RETENTION_PART_SAFE) * 1000))
 

@@ -1,11 +1,11 @@
-"""Restore: replay changelogs into stores, by a consumer of its own, in steps between polls of the group consumer.
+"""Restore: replays changelogs into stores, with a separate consumer, in steps between polls of the group consumer.
 
 ``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the former
 owner was fenced; the consumer reads read_committed. A partition is done when the position reaches the target, or at an
 end of partition at or after the target: commit markers take offsets, and compaction can remove the last ones.
 
-A table with ``changelog="source"`` is replayed from its topic: up to the group's committed offset, and each record is
-made to a row (``joins.source_rows``).
+A table with ``changelog="source"`` is replayed from its topic, up to the group's committed offset; each record becomes
+a row (``joins.source_rows``).
 
 Invariants:
     - Data is written before the offsets that cover it; an interrupted restore resumes at the last offsets written.
@@ -39,11 +39,11 @@ from holdfast.processors.engine.topology import SourceLog
 
 _log = structlog.get_logger("runtime.restore")
 
-#: Records asked for in one step.
+#: Maximum records of one step.
 RECORDS_PER_STEP = 10_000
 #: Replays of this many offsets or more use the database's bulk mode.
 BULK_RECORDS_MIN = 50_000
-#: Seconds between two writes of the replayed offsets beside the data: a killed replay repeats at most this much.
+#: Seconds between two writes of the replayed offsets next to the data; a killed replay repeats at most this time.
 NOTE_EVERY_S = 1.0
 #: A pause between two steps longer than this, in seconds, does not count as lack of progress.
 ABSENT_S = 5.0
@@ -54,7 +54,7 @@ HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether a replay of this many offsets is worth opening its database twice: in bulk mode, then as usual."""
+    """Whether a replay of this many offsets justifies opening its database twice: in bulk mode, then normally."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -75,7 +75,7 @@ class TaskRestore:
     sources: Mapping[str, str]
     #: Transactional id of the last commit replayed; empty before the first.
     owner: str = ""
-    #: Names of the commands whose effects the state holds, by the last commit replayed.
+    #: Names of the commands whose effects the state contains, from the last replayed commit.
     commands: Commands = msgspec.UNSET
     records: int = 0
     #: Offsets to replay at the start.
@@ -88,7 +88,7 @@ class TaskRestore:
 
     @property
     def bulk(self) -> bool:
-        """Whether the store is in bulk mode, from this restore or from an interrupted one before."""
+        """Whether the store is in bulk mode, from this restore or from an earlier, interrupted one."""
         return self.task.store is not None and self.task.store.in_bulk
 
     @property
@@ -98,16 +98,16 @@ class TaskRestore:
 
     @property
     def remaining(self) -> int:
-        """Offsets left to replay, over all stores of the task."""
+        """Number of offsets left to replay, over all stores of the task."""
         return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
 
     def state_inputs(self) -> dict[str, Mapping[str, int]]:
-        """By store, the input offsets that its state holds."""
+        """By store, the input offsets up to which the state is complete."""
         return {replay.store: replay.held(self.committed) for replay in self.replays.values()}
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """By store, what its keys are made of; no entry where no commit told."""
+        """By store, the rules of its keys; no entry if no commit recorded them."""
         replayed = {replay.store: replay.keys for replay in self.replays.values()}
         kept = {name: lines for name, lines in self.task.meta.keys.items() if name not in replayed}
         return kept | {name: lines for name, lines in replayed.items() if lines is not msgspec.UNSET}
@@ -123,7 +123,7 @@ class TaskRestore:
         return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """The ones of ``stores`` whose changelog has no committed record; an aborted first commit does not count."""
+        """The given stores whose changelog has no committed record; an aborted first commit does not count."""
         store = self.task.store
         return frozenset(
             each.store
@@ -132,7 +132,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Changelog offsets of those of ``stores``, at these input offsets."""
+        """Changelog offsets of the given stores, at these input offsets."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -213,12 +213,12 @@ class Restorer:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
             # Before the first data: a half-replayed store must never look like the state of its inputs. This holds in
-            # bulk mode, too: a process that dies loses a suffix of its writes, and this write is the first.
+            # bulk mode, too: a dying process loses the last of its writes, and this write is the first.
             self._note(restore)
         self._assigned = False
 
     def forget(self, task: Task) -> None:
-        """Stop the restore of a task that was revoked; the replayed records stay on disk for the next time."""
+        """Stop the restore of a revoked task; the replayed records stay on disk for the next time."""
         restore = self._tasks.pop(task.name, None)
         if restore is not None:
             self._note_if_possible(restore)
@@ -298,7 +298,7 @@ class Restorer:
     def _rows(
         self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-        """The rows that a batch of a table's topic makes; what is behind the target is no state yet."""
+        """The rows of a batch of a table's topic; records after the target are not state yet."""
         assert self._consumer is not None
         if replay.done:  # the batch was fetched before the partition was dropped
             return [], []
@@ -382,7 +382,7 @@ class Restorer:
                     store.flush(wait=False)
             restore.flushing = True
             if restore.bulk and store is not None:
-                if store.flushing:  # beside the loop, so that other tasks are replayed meanwhile
+                if store.flushing:  # in parallel to the loop, so that other tasks are replayed meanwhile
                     restore.progress_at = self._clock.monotonic()
                     continue
                 store.end_bulk()

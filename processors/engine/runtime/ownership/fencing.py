@@ -1,11 +1,12 @@
 """Fencing by the heir: end the transaction that a dead owner left open, without waiting for the broker's timeout.
 
 A worker killed in mid-commit leaves a transaction open on its tasks' changelogs, and pending offsets. The next owner
-would wait until the broker ends them, ``TRANSACTION_S`` after they began or later. The heir knows the owner's
-transactional id from the changelog that it followed, and fences it: the broker then ends the transaction.
+would wait until the broker aborts the transaction, ``TRANSACTION_S`` after its start or later. The heir knows the
+owner's transactional id from the changelog that it followed, and fences the owner: the broker then ends the
+transaction.
 
-Why this is safe: only the worker that the group gave the partition to does it, and only while a transaction is open on
-the changelog. A live owner ends its transaction before it gives a partition back; an owner that could not do so was
+Why this is safe: only the worker that the group gave the partition to fences, and only while a transaction is open on
+the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not do so was
 removed from the group, and the group's generation fences it. A worker just restarted in the dead owner's slot may be
 fenced, too; it joins again. Fencing never commits anything.
 """
@@ -24,11 +25,12 @@ _log = structlog.get_logger("runtime.fencing")
 
 #: Timeout of a request to the transaction coordinator, in seconds: the worker waits for it.
 FENCE_TIMEOUT_S = 5.0
-#: Kafka answers a commit before its markers are written. Open for longer than this, in seconds, means left open.
+#: Kafka answers a commit before it writes the markers. A transaction open for longer than this, in seconds, counts as
+#: left open.
 MARKERS_S = 0.5
 #: Seconds between two checks until then.
 LOOK_EVERY_S = 0.05
-#: Seconds between two looks for what workers that are gone left open.
+#: Seconds between two searches for transactions that gone workers left open.
 LEFT_EVERY_S = 5.0
 
 
@@ -43,7 +45,7 @@ class FormerOwners:
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: What the former owners may have left open: they wrote to the same topics as this worker.
+        #: The transactions that former owners may have left open: they wrote to the same topics as this worker.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
         #: Called between two looks.
         self.on_wait: Callable[[], None] = lambda: None
@@ -54,7 +56,7 @@ class FormerOwners:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Forget the owner of a task that this worker no longer follows."""
+        """Remove the remembered owner of a task that this worker no longer follows."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
@@ -64,7 +66,7 @@ class FormerOwners:
         A failure is logged, and the broker ends the transaction after its timeout. ``taken`` has the partition of each
         task, ``changelogs`` its changelog topics.
 
-        False: call again, because an open transaction may be a commit whose markers are not written yet.
+        Returns False to be called again, because an open transaction may be a commit whose markers are not written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()
@@ -73,7 +75,7 @@ class FormerOwners:
         try:
             topics = {topic for task in others for topic in changelogs[task]}
             held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
-        except HoldfastError as failure:  # Kafka is away: the tasks are opened again when it is back
+        except HoldfastError as failure:  # Kafka does not answer: the tasks are opened again when it is back
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}
@@ -88,9 +90,11 @@ class FormerOwners:
         return True
 
     def end_left(self) -> None:
-        """End what workers that are gone left open, because this one gets no further. A failure is logged.
+        """End transactions that gone workers left open, because they block this worker.
 
-        It looks at most once in ``LEFT_EVERY_S`` seconds.
+        A failure is logged.
+
+        It searches at most once in ``LEFT_EVERY_S`` seconds.
         """
         now = self._cluster.clock.monotonic()
         if now < self._left_look_at:

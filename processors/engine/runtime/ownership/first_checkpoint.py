@@ -1,4 +1,4 @@
-"""The checkpoint that a new standby begins with: it is fetched beside the worker's turns, and the tail is replayed.
+"""The first checkpoint of a new standby: fetched in parallel to the worker's turns; then the tail is replayed.
 
     no local state ──seek──► fetching ──ended──► in place, marked as incomplete ──► the standby's first lap
                                         └──refused, late or damaged──► the changelog from its beginning
@@ -37,11 +37,11 @@ class FirstCheckpoints:
     databases: Databases
     clock: Clock
     _fetching: dict[str, CheckpointSearch] = field(default_factory=dict)
-    #: Task -> the checkpoint that its standby began with; None where a fetch gave none.
+    #: Task -> the first checkpoint of its standby; None if the fetch gave none.
     _sought: dict[str, str | None] = field(default_factory=dict)
 
     def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
-        """Begin a fetch; False where the changelog is to be replayed. A task is looked for once."""
+        """Begin a fetch; False if the changelog must be replayed instead. Each task is searched only once."""
         replay = sum(known.end - known.start for known in facts.values())
         if self.checkpoints is None or task in self._sought or not worth_looking(replay):
             return False
@@ -53,7 +53,7 @@ class FirstCheckpoints:
         return True
 
     def waits(self, task: str) -> bool:
-        """Whether a fetch is under way; one that has ended is put in place first."""
+        """Whether a fetch is running; an ended fetch is installed first."""
         if task not in self._fetching:
             return False
         assert self.checkpoints is not None
@@ -67,7 +67,7 @@ class FirstCheckpoints:
         return False
 
     def used(self, task: str) -> str | None:
-        """The checkpoint that a task's standby began with."""
+        """The first checkpoint of a task's standby."""
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:

@@ -1,7 +1,7 @@
-"""With `latest`, the inputs that a processor reads for the first time: only those begin at their end.
+"""With `latest`, only the inputs that a processor reads for the first time begin at their end.
 
-A group's first start is when it has no offset of a topic. Of a topic that it has offsets of, a partition without one
-was added later. It begins at its beginning, because nobody has skipped its messages on purpose.
+A group's first start is when it has no offset of a topic. If the group has offsets of a topic, a partition without an
+offset was added later. Such a partition begins at its first offset, because nobody has skipped its messages on purpose.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from holdfast.processors.engine.runtime.ports import TopicView
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """The partitions that begin at their end where the group has no offset of them.
+    """The partitions that begin at their end if the group has no offset of them.
 
-    ``widths`` has, for each topic of which the group had no offset, the partitions that were there.
+    ``widths`` has, for each topic without an offset of the group, its number of partitions at that time.
     """
 
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def begins_at_end(self, partition: Partition) -> bool:
-        """Whether this partition was there when the group started for the first time."""
+        """Whether this partition existed when the group started for the first time."""
         return partition.number < self.widths.get(partition.topic, 0)
 
 
 def look(topics: TopicView, group: str, names: Iterable[str]) -> FirstStart:
-    """What is there before a worker joins its group: afterwards, other members may have committed their first offsets.
+    """Reads the existing partitions before a worker joins: later, other members may have committed first offsets.
 
-    ``names`` are the topics that begin at their end. Without any, nothing is asked.
+    ``names`` are the topics that begin at their end. If there are none, no request is made.
     """
     wanted = sorted(names)
     if not wanted:

@@ -1,7 +1,7 @@
-"""Heirs: which member of a group gets a partition next, when its present owner is gone.
+"""Heirs: the member of a group that gets a partition next when its present owner leaves.
 
-The group's assignor is a pure function of members and partitions, and so is this: every process computes the same
-heirs from the group's description, without messages between them. It repeats the client library's assignors
+The group's assignor is a pure function of members and partitions, and so is this module: every process computes the
+same heirs from the group's description, without messages between processes. It repeats the client library's assignors
 (``range``, ``roundrobin`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
 
 Invariants:
@@ -19,7 +19,7 @@ Shares = Mapping[str, AbstractSet[Partition]]
 
 
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
-    """The heirs of every partition, in order: the first gets it when the owner leaves, the second after the first.
+    """The heirs of every partition, in order: the first gets it when the owner leaves, the second if the first leaves.
 
     At most ``replicas`` for each partition; fewer in a group with fewer members.
     """
@@ -43,15 +43,15 @@ def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partitio
 
 
 def shares_after(group: GroupShares, known: Collection[str], expected: Collection[str]) -> Shares | None:
-    """The partitions of every member after a change, by member id; None where it cannot be forecast.
+    """The partitions of every member after a change, by member id; None if no forecast is possible.
 
-    A member that has not joined yet has its client id and a dash as its id. Members whose client id is none of
-    ``known`` stay. With a sticky assignor the shares of newcomers depend on what members tell each other: no forecast.
+    A member that has not joined yet has its client id and a dash as its id. Members whose client id is not in ``known``
+    stay. With a sticky assignor, the shares of new members depend on messages between members, so there is no forecast.
 
     Args:
         group: The group now.
-        known: The client ids of all members that may come or go.
-        expected: Those of them that are there after the change.
+        known: The client ids of all members that may join or leave.
+        expected: The client ids in ``known`` that are members after the change.
     """
 
     def client_of(member: str) -> str | None:
@@ -79,7 +79,7 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
 
 
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
-    """Give each member a run of every topic's partitions, in the order of member ids; the first ones get one more."""
+    """Give each member a run of every topic's partitions, in member id order; the first members get one more."""
     shares: dict[str, set[Partition]] = {member: set() for member in members}
     for topic in {partition.topic for partition in partitions}:
         numbers = [partition for partition in partitions if partition.topic == topic]
@@ -98,7 +98,7 @@ def _in_turns(members: list[str], partitions: list[Partition]) -> Shares:
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
-    """Each member keeps its partitions; free ones go, the last first, to the member with the fewest.
+    """Each member keeps its partitions; free partitions go, the last first, to the member with the fewest.
 
     Of several members with the fewest, the one with the smallest id gets it.
     """

@@ -1,7 +1,7 @@
-"""One worker reads partition n of all inputs that feed a store; else two workers would each count a part of a key.
+"""One worker must read partition n of all inputs of a store; otherwise two workers each count a part of a key.
 
-The assignor of the group decides who reads what, and every member has its say: a member with another subscription, or
-with another assignor, can part the inputs. So the worker checks what it was given, whatever the assignor is called.
+The assignor of the group decides the assignment, and every member influences it: a member with another subscription, or
+with another assignor, can separate the inputs. So the worker checks its assignment, regardless of the assignor's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The topics of a worker that starts: those that are missing are created, and its repartition topics are its own."""
+"""A worker's topics at its start: creates missing topics, and checks repartition topics for other owners."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def prepare(
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:
     try:
         return any(place.topic == topic for place in topics.committed_offsets(group))
-    except AccessRefused:  # this client may not ask about the other group
+    except AccessRefused:  # this client may not read the other group
         return False

@@ -5,8 +5,8 @@
                     └─ behind the last message: 1 offset before the end
 
 A position before the marker would be below the log's first offset once retention or a purge has emptied the log: the
-coherence guard and Dagster's check would report missing records where there were none. Each commit of a task moves its
-positions past the markers. A task without new messages makes one commit for it.
+coherence guard and Dagster's check would report missing records although there were none. Each commit of a task moves
+its positions past the markers. A task without new messages makes one commit for this purpose.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: By task, its committed offsets, and since when they have not changed (monotonic seconds).
+        #: By task, its committed offsets, and since when they are unchanged (monotonic seconds).
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Move the positions of tasks that are committed now; those of a worker with bounds stay below them."""
+        """Move the positions of tasks without open work; a worker with bounds keeps its positions below them."""
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
                 task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
-        """Move the positions of tasks that rest, and commit them soon."""
+        """Move the positions of idle tasks, and commit them soon."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
@@ -60,7 +60,7 @@ class PastMarkers:
 
 
 def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
-    """By input of a task, the offset behind what is no record at its position."""
+    """By input of a task, the offset after the markers at its position."""
     for topic, position in task.positions.items():
         end = member.without_records(Partition(topic, task.partition), position)
         if end is not None:

@@ -27,10 +27,10 @@ def stores_to_reseed(
     committed: Mapping[str, int | None],
     holds_data: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """Those of the requested stores whose changelog does not match the local state.
+    """The requested stores whose changelog does not match the local state.
 
     Args:
-        meta: The offsets in the local store; None when it is new, so that there is nothing to re-seed from.
+        meta: The offsets in the local store; None for a new store, which has nothing to re-seed from.
         changelogs: Facts of the changelogs of the requested stores, by store.
         committed: The group's committed offset of each input topic.
 
@@ -82,7 +82,7 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker whose changelogs are being rewritten; ``asked`` are the stores that its start names."""
+    """The tasks of one worker whose changelogs are being rewritten; ``asked`` are the stores named at its start."""
 
     def __init__(self, asked: frozenset[str]) -> None:
         self._asked = asked
@@ -122,7 +122,7 @@ class Reseeds:
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """Keep a complete restore back if its task is re-seeded; return whether it was kept."""
+        """Keep a complete restore back if its task is being re-seeded; returns whether it was kept."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore
@@ -139,7 +139,7 @@ class Reseeds:
         return ready
 
     def forget(self, task: str) -> None:
-        """Forget a revoked task; records already written are not written again the next time."""
+        """Remove a revoked task; records already written are not written again the next time."""
         self._stores.pop(task, None)
         self.waiting.pop(task, None)
         self._ready = [restore for restore in self._ready if restore.task.name != task]

@@ -1,8 +1,8 @@
-"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id; and other missing topics.
+"""Detects by topic id a changelog that was deleted or recreated while its tasks run, and other missing topics.
 
-Kafka's clients know topics by name. They wait for a deleted topic as for a broker that is down, and they write to a
-recreated topic as to the old one: the earlier records are then only on this worker's disk. A missing output or
-dead-letter topic counts once a transaction was aborted: until then nothing is written to it.
+Kafka's clients know topics by name. They wait for a deleted topic as if a broker were down, and they write to a
+recreated topic as if it were the old one: the earlier records are then only on this worker's disk. A missing output or
+dead-letter topic counts only after an aborted transaction, because nothing is written to it before.
 
 Invariants:
     - A separate thread asks Kafka; a turn of the loop only compares the answer.
@@ -41,7 +41,7 @@ class Parted:
 
 
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
-    """The first store of a running task whose changelog has another topic id than its state; None without one.
+    """The first store of a running task whose changelog has another topic id than its state; None if there is none.
 
     ``seen`` has the topic ids of the changelogs by name; None for a missing topic.
     """
@@ -63,7 +63,7 @@ class SameChangelogs:
         self._names = tuple(dict.fromkeys((*topology.written(), *read)))
         #: Kafka's last answer: topic ids by name, None for a missing topic.
         self.seen: Mapping[str, str | None] = {}
-        #: The same answer: partitions by name, of the topics that exist.
+        #: From the same answer: number of partitions by name, for existing topics.
         self.widths: Mapping[str, int] = {}
         self._next_at = 0.0
         self._look: _Look | None = None
@@ -103,7 +103,7 @@ class SameChangelogs:
 
 
 class _Look:
-    """One request for the topic ids, on a daemon thread of its own."""
+    """One request for the topic ids, on a separate daemon thread."""
 
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()

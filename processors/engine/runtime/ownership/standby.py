@@ -1,12 +1,12 @@
-"""Standbys: copies of tasks that other processes run, kept in this process's state folder from their changelogs.
+"""Standbys: copies of tasks that run in other processes, updated from their changelogs in this process's state folder.
 
     WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or no longer an heir──► (gone)
        ▲                   └───────failed──────────┴──► WAITING (retried later)
 
-Without local state it first waits for a checkpoint (``first_checkpoint``), and is BEHIND by the tail only.
+Without local state it first waits for a checkpoint (``first_checkpoint``); then it is BEHIND only by the tail.
 
-A standby works in laps: it reads the end of its changelogs, and an ordinary restore replays up to it. Promotion is no
-separate step: the standby is closed, and the task that opens the folder restores the rest.
+A standby works in laps: it reads the end of its changelogs, and an ordinary restore replays up to that end. Promotion
+is no separate step: the standby is closed, and the task that opens the folder restores the rest.
 
 Invariants:
     - A store belongs to a standby or to a task, never to both: the standby closes it before the task opens it.
@@ -53,7 +53,7 @@ _log = structlog.get_logger("runtime.standby")
 
 #: Seconds between two reads of the group's members, and after a read that failed.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
-#: Seconds between two looks whether the workers are to change.
+#: Seconds between two checks for a change of the workers.
 CHANGE_EVERY_S = 0.5
 #: Seconds between the starts of two laps, and how much longer a lap waits for standbys still in the last one.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
@@ -61,7 +61,7 @@ LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
 FACTS_EVERY_S = 10.0
 #: Standbys take at most this share of the loop's time while there is input.
 TIME_SHARE = 0.2
-#: Records asked for in one step, which then takes a few milliseconds.
+#: Maximum records of one step, which then takes a few milliseconds.
 RECORDS_PER_STEP = 2_000
 #: A failed standby is retried after 1, 2, 4, ... seconds, and at most this many.
 RETRY_S_MAX = 60.0
@@ -98,7 +98,7 @@ _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker; none where ``options.standby_replicas`` is 0."""
+    """The standbys of one worker; none if ``options.standby_replicas`` is 0."""
 
     def __init__(
         self,
@@ -128,13 +128,13 @@ class Standbys:
         self.busy = False
         self._change: Change | None = None
         self._change_at = 0.0
-        #: The tasks with state that the change under way gives this worker; None while they are not known.
+        #: The tasks with state that the change in progress gives this worker; None while they are not known.
         self._forecast: frozenset[str] | None = None
 
     def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
         """Replay for a short time; called between polls.
 
-        ``taken`` names the tasks that this process runs itself. ``idle`` says that the last poll brought no input.
+        ``taken`` names the tasks that this process runs itself. ``idle``: the last poll brought no input.
         """
         self.busy = False
         began = self._clock.monotonic()
@@ -184,7 +184,7 @@ class Standbys:
     # -- which tasks -----------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Choose the standbys from the group's members; without an answer the choice stays as it is."""
+        """Choose the standbys from the group's members; without an answer the choice stays unchanged."""
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
         try:
@@ -207,7 +207,7 @@ class Standbys:
                 self._standbys[name] = standby
 
     def _due(self, own: str, group: GroupShares) -> set[Partition]:
-        """The partitions that the change under way gives this worker; its tasks are remembered for ``prepared``."""
+        """The partitions that the change in progress gives this worker; their tasks are stored for ``prepared``."""
         change = self._change
         shares = None if change is None else shares_after(group, change.known, change.expected)
         due = set() if shares is None else set(shares.get(own, ()))
@@ -215,7 +215,10 @@ class Standbys:
         return due
 
     def prepared(self, taken: Container[str]) -> bool | None:
-        """Whether this worker has the state of all tasks that the change under way gives it; None without a change."""
+        """Whether this worker has the state of all tasks that the change in progress gives it.
+
+        None without a change.
+        """
         if self._change is None:
             return None
         return self._forecast is not None and all(
@@ -226,7 +229,7 @@ class Standbys:
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
         known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
-        # Another version of the processor, in the same group, may read topics that this one does not know.
+        # Another version of the processor, in the same group, may read topics that this version does not know.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
@@ -238,7 +241,7 @@ class Standbys:
     # -- laps ------------------------------------------------------------------------------------------------------
 
     def _begin_laps(self, now: float) -> None:
-        """Read the ends of the changelogs, and begin a lap of every standby that is not in one."""
+        """Read the ends of the changelogs, and begin a lap of every standby between two laps."""
         if now < self._lap_at or (self._restorer.active and now < self._lap_at + LAP_PATIENCE_S):
             return
         ready = [
@@ -263,7 +266,7 @@ class Standbys:
         task = standby.task
         if task is None:
             if self._first.seek(standby.name, facts, looked_at):
-                return  # its first lap begins when the fetch has ended
+                return  # the first lap begins when the fetch has ended
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -303,7 +306,7 @@ class Standbys:
         return facts
 
     def _facts_of_source(self, log: SourceLog, number: int, ends: dict[str, Mapping[int, int]]) -> ChangelogFacts:
-        """Facts of the topic that a table is restored from: a standby replays what the group has committed."""
+        """Facts of the topic that restores a table: a standby replays up to the group's committed offset."""
         seen, starts = self._changelog(log.topic)
         if log.topic not in self._young:
             self._young[log.topic] = young_from(self._view(), seen, log.topic, self._clock.time())
@@ -362,7 +365,7 @@ class Standbys:
     # -- what fails ------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Put off the standbys that caused the failure; the others resume at the offsets of their stores."""
+        """Postpone the standbys that caused the failure; the others resume at the offsets of their stores."""
         under_way = dict(self._restorer.active)
         blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
         self._restorer.close()
@@ -417,11 +420,11 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
+    """The offset at which a standby resumes; it starts from the beginning when its changelog is another topic now.
 
     Raises:
-        StateIncoherent: The changelog does not fit a copy that a task left whole or in a re-seed, and that may be the
-            only whole one. Only a task may replace it.
+        StateIncoherent: The changelog does not match a copy that a task left complete or in a re-seed, and that may be
+            the only complete copy. Only a task may replace it.
     """
     meta = task.meta
     needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)

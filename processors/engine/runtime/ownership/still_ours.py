@@ -1,7 +1,7 @@
-"""Tells a worker that was frozen while it took a task from damaged state.
+"""Distinguishes a worker that was frozen while it took a task from damaged state.
 
-After a freeze, what the worker reads is of a later owner: records of its commits, or a repartition topic that it has
-purged. The committed offsets, which the worker has read before the freeze, are older.
+After a freeze, the worker reads data of a later owner: records of its commits, or a repartition topic that it has
+purged. The committed offsets, which the worker read before the freeze, are older.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 
 
 def check_still_ours(member: GroupMember, committed: Mapping[Partition, int | None]) -> None:
-    """Compare the group's offsets with those that were committed when the task was assigned.
+    """Compare the group's offsets with the offsets that were committed when the task was assigned.
 
     Raises:
-        MembershipLost: They moved, so another worker has the partitions.
+        MembershipLost: The offsets moved, so another worker has the partitions.
     """
     now = member.committed(list(committed))
     moved = {f"{place.topic}[{place.number}]": place for place in committed if now[place] != committed[place]}

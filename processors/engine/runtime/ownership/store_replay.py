@@ -1,4 +1,4 @@
-"""The replay of one changelog into one store: how far it is, and which input offsets the store holds."""
+"""The replay of one changelog into one store: its progress, and the input offsets of the store."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 
 @dataclass(slots=True)
 class StoreReplay:
-    """One store's replay: ``position`` is the next offset, ``inputs`` those of the last meta record."""
+    """One store's replay: ``position`` is the next offset; ``inputs`` are the offsets of the last meta record."""
 
     store: str
     facts: ChangelogFacts
     position: int
     inputs: Mapping[str, int]
     prefix: bytes
-    #: What the keys of the store are made of, by the last meta record.
+    #: The rules of the store's keys, from the last meta record.
     keys: KeyLines = msgspec.UNSET
 
     @property
     def done(self) -> bool:
-        """Whether it has reached its target."""
+        """Whether the replay has reached its target."""
         return self.position >= self.facts.end
 
     def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
-        """The input offsets that the store holds, when it is done; of a topic that it is restored from, the position.
+        """The input offsets of a finished store; for the topic that restores it, the replay's position.
 
-        Of other inputs such a store holds nothing, so that it is at any offset of theirs.
+        Such a store has no offsets of other inputs, so it is valid at any offset of them.
         """
         log = self.facts.source
         if log is None:
@@ -42,9 +42,9 @@ class StoreReplay:
 
     @property
     def noted(self) -> Mapping[str, int]:
-        """The input offsets beside a replay's position. A table's topic names none before a whole replay has ended.
+        """The input offsets to note at a replay's position; for a table's topic, none before a full replay has ended.
 
-        So the next one knows that it resumes a replay from the beginning, which lacks no deletes (``doubt_of_tail``).
+        So the next replay knows that it resumes one from the beginning, which lacks no deletes (``doubt_of_tail``).
         """
         if self.facts.source is None or not (self.done or self.inputs):
             return self.inputs

@@ -1,7 +1,7 @@
-"""Ends what Kafka left open of a transaction that has ended: its markers are missing on some partitions.
+"""Completes transactions that have ended but whose markers are missing on some partitions.
 
 Kafka 4.1 to 4.4 can leave markers out when brokers crash (KAFKA-20734; `docs/changelogs.md`). The next commit of the
-same producer would publish records that were aborted. So a worker looks before it sends anything: when it makes a
+same producer would then publish aborted records. So a worker checks before it sends anything: when it creates a
 producer, after an abort, and after the loss of a broker.
 
     nothing held back ──► done
@@ -15,9 +15,10 @@ Invariants:
     - No producer is initialised before this look: with its init the coordinator forgets how the last transaction ended.
     - A marker is written only when the coordinator said the same before and after the look: nothing is open there.
 
-The worker that wrote may be gone for good. Where a task can't be opened, or its restore gets no further, its heir looks
-for what any worker of the processor left open. For them the brokers are asked the other way round: the same transaction
-is open before and after the coordinator says that it has ended. So a live worker's transaction is never taken for one.
+The worker that wrote may be gone for good. If a task can't be opened, or its restore makes no progress, its heir
+searches for transactions that any worker of the processor left open. For these, the brokers are asked in the opposite
+order: the same transaction must be open before and after the coordinator reports that it has ended. So a live worker's
+transaction is never mistaken for one.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _log = structlog.get_logger("runtime.unfinished")
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Timeout of one request, seconds.
 LOOK_TIMEOUT_S = 5.0
-#: Pause between the first two looks, seconds. It doubles up to the second value.
+#: Pause between the first two checks, seconds. The pause doubles up to the second value.
 LOOK_EVERY_S, LOOK_EVERY_MAX_S = 0.05, 1.0
-#: Transactions of others, open when this worker looked, have ended after this many seconds.
+#: Other producers' transactions that were open at this worker's check have ended after this many seconds.
 OTHERS_END_S = 2 * TRANSACTION_S
 
 
@@ -92,13 +93,13 @@ def _behind(view: TopicView, topic: str) -> dict[Partition, Held]:
 
 
 class Unfinished:
-    """Looks for what is left open of a transactional id on the topics that its producer writes to.
+    """Searches for open parts of a transactional id's ended transaction, on the topics that its producer writes to.
 
     Args:
         cluster: The cluster.
         topics: Those topics.
         group: The group whose offsets its transactions commit.
-        timeout_s: How long brokers that do not answer are waited for, seconds.
+        timeout_s: How long to wait for brokers that do not answer, seconds.
     """
 
     def __init__(self, cluster: Cluster, topics: Iterable[str], group: str, timeout_s: float) -> None:
@@ -112,12 +113,12 @@ class Unfinished:
     ) -> None:
         """End the open transactions of this id.
 
-        ``on_wait`` is called while it waits; ``timeout_s`` is the limit if it is shorter than this object's.
+        ``on_wait`` is called during the wait; ``timeout_s`` is the limit if it is shorter than this object's limit.
 
         Raises:
             BrokerUnreachable: No broker answered in time, or the coordinator did not finish the last transaction.
-            AccessRefused: A transaction stays open, and this client may not see whose it is, or may not end it.
-            KafkaFailed: Kafka refused another request, or a transaction stays open that this client can't ask about.
+            AccessRefused: A transaction stays open, and this client may not see its owner, or may not end it.
+            KafkaFailed: Kafka refused another request, or a transaction stays open that this client can't query.
         """
         now = self._cluster.clock.monotonic
         within_s = self._timeout_s if timeout_s is None else timeout_s
@@ -132,7 +133,7 @@ class Unfinished:
                     if refusal is None:
                         return
                     if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
-                        # Others' transactions end soon. What stays open may be this producer's.
+                        # Other producers' transactions end soon. A transaction that stays open may be this producer's.
                         seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
@@ -148,9 +149,9 @@ class Unfinished:
             pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
     def settle_for_others(self) -> None:
-        """End what other workers of this processor left open; they may be gone for good.
+        """Complete transactions that other workers of this processor left open; the workers may be gone for good.
 
-        What is open and has not ended by its coordinator's word is not touched.
+        A transaction that is open and has not ended according to its coordinator stays untouched.
 
         Raises:
             BrokerUnreachable: No broker answered in time.
@@ -166,7 +167,10 @@ class Unfinished:
                     _tell(left.transactional_id, left.partition, commit=left.committed)
 
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
-        """End what has ended and is left open. None when nothing is left; else why that is not known yet."""
+        """Complete ended transactions with open parts.
+
+        Returns None when nothing is left; else the error why that is not known yet.
+        """
         try:
             with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
                 known = transactions.producer_state(transactional_id)

@@ -1,1 +1,1 @@
-"""In which order a worker reads records, and how far the tasks before it are."""
+"""The order in which a worker reads records, and the progress of the upstream tasks."""

@@ -12,7 +12,7 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.steps.serialization import Deserializer, ValueUnreadable, as_is
 
-#: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
+#: Not subclasses of Exception, but the user's function may raise them: they count as failures of the message.
 ENDING = (SystemExit, GeneratorExit)
 
 #: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
@@ -22,11 +22,11 @@ RECORDS_AT_ONCE = 100
 
 @dataclass(slots=True)
 class Readable:
-    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be read."""
+    """Values and keys of consecutive messages; ``failure`` is why the next message can't be read."""
 
     values: list[Any]
     keys: list[Any]
-    #: Empty where they are not wanted.
+    #: Empty if no step reads headers.
     headers: Sequence[Headers] = ()
     failure: BaseException | None = None
 
@@ -39,7 +39,7 @@ def read(
     deserialize_key: Deserializer,
     wants_headers: bool,
 ) -> Readable:
-    """Deserialize as many records as can be read; their headers are read only if they are wanted."""
+    """Deserialize records up to the first unreadable one; headers are read only if a step needs them."""
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
     if wants_headers:
@@ -53,7 +53,7 @@ def read(
         return Readable(
             _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
         )
-    # One record can't be deserialized: deserialize them one by one, up to that record.
+    # One record can't be deserialized: deserialize one by one, up to that record.
     readable = Readable([], [], headers, unread)
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         part, shown = "value", raw

@@ -1,4 +1,4 @@
-"""Whether a partition has records up to an offset, where commit markers and compacted records leave gaps of offsets."""
+"""Whether a partition has records before an offset: commit markers and compaction leave offsets without a record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EmptyRanges:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """Those of ``waiting`` (position and bound by partition) without a record from position to bound."""
+        """The partitions of ``waiting`` (position and bound by partition) without a record from position to bound."""
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():
             if self._moved_at.get(place, (None, now))[0] != position:

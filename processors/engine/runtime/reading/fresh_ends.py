@@ -1,7 +1,7 @@
-"""The ends of inputs as of now, for tasks that say that they are at their ends, and for the lag of paused workers.
+"""Present end offsets of inputs, for tasks that report the ends of their inputs, and for the lag of paused workers.
 
-The client keeps the end of its last fetch. A partition whose leader can't be reached looks read to its end for as long
-as that lasts, while its messages wait. So the word that a task is at its end needs the end from Kafka.
+The client keeps the end of its last fetch. A partition whose leader can't be reached looks completely read, while its
+messages wait. So the report that a task is at its end needs the end from Kafka.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _log = structlog.get_logger("runtime.fresh_ends")
 
 #: Timeout of one request, in seconds: the loop waits for it.
 REQUEST_TIMEOUT_S = 1.0
-#: Seconds until the next request after one that failed.
+#: Seconds until the next request after a failed one.
 AGAIN_S = 2.0
 
 
 class FreshEnds:
-    """Asks for the ends of topics, each at most once between two calls of ``begin``."""
+    """Requests the ends of topics, each at most once between two calls of ``begin``."""
 
     def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster
@@ -33,14 +33,14 @@ class FreshEnds:
         self._begun_at = float("-inf")
 
     def begin(self, every_s: float = 0.0) -> None:
-        """Ends that were asked for are old from now on; with ``every_s``, if they are as old as that."""
+        """Marks the known ends as outdated; with ``every_s``, only ends that are at least this old."""
         now = self._cluster.clock.monotonic()
         if now - self._begun_at >= every_s:
             self._begun_at = now
             self._ends.clear()
 
     def end_of(self, place: Partition, member: GroupMember) -> int | None:
-        """The end of a partition as of now; None if Kafka does not tell it."""
+        """The present end of a partition; None if Kafka does not report it."""
         if place.topic not in self._ends:
             if member.brokers_down_s or self._cluster.clock.monotonic() < self._again_at:
                 return None
@@ -59,6 +59,6 @@ class FreshEnds:
         return self._ends[place.topic].get(place.number, 0)
 
     def is_read(self, place: Partition, member: GroupMember) -> bool:
-        """Whether there is nothing behind the end of the last fetch, up to which an input was read."""
+        """Whether no record exists after the last fetch's end, up to which an input was read."""
         end, fetched = self.end_of(place, member), member.high_watermark(place)
         return end is not None and fetched is not None and fetched >= end

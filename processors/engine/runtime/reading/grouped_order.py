@@ -1,10 +1,10 @@
-"""The order of reading for a task with repartition topics among its inputs: no message before an older one upstream.
+"""The order of reading for a task with repartition topics among its inputs: an older upstream message comes first.
 
     orders (source)      o50 o60                      o50 waits: p1 may still send an older price
     prices (regrouped)   p51 p52 W(p0)=52 │ …         heard: p0 at 52, p1 at 20  ──► open below 20
 
-A repartition topic has the messages of several tasks in the order in which they were written, so its head is not its
-oldest message. Its *low* is: the smallest time of what is buffered, and of what the tasks before it may still send
+A repartition topic has the messages of several tasks in the order of writing, so its head is not its oldest message.
+Its *low* is the smallest time of its buffered messages and of the messages that upstream tasks may still send
 (``heard``). A head is *safe* if the lows of all other inputs are later. Of the safe heads, the smallest is next.
 
 If no head is safe, an older message is behind a younger one of the same topic, which has to go first: offsets are
@@ -14,8 +14,8 @@ time, but a row that is not there yet can't be found. That may be a left side, t
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
 
-If each of two streams is joined with the other, no order serves both: the smallest head goes. With one task before each
-topic, this is the order by heads.
+If each of two streams is joined with the other, no order is right for both: the smallest head is next. With one
+upstream task for each topic, this is the order by heads.
 
 Invariants:
     - Stream time that words tell doesn't pass an input that is not read to its end, as no message does.
@@ -46,9 +46,9 @@ _UNKNOWN = NO_TIME - 1
 
 @dataclass(slots=True)
 class _Lows:
-    """The smallest times of the pieces of one buffer, from each piece on to the last one."""
+    """The smallest times of the pieces of one buffer, for each piece to the end."""
 
-    #: By piece, its smallest times from each record on.
+    #: By piece, its smallest times for each record to the end.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
     #: The pieces that have a smaller time than all later pieces: number and smallest time of each.
     chain: list[tuple[int, int]] = field(default_factory=list)
@@ -71,7 +71,7 @@ class _Lows:
             del self.chain[: bisect_left(self.chain, (first, _UNKNOWN))]
 
     def behind(self, number: int) -> int:
-        """The smallest time of the pieces behind one."""
+        """The smallest time of the pieces after one."""
         at = bisect_left(self.chain, (number + 1, _UNKNOWN))
         return self.chain[at][1] if at < len(self.chain) else NEVER
 
@@ -82,22 +82,22 @@ class _Lows:
 
 
 class _Bound(NamedTuple):
-    """What an input may still bring besides its buffer: nothing earlier than ``time_ms``."""
+    """The lower bound of an input's unread messages: no message is earlier than ``time_ms``."""
 
     time_ms: int
-    #: Whether others wait for it.
+    #: Whether other inputs wait for this one.
     holds: bool
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """A place in the buffer of one input; behind it nothing is taken yet."""
+    """A place in the buffer of one input; later records are not taken yet."""
 
     topic: str
     buffer: Buffer
     lows: _Lows | None
     bound: _Bound
-    #: The inputs that this one is joined with.
+    #: The inputs that this input is joined with.
     rights: frozenset[str]
     full: bool
     index: int = 0
@@ -117,7 +117,7 @@ class _Cursor:
 
     @property
     def buffered_low(self) -> int:
-        """The smallest time in the buffer; of a source, which has an order of its own, that of its head."""
+        """The smallest time in the buffer; for a source, which is in order, the time of its head."""
         if not self.has_head:
             return NEVER
         if self.lows is None:
@@ -141,7 +141,10 @@ class _Cursor:
 
     @property
     def goes(self) -> bool:
-        """Whether the first message may be processed: the buffer is full, or no older message of the input can come."""
+        """Whether the first message may be processed.
+
+        The buffer is full, or no older message of the input can arrive.
+        """
         if self.lows is None or not self.has_head:
             return self.has_head
         return self.full or not self.bound.holds or self.buffered_low <= self.bound.time_ms
@@ -155,7 +158,10 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """The index up to which records have an older one, earlier than ``bound``, behind them; the end if none has."""
+        """The index of the first record without a later record earlier than ``bound``.
+
+        The end if every record has one.
+        """
         piece = self.piece
         end = min(piece.end, self.at + most)
         if self.lows is None:
@@ -167,7 +173,10 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """The index behind the last record in a row that is earlier than ``bound``, but for the first."""
+        """The index after the last consecutive record that is earlier than ``bound``.
+
+        The first record always counts.
+        """
         return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
 
 
@@ -175,10 +184,11 @@ class GroupedOrder(ReadingOrder):
     """Buffers of the inputs of one task, some of which are repartition topics.
 
     Args:
-        times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
-        heard: By repartition topic, what its tasks tell.
-        rights: By input, those that it is joined with.
-        wait_s: For how long an input is waited for, in seconds; None for as long as it takes.
+        times_of: By input topic, the event times of a batch. If times are equal, the topic that comes first here is
+            next.
+        heard: By repartition topic, the watermarks of its tasks.
+        rights: By input, the inputs that it is joined with.
+        wait_s: How long an input is waited for, in seconds; None waits without limit.
     """
 
     def __init__(
@@ -192,11 +202,11 @@ class GroupedOrder(ReadingOrder):
         self.heard = heard
         self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
         self._lows = {topic: _Lows() for topic in heard}
-        #: What is in the buffers, or was at the last ``runs``; before the first one, nobody knows.
+        #: The content of the buffers, now or at the last ``runs``; unknown before the first ``runs``.
         self.in_hand = InHand(all_ms=_UNKNOWN)
         #: The smallest time in the buffers at the last ``runs``.
         self._oldest_ms = NEVER
-        #: The newest time that came, of all inputs.
+        #: The newest time that arrived, of all inputs.
         self.newest_ms = NO_TIME
 
     def add(self, batch: Batch, end: int) -> None:
@@ -216,7 +226,10 @@ class GroupedOrder(ReadingOrder):
         self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
 
     def clear(self) -> None:
-        """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
+        """Discards the buffers, because their records are read again.
+
+        Paused inputs stay paused until ``change_of_pauses``.
+        """
         super().clear()
         for topic, lows in self._lows.items():
             lows.clear()
@@ -264,7 +277,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Remembers since when inputs are waited for."""
+        """Records since when inputs are waited for."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -280,7 +293,7 @@ class _Next(NamedTuple):
 
     cursor: _Cursor
     last: int
-    #: Whether no older message of another input comes behind it.
+    #: Whether no older message of another input follows.
     in_order: bool
 
 
@@ -297,9 +310,9 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """The next records if ``chosen`` has a message earlier than ``bound`` behind its first message.
+    """The next records if ``chosen`` has, after its first message, a message earlier than ``bound``.
 
-    The first message goes before that older one. The messages that it is joined with go before the first message.
+    The first message is processed before that older message. The messages that it is joined with precede it.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

@@ -1,4 +1,4 @@
-"""Records that a task processes in one go: a run of one input, or records of several inputs in one order.
+"""Records that a task processes together: a run of one input, or records of several inputs in one order.
 
 parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
          right r0 r1                 └ the index of a record among those of all parts, part after part
@@ -26,7 +26,7 @@ class Run(NamedTuple):
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """By topic, the offset behind the first ``count`` records; nothing without records."""
+        """By topic, the offset after the first ``count`` records; empty without records."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
@@ -34,12 +34,12 @@ class Run(NamedTuple):
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all of its records are processed, given by topic the next offset to process."""
+        """Whether all records of the run are processed, given by topic the next offset to process."""
         return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property
     def size(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self.last - self.first
 
 
@@ -78,7 +78,7 @@ class InterleavedRun:
 
     @property
     def size(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.order)
 
     def runs(self) -> list[Run]:
@@ -92,7 +92,7 @@ class InterleavedRun:
         return found
 
     def _part(self, index: int) -> tuple[Run, int]:
-        """The part of the record with an index among all of them, and its place there."""
+        """The part of the record with a given index in the order, and its index in the part."""
         for part in self.parts:
             if index < part.size:
                 return part, index

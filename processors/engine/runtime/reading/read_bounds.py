@@ -1,4 +1,4 @@
-"""Up to which offsets a worker reads its inputs: without bounds, or, while it rebuilds a store, up to given offsets.
+"""The offsets up to which a worker reads its inputs: none, or given bounds while it rebuilds a store.
 
 Invariants:
     - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
@@ -19,7 +19,7 @@ class ReadBounds:
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
         self._bounds: dict[Partition, int] = {}
-        #: Partitions of which a record at or past the bound was seen.
+        #: Partitions of which a record at or after the bound was read.
         self._passed: set[Partition] = set()
 
     def within(self, batch: Batch) -> int:
@@ -32,7 +32,7 @@ class ReadBounds:
         return within
 
     def is_ended(self, partition: Partition, position: int) -> bool:
-        """Whether there is nothing to process at and behind a position: its bound was reached."""
+        """Whether nothing is left to process from a position, because its bound was reached."""
         return self.bounded and (partition in self._passed or position >= self._bounds.get(partition, 0))
 
     def extend(self, bounds: Mapping[Partition, int]) -> None:

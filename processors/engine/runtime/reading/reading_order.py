@@ -4,13 +4,13 @@
                           │                                └── none: an input is empty and not read to its end
                           └── full: the input is paused until three quarters of them are processed
 
-A head is the first buffered record of an input. Of equal times, the input that comes first in ``times_of`` is next. An
-empty input is waited for, because its next record may be older than all heads, until it is read to its end, or for
-``wait_s`` seconds. So a restart with a backlog, and a rebuild, process messages in the order of their times, however
-fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
+A head is the first buffered record of an input. If times are equal, the input that comes first in ``times_of`` is next.
+An empty input is waited for, because its next record may be older than all heads; the wait ends when the input is read
+to its end, or after ``wait_s`` seconds. So a restart with a backlog, and a rebuild, process messages in the order of
+their times, however fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
-Inputs that take turns would give runs of a record or two, and a run costs as much as several messages. A task whose
-steps allow it gets ``InterleavedRun`` records instead: a piece of each input, and the order of all of them.
+Inputs that take turns would give runs of one or two records, and a run costs as much as several messages. If a task's
+steps allow it, the task gets ``InterleavedRun`` records instead: a piece of each input, and the order of all records.
 
 Invariants:
     - The task's positions say what is processed; a buffer holds what was read behind them. Nothing here is state.
@@ -28,15 +28,15 @@ from itertools import accumulate, chain
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-#: Records of an input in its buffer from which on the input is paused: more than a poll brings, so that a buffer is
-#: rarely empty while its input has more. The client library fetches a paused input again, from where it was paused.
+#: Records in an input's buffer at which the input is paused: more than one poll returns, so that a buffer is rarely
+#: empty while its input has more. The client library fetches a paused input again, from where it was paused.
 BUFFERED_MAX = 10_000
 #: Bytes of keys and values of an input in its buffer from which on the input is paused.
 BUFFERED_BYTES_MAX = 16 << 20
-#: The same for all inputs of a worker together: each has an equal share.
+#: The same limit for all inputs of a worker together: each input has an equal share.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Records of all inputs together that are woven: fewer are not worth it, more leave the CPU caches.
+#: Number of records of all inputs in one interleaved run: fewer are not worth the cost, more leave the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
 #: Event times of a batch, in milliseconds since 1970, one for each record.
@@ -45,7 +45,7 @@ TimesOf = Callable[[Batch], Sequence[int]]
 
 @dataclass(slots=True)
 class Piece:
-    """A buffered batch from its record ``at`` on; ``end`` is the index behind its last record to process."""
+    """A buffered batch from its record ``at``; ``end`` is the index after its last record to process."""
 
     batch: Batch
     times: Sequence[int]
@@ -56,14 +56,14 @@ class Piece:
 
 @dataclass(slots=True)
 class Buffer:
-    """What was read of one input and is not processed yet."""
+    """The records of one input that were read and not yet processed."""
 
     rank: int
     times_of: TimesOf
     pieces: deque[Piece] = field(default_factory=deque)
     records: int = 0
     size: int = 0
-    #: Since when (monotonic seconds) other inputs wait for this one; None while they do not.
+    #: Since when (monotonic seconds) other inputs wait for this one; None while none waits.
     awaited_since: float | None = None
 
     def add(self, batch: Batch, end: int) -> None:
@@ -71,7 +71,7 @@ class Buffer:
         self.append(batch, self.times_of(batch), end)
 
     def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
-        """Takes the first ``end`` records of a batch, whose times are known."""
+        """Adds the first ``end`` records of a batch, whose times are known."""
         size = sum(map(len, filter(None, chain(batch.keys, batch.values))))
         self.pieces.append(Piece(batch, times, 0, end, size))
         self.records += end
@@ -108,16 +108,16 @@ class ReadingOrder:
     """Buffers of the inputs of one task, in the order of their declaration.
 
     Args:
-        times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
-        wait_s: How long an empty input that is not read to its end is waited for, in seconds; None for as long as it
-            takes.
-        weaves: Whether ``runs`` gives records of several inputs as ``InterleavedRun``, where that is of use.
+        times_of: By input topic, the event times of a batch. If times are equal, the topic that comes first here is
+            next.
+        wait_s: How long to wait for an empty input that is not read to its end, in seconds; None waits without limit.
+        weaves: Whether ``runs`` may return records of several inputs as one ``InterleavedRun``.
     """
 
     def __init__(self, times_of: Mapping[str, TimesOf], wait_s: float | None = None, *, weaves: bool = False) -> None:
         self._buffers = {topic: Buffer(rank, each) for rank, (topic, each) in enumerate(times_of.items())}
         self._wait_s, self._weaves = wait_s, weaves
-        #: Inputs that are paused because their buffers were full.
+        #: Inputs that are paused because their buffers are full.
         self.paused: frozenset[str] = frozenset()
 
     def add(self, batch: Batch, end: int) -> None:
@@ -170,12 +170,12 @@ class ReadingOrder:
             buffer.awaited_since = None
 
     def awaited_for(self, now: float, seconds: float) -> list[str]:
-        """The inputs that others have waited for at least so long."""
+        """The inputs that others have waited for at least this long."""
         since = {topic: buffer.awaited_since for topic, buffer in self._buffers.items()}
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """By input that others wait for, the tasks before it that may still send older messages."""
+        """By input that others wait for, the upstream tasks that may still send older messages."""
         return {}
 
     @property
@@ -188,7 +188,7 @@ class ReadingOrder:
         return sum(self._buffers[topic].records for topic in topics)
 
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
-        """The inputs to pause now, and those to resume; to be done by the caller.
+        """The inputs to pause now, and the inputs to resume; the caller pauses and resumes them.
 
         ``sharing`` is the number of inputs of the worker that have buffers.
         """
@@ -199,17 +199,20 @@ class ReadingOrder:
         return pause, resume
 
     def flows(self) -> None:
-        """All inputs were resumed by somebody else."""
+        """Records that the caller has resumed all inputs."""
         self.paused = frozenset()
 
     def clear(self) -> None:
-        """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
+        """Discards the buffers, because their records are read again.
+
+        Paused inputs stay paused until ``change_of_pauses``.
+        """
         for buffer in self._buffers.values():
             buffer.clear()
 
 
 def _merged(heads: list[Buffer], most: int) -> list[Run]:
-    """Runs of records in the order of their times, until a buffer is used up or ``most`` records are taken."""
+    """Runs of records in the order of their times, until a buffer is empty or ``most`` records are taken."""
     cursors = {buffer.rank: (0, buffer.pieces[0].at) for buffer in heads}
     by_rank = {buffer.rank: buffer for buffer in heads}
     runs: list[Run] = []
@@ -233,16 +236,16 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
         elif index + 1 < len(by_rank[rank].pieces):
             cursors[rank] = (index + 1, by_rank[rank].pieces[index + 1].at)
         else:
-            break  # its next record is not read yet: it may be older than the other heads
+            break  # this input's next record is not read yet: it may be older than the other heads
     return runs
 
 
 def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
-    """The next records in the order of their times, an equal share of each input at most.
+    """The next records in the order of their times, at most an equal share of each input.
 
-    Records of one input keep their order, so one with an earlier time comes right behind the one before it: it counts
-    with the latest time so far. Behind the last record of a share, the next one of its input may be older than the
-    other heads: what comes after it is left for later.
+    Records of one input keep their order, so a record with an earlier time directly follows its predecessor: it counts
+    with the latest time so far. After the last record of a share, the next record of its input may be older than the
+    other heads, so the records after it are left for later.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]
@@ -266,7 +269,7 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 
 
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
-    """The index behind the last record that comes before ``bound``: the time and rank of the next other head."""
+    """The index after the last record before ``bound``, which is the time and rank of the next other head."""
     if bound is None:
         return most
     last, times = first + 1, piece.times

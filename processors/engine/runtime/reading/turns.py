@@ -1,11 +1,11 @@
-"""A turn ends at the first records that were not processed; all records after them are left for the next turn.
+"""A turn ends at the first records that were not processed; all later records are left for the next turn.
 
     turn 1    orders 0..4   │ prices 0..1   orders 5..9      the calls of orders 0..2 fill the time of a transaction:
                    └ cut at 3 └───── left ──────────┘        what is behind them is given again
     turn 2    orders 3..4     prices 0..1   orders 5..9
 
-A task has one position for each input. If the turn processed what is behind a cut, the position would move past
-messages that nothing has processed, and a watermark or a message of another input would come too soon.
+A task has one position for each input. If the turn processed records after a cut, the position would skip unprocessed
+messages, and a watermark or a message of another input would come too soon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Positioned(Protocol):
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
-    """Yields records for the caller to process, as long as all that it yielded is processed."""
+    """Yields records for the caller to process, as long as the caller processes all yielded records."""
     for each in records:
         yield each
         if not each.is_taken(task.positions):
@@ -37,7 +37,7 @@ def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
 
 
 def without_watermarks(batch: Batch, first: int, last: int) -> Iterator[Run]:
-    """Runs of messages, and each record without a key as a run of its own."""
+    """Runs of messages, and each record without a key as a separate run."""
     keys = batch.keys
     for is_message, indices in groupby(range(first, last), key=lambda index: keys[index] is not None):
         of_run = list(indices)

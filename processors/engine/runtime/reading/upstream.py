@@ -27,17 +27,17 @@ _log = structlog.get_logger("runtime.watermarks")
 class InHand:
     """The smallest event times of unprocessed messages: of all inputs, and of the buffered ones of repartition topics.
 
-    An input that is not read to its end may bring any time next.
+    For an input that is not read to its end, the next time is unknown.
     """
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
-    #: The newest message of a source that went before an older one of another input.
+    #: The newest message of a source that was processed before an older message of another input.
     ahead_ms: int = NO_TIME
 
     @property
     def order_ms(self) -> int:
-        """The event time up to which messages came in order: no older message is buffered, or may come."""
+        """The event time up to which messages came in order: no older message is buffered or can arrive."""
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
@@ -53,16 +53,16 @@ class Upstream:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: What the order of reading has in hand: stream time is not beyond it.
+        #: The buffered messages of the reading order: stream time stays below them.
         self.in_hand = InHand()
 
     def begin(self) -> None:
-        """Starts from the committed watermarks of tasks that still exist; others would hold the time for good."""
+        """Starts from the committed watermarks of existing tasks; other tasks would hold the time forever."""
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
             before.begin(last_watermarks(self._stream, topic))
         self.reads_by(self.in_hand)
-        self._stream.let_go_to(NO_TIME)  # until the first look at what was told
+        self._stream.let_go_to(NO_TIME)  # until the first check of the watermarks
 
     def reads_by(self, in_hand: InHand) -> None:
         """Sets the buffered messages of the order of reading. Some may be older than processed ones."""
@@ -91,7 +91,7 @@ class Upstream:
 
     @property
     def waits(self) -> bool:
-        """Whether stream time is behind the newest message or watermark that has come."""
+        """Whether stream time is behind the newest message or watermark that has arrived."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
@@ -100,7 +100,7 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Takes a topic's present end: watermarks behind it release what other inputs have brought so far."""
+        """Records a topic's present end: later watermarks release the messages of other inputs so far."""
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
@@ -114,14 +114,17 @@ class Upstream:
         return self._before.keys()
 
     def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """The stream time that the tasks before these topics, or all, have reached.
+        """The stream time that the upstream tasks of these topics, or of all topics, have reached.
 
-        ``NO_TIME`` while one of them has not told its own.
+        ``NO_TIME`` while one of them has not sent its time.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """The event time up to which messages of other inputs move stream time: that of the slowest task before."""
+        """The event time up to which messages of other inputs move stream time.
+
+        The time of the slowest upstream task.
+        """
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -131,24 +134,24 @@ class Upstream:
         return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """The silence of the tasks before these topics, or all; None while one of them has input."""
+        """The silence of the upstream tasks of these topics, or of all topics; None while one of them has input."""
         befores = self._of(topics)
         if not all(before.ended for before in befores):
             return None
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """The number of watermarks that came in the present silence of each task before these topics."""
+        """The number of watermarks in the present silence of each upstream task of these topics."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:
-        """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
+        """Until when all upstream tasks are known to be silent, in monotonic seconds; 0 while one of them is not."""
         if self.quiet() is None:
             return 0.0
         return min([now, *(before.heard_at for before in self._before.values())])
 
 
 def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
-    """By task, the time that it told to a repartition topic, as a stream time keeps it."""
+    """By task, the time that it sent to a repartition topic, in the form of a stream time's record."""
     begin = len(topic) + 1
     return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

@@ -30,7 +30,7 @@ class WatermarkedTimes(NamedTuple):
     """The times of the records of a batch.
 
     Attributes:
-        times: The event time of each record; of a watermark, the time of the task that wrote it.
+        times: The event time of each record; for a watermark, the time of the task that wrote it.
         lows: For each record, the smallest event time of the messages from that record on.
     """
 
@@ -39,18 +39,18 @@ class WatermarkedTimes(NamedTuple):
 
 
 class WatermarksAhead:
-    """The watermarks that one task has read ahead from one repartition topic.
+    """The watermarks that one task has read from one repartition topic before processing them.
 
     Args:
         topic: The repartition topic.
-        tasks: The names of the tasks that write to it.
+        tasks: The names of the tasks that write to the topic.
         stream: The stream time of the task, which keeps the watermarks up to its last commit; None for a task without.
     """
 
     def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
         self._topic, self._stream = topic, stream
         self._before = Before(tasks)
-        #: The offset behind the last record whose watermark was read, and the offset up to which that is repeated.
+        #: The offset after the last record whose watermark was read, and the offset up to which reading is repeated.
         self._next = self._again_to = 0
         self.begin()
 
@@ -62,10 +62,10 @@ class WatermarksAhead:
         self._before.begin(self._before.times if self._stream is None else last_watermarks(self._stream, self._topic))
 
     def hear(self, batch: Batch, end: int) -> WatermarkedTimes:
-        """Takes the watermarks among the first ``end`` records of a batch; returns the times of these records."""
+        """Reads the watermarks among the first ``end`` records of a batch; returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            read = Watermark.read(batch.values[index])  # processing it says if it is none
+            read = Watermark.read(batch.values[index])  # processing the record reports if it is no watermark
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
         self._next = batch.offsets[end - 1] + 1
@@ -75,15 +75,15 @@ class WatermarksAhead:
         return WatermarkedTimes(times, lows)
 
     def wants_end(self, newest_ms: int) -> bool:
-        """Whether ``mark`` has to be called: messages of all inputs came up to this time."""
+        """Whether ``mark`` must be called: messages of all inputs arrived up to this time."""
         return self._before.wants_end(newest_ms + 1)
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Takes the topic's end as of now, and the newest time of all messages that came, of all inputs."""
+        """Records the topic's present end, and the newest time of all messages that arrived, of all inputs."""
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:
-        """The time below which no new message comes; ``position`` is the next offset to process."""
+        """The time below which no new message arrives; ``position`` is the next offset to process."""
         heard_to = max(position, self._next)
         if heard_to < self._again_to:
             return NO_TIME

@@ -38,11 +38,11 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Most watermarks that all tasks before a topic write in a second. With a hundred tasks on each side, each partition
-#: gets a watermark of each task every fifth second.
+#: Maximum watermarks that all upstream tasks of a topic write in a second. With a hundred tasks on each side, each
+#: partition gets a watermark of each task every fifth second.
 WATERMARKS_PER_S = 2_000.0
-#: If that limit allows watermarks at least this often, in seconds, each commit has them. It does for up to twelve tasks
-#: on each side.
+#: If that limit allows watermarks at least this often, in seconds, each commit has watermarks. The limit allows that
+#: for up to twelve tasks on each side.
 EACH_COMMIT_S = 0.1
 #: The header of a watermark, for people who read the topic.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
@@ -54,10 +54,11 @@ class Grouping:
 
     Attributes:
         partitions: The number of its partitions.
-        tasks: The names of the tasks that write to it.
-        ordered: Whether the tasks that read it have other inputs, too, and wait for its watermarks; False if circular.
-        circular: Whether a task that reads it, or a task behind that one, writes to it: such a task would wait for its
-            own work.
+        tasks: The names of the tasks that write to the topic.
+        ordered: Whether the tasks that read the topic have other inputs, too, and wait for its watermarks; False if
+            circular.
+        circular: Whether a task that reads the topic, or a task downstream of it, writes to the topic: such a task
+            would wait for its own work.
     """
 
     partitions: int
@@ -80,7 +81,7 @@ class Groups:
 
 
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
-    """The repartition topics of a processor; ``facts`` are those of all its topics."""
+    """The repartition topics of a processor; ``facts`` covers all its topics."""
     widths = {name: seen.partitions for name, seen in facts.items()}
     before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
     found = {}
@@ -105,7 +106,7 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
 #: For a processor without ``group_by``.
 NO_GROUPS = Groups({})
 
-#: Identifies one silence of a task: the task's work so far, and the numbers of the silences of the tasks before it.
+#: Identifies one silence of a task: the task's work so far, and the numbers of the upstream tasks' silences.
 Quiet = tuple[int, ...]
 
 
@@ -118,15 +119,16 @@ class _Told(NamedTuple):
 class WatermarkWriter:
     """Decides when a task writes watermarks, and which.
 
-    Each commit that moves the time has watermarks, because the tasks behind wait for them, and the next input may come
-    late. Only very wide topics get them less often.
+    Each commit that moves the time has watermarks, because downstream tasks wait for them, and the next input may come
+    late. Only very wide topics get watermarks less often.
 
     Args:
         task: The name of the task.
         topics: The repartition topics that it writes to.
-        inputs: Its inputs that lead to these topics.
+        inputs: The task's inputs whose messages reach these topics.
         hears: Whether one of these inputs is a repartition topic, so that the task's time depends on its watermarks.
-        own: Whether the task's own watermarks come back to it through these topics. Then only ``inputs`` decide them.
+        own: Whether the task's own watermarks return to it through these topics. Then only ``inputs`` decide its
+            watermarks.
     """
 
     def __init__(
@@ -140,8 +142,8 @@ class WatermarkWriter:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: When Kafka was last asked for the ends of the task's repartition topics, and these ends. And the numbers of
-        #: watermarks that the silences before had brought when this task last wrote one.
+        #: When Kafka was last asked for the ends of the task's repartition topics; these ends; and the numbers of the
+        #: upstream silences' watermarks when this task last wrote one.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -149,12 +151,12 @@ class WatermarkWriter:
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0
-        #: A worker that is paused never looks.
+        #: False until the first check; a paused worker never checks.
         self._looked = False
         #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: When the inputs were at their ends, by the last look, in monotonic seconds; None if they were not.
+        #: When the inputs were at their ends, by the last check, in monotonic seconds; None if they were not.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
@@ -164,8 +166,8 @@ class WatermarkWriter:
             time_ms: The time of the task.
             now: Monotonic seconds.
             quiet: What the silence of the task is; None while it has input.
-            confirm: Asks since when at the latest nothing is behind what the inputs have brought, in monotonic seconds;
-                None if there is more. Called for a silence of some length only.
+            confirm: Returns the latest moment, in monotonic seconds, since which the inputs have no further record;
+                None if there is one. It is called only after some silence.
         """
         self._looked = True
         if quiet is not None and quiet != self._quiet:
@@ -176,7 +178,7 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # the next word speaks of a moment after this one was committed
+            self._ended_at = None  # the next watermark describes a moment after this commit
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
@@ -196,14 +198,14 @@ class WatermarkWriter:
         if self._told is None or self._ended_at is not None:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # the next word of the silence tells it
-        # A time that went back, as that of an input whose buffer is empty for a moment, tells nothing new. A task that
-        # reads its own watermarks would write one for each that it reads.
+            return False  # the next watermark of the silence contains this time
+        # A time that went back, as for an input whose buffer is empty for a moment, is no news. A task that reads its
+        # own watermarks would otherwise answer each one with a watermark.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
     def owes(self, time_ms: int) -> bool:
-        """Whether this time is newer than the last watermark; in a silence, the next watermark has it."""
+        """Whether this time is newer than the last watermark; during a silence, the next watermark contains it."""
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:
@@ -216,7 +218,7 @@ class WatermarkWriter:
         self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
-        """Forgets the last watermark, so that the next commit writes one."""
+        """Discards the last watermark, so that the next commit writes one."""
         self.restore()
         self._told, self._looked = None, False
         self.asked, self.said = None, ()

@@ -1,12 +1,14 @@
-"""The watermarks of the tasks before one repartition topic, and the time at which each holds the tasks behind it.
+"""The watermarks of the upstream tasks of one repartition topic.
+
+Also the time up to which each upstream task allows downstream progress.
 
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
                              └───────── was there before ──────┘                └─ p1 holds nothing up to 52
 
-A task that has input holds at the time of its watermark. A task at the end of its input holds, too: its next message
-may be on its way, as with a burst that comes to one partition before the other. Messages that were there are released
-when the task has been at its end for ``IDLE_S`` more. The task's own clock measures these seconds; the log gives the
-order.
+An upstream task that has input holds downstream tasks at the time of its watermark. An upstream task at the end of its
+input holds them, too, because its next message may be on its way, for example when a burst reaches one partition before
+the other. Messages that exist already are released when the task has been at its end for another ``IDLE_S``. The task's
+own clock measures these seconds; the log gives the order.
 
 Invariants:
     - Only watermarks of a living owner release messages. The task of a dead owner holds at its last time until an heir
@@ -26,12 +28,12 @@ import msgspec
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-#: Seconds for which a task has to be at the end of its input before the tasks behind it continue without it.
+#: Seconds for which a task must be at the end of its input before downstream tasks continue without it.
 IDLE_S = 1.0
 #: A task at the end of its input repeats its watermark after this time, in seconds.
 REPEAT_S = 0.3
-#: In a longer silence the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
-#: A slow reader would otherwise process nothing but watermarks.
+#: In a longer silence, the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
+#: Otherwise a slow reader would process nothing but watermarks.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
 
@@ -42,9 +44,9 @@ class Watermark(msgspec.Struct, frozen=True):
     Attributes:
         task: The name of the task.
         time_ms: The stream time of the task, in milliseconds.
-        ended: Whether its inputs were read to their ends just now.
-        idle_ms: For how long they have been, by the clock of its worker. 0 from versions that did not write it: such an
-            end releases nothing.
+        ended: Whether the task's inputs were read to their ends just now.
+        idle_ms: How long the inputs have been at their ends, by the worker's clock. 0 from older versions: such an end
+            releases nothing.
         stretch: The number of this silence, counted by the worker.
     """
 
@@ -65,7 +67,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Word:
-    """The last watermark of a task, and what the earlier watermarks of its silence release later."""
+    """The last watermark of a task, and the times that earlier watermarks of its silence will release later."""
 
     time_ms: int
     ended: bool = False
@@ -74,9 +76,9 @@ class _Word:
     heard_at: float = 0.0
     #: The event time up to which the task holds no message.
     free_ms: int = NO_TIME
-    #: The newest event time that had come when the watermark was read.
+    #: The newest event time that had arrived when the watermark was read.
     there_ms: int = NO_TIME
-    #: By earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
+    #: For each earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
     #: The number of watermarks of this silence.
     said: int = 1
@@ -95,13 +97,16 @@ class _Word:
 
 
 class Before:
-    """The watermarks of the tasks before one repartition topic, for one task behind it; ``tasks`` are their names."""
+    """The watermarks of the upstream tasks of one repartition topic, for one downstream task.
+
+    ``tasks`` are their names.
+    """
 
     def __init__(self, tasks: frozenset[str]) -> None:
         self._tasks = tasks
         self._words: dict[str, _Word] = {}
         self._newest_ms = NO_TIME
-        #: An end of the topic that Kafka told, and the newest time that was there by then.
+        #: An end of the topic as Kafka reported it, and the newest time that had arrived by then.
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
@@ -110,7 +115,10 @@ class Before:
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
     def take(self, read: Watermark, now: float = 0.0) -> int | None:
-        """Takes a watermark in the order of the log; returns the task's time, or None for a task that is gone."""
+        """Applies a watermark in the order of the log.
+
+        Returns the task's time, or None for a task that no longer exists.
+        """
         if read.task not in self._tasks:
             return None
         word = self._words.get(read.task)
@@ -133,14 +141,14 @@ class Before:
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Takes the end of the topic while messages of other inputs up to ``newest_ms`` are there.
+        """Records the end of the topic while messages of other inputs up to ``newest_ms`` have arrived.
 
-        Watermarks behind the end release these messages. Watermarks before it may be older than the messages.
+        Watermarks after the end release these messages. Watermarks before the end may be older than the messages.
         """
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Takes the offset behind the last watermark that was taken."""
+        """Records the offset after the last watermark that was applied."""
         if self._mark is not None and read_to >= self._mark[0]:
             self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
 
@@ -155,7 +163,7 @@ class Before:
         return {task: word.time_ms for task, word in self._words.items()}
 
     def reached_ms(self) -> int:
-        """The time below which no new message comes; ``NO_TIME`` until each task has sent a watermark."""
+        """The time below which no new message arrives; ``NO_TIME`` until each task has sent a watermark."""
         if len(self._words) < len(self._tasks):
             return NO_TIME
         return min((word.reached_ms for word in self._words.values()), default=NO_TIME)
@@ -167,7 +175,10 @@ class Before:
 
     @property
     def heard_at(self) -> float:
-        """The oldest moment at which a task's last watermark was read, monotonic seconds; 0 until each has sent one."""
+        """The oldest of the times when each task's last watermark was read, monotonic seconds.
+
+        0 until each task has sent one.
+        """
         if len(self._words) < len(self._tasks):
             return 0.0
         return min((word.heard_at for word in self._words.values()), default=0.0)

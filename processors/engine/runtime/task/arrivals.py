@@ -1,4 +1,4 @@
-"""Messages of a task that did not arrive where they should: late for a window, put aside, or skipped by the policy.
+"""Counts messages of a task that did not reach their store: late for a window, set aside, or skipped by the policy.
 
     commit ──► counts in the note beside the task's offsets ──► its heir, or the same worker after a restart
 
@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
-#: Characters of the newest reason that are kept: a note stays small.
+#: Maximum characters of the newest reason, so that a note stays small.
 REASON_MAX = 160
 #: Length of the time that the rate is of, minutes.
 RATE_MINUTES = 10
@@ -40,7 +40,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all counts."""
         return self.late + self.put_aside + self.skipped
 
 
@@ -60,7 +60,7 @@ class Counting(Protocol):
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Store -> its count."""
+        """Store -> its count of late messages."""
 
 
 class Arrivals:
@@ -68,14 +68,14 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._put_aside = self._skipped = 0
-        #: What is added to the late ones of ``_time``.
+        #: An offset to the late messages that ``_time`` counts.
         self._late = 0
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         #: At the last commit.
         self._kept = NONE
-        #: Minute since 1970 -> the total at its begin, of the last minutes.
+        #: For the last minutes: minute since 1970 -> the total at its begin.
         self._before: tuple[tuple[int, int], ...] = ()
 
     def recall(self, counts: Counts) -> None:
@@ -84,11 +84,11 @@ class Arrivals:
         self.restore()
 
     def begin(self, time: Counting | None, now_ms: Callable[[], int]) -> None:
-        """Count with the windows and the clock of a task that starts."""
+        """Start counting with the windows and the clock of a starting task."""
         self._time, self._now_ms = time, now_ms
 
     def failed(self, failed: FailedMessage, *, put_aside: bool) -> None:
-        """Count a message that the failure policy put aside, or else skipped."""
+        """Count a message that the failure policy set aside or skipped."""
         self._put_aside += put_aside
         self._skipped += not put_aside
         topic, number = failed.partition
@@ -122,7 +122,7 @@ class Arrivals:
 
     @property
     def per_minute(self) -> float:
-        """Committed messages of this kind per minute, over the last ``RATE_MINUTES``."""
+        """Committed messages that did not arrive per minute, over the last ``RATE_MINUTES``."""
         first = self._now_ms() // 60_000 - RATE_MINUTES
         before = [total for minute, total in self._before if minute > first]
         return (self._kept.total - before[0]) / RATE_MINUTES if before else 0.0

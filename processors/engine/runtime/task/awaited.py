@@ -1,14 +1,14 @@
-"""A stream with ``apply_async`` in one task: the calls of consecutive messages wait together, then the rest runs.
+"""A stream with ``apply_async`` in one task: the calls of consecutive messages run together, then the later steps.
 
     messages ──► steps before ──► calls, many at once ──► results in the order of the messages ──► steps behind
                                    │                        │
                                    └── fails: a failed message, at its turn
 
-The steps behind run as for every stream, message by message: state, outputs and position change together. Calls are
-made before that and are no part of it, so they may be repeated.
+The later steps run message by message, as for every stream: state, outputs and position change together. Calls happen
+before these changes and may be repeated.
 
-Calls that are begun together are over within ``CALLS_WITHIN_MS`` (``call_schedule``): the messages behind them are
-processed in a later turn.
+Calls that start together end within ``CALLS_WITHIN_MS`` (``call_schedule``): later messages are processed in a later
+turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFai
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
 
-#: Runs the steps behind for messages; returns the index behind the last one that is processed.
+#: Runs the later steps for messages; returns the index after the last processed message.
 RunBehind = Callable[[Batch, Readable], int]
 #: Decides about a failed message, by its index in the batch.
 Fail = Callable[[int, BaseException], None]
@@ -47,7 +47,7 @@ _of_thread = threading.local()
 
 @dataclass(slots=True)
 class _Job:
-    """A message on its way: what the steps before made of it, then what its call answered."""
+    """A message in progress: first the result of the earlier steps, then the answer of its call."""
 
     index: int
     value: Any = None
@@ -67,9 +67,9 @@ class AwaitedStream:
         self._call = call
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
-        #: Whether a step before or behind the call reads headers.
+        #: Whether a step before or after the call reads headers.
         self.wants_headers = uses_headers(source)
-        #: Whether the last ``process`` made calls: what comes after them is for a later turn.
+        #: Whether the last ``process`` made calls: then later messages are for a later turn.
         self.called = False
         tail = Node("update", self._collect, metadata=True)
         for each in reversed(before):
@@ -83,14 +83,14 @@ class AwaitedStream:
 
     @property
     def at_once(self) -> int:
-        """How many messages to deserialize for calls that are begun together."""
+        """How many messages to deserialize for calls that start together."""
         most = self._call.concurrency * self._call.rounds
         return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
-        """Processes messages that are deserialized; returns the index behind the last one that is.
+        """Processes deserialized messages; returns the index after the last processed message.
 
-        Messages whose calls would not be over in time are left: ``called`` is true then, as after all calls.
+        Messages whose calls would not end in time are left: ``called`` is true then, as after all calls.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -112,7 +112,7 @@ class AwaitedStream:
         return first + len(jobs)
 
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
-        """The messages up to the first one whose call would not be over in time."""
+        """The messages up to the first one whose call would not end in time."""
         jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
         for place, value in enumerate(readable.values):
             index = first + place
@@ -143,7 +143,7 @@ def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedS
 
 
 async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
-    """Make the calls of these jobs, each in its place."""
+    """Make the calls of these jobs, each call in its scheduled place."""
     over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
     for number, job in enumerate(jobs):
         assert job.place is not None
@@ -172,7 +172,7 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
+        task.cancel()  # the task is not awaited, because a task that refuses cancellation would block the worker
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
@@ -191,13 +191,13 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
 
 
 def _forget(late: asyncio.Task[Any]) -> None:
-    """Take the error of a call that ended after its time: asyncio would log it as never seen."""
+    """Read the error of a call that ended too late; otherwise asyncio logs it as never retrieved."""
     if not late.cancelled():
         late.exception()
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
-    """These messages as a batch; keys, values, offsets and headers are those that Kafka has."""
+    """These messages as a batch, with Kafka's keys, values, offsets and headers."""
     offsets, indices = [batch.offsets[job.index] for job in jobs], [job.index for job in jobs]
     return Batch(
         batch.partition,
@@ -215,7 +215,7 @@ def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readab
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this thread: one for the whole life of a worker, so that connections can be kept."""
+    """The event loop of this thread; it lives as long as the worker, so that connections can be reused."""
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
         loop = _of_thread.loop = asyncio.new_event_loop()
@@ -225,14 +225,14 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
     """Close a loop at the end of the process; a call that is late and can't be cancelled ends with the process."""
-    if loop.is_running():  # on a thread that the end of the process does not wait for
+    if loop.is_running():  # on a thread that does not delay the end of the process
         return
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=ENDING_S))
-    # asyncio would log each that still waits as destroyed
+    # asyncio would log each waiting call as destroyed
     loop.set_exception_handler(lambda _, __: None)
     loop.close()
 

@@ -1,11 +1,11 @@
-"""The schedule of async calls: which ones begin together, and which call each waits for, so that all end in time.
+"""The schedule of async calls: which calls start together, and which call each waits for, so that all end in time.
 
     lane 1    a1 ──► c1 ──► a3          a call waits for the one before it in its lane, and for that of its key
     lane 2    b1 ──► a2                 (a3 for c1 and a2)
              round 1  round 2  round 3
 
-A call is placed behind the round of its key's last call, in the first round with a free lane. What it waits for is in
-earlier rounds, so a call of round n is over after n timeouts, whatever each call takes.
+A call is placed after the round of its key's last call, in the first round with a free lane. A call only waits for
+calls of earlier rounds, so a call of round n ends after at most n timeouts, whatever each call takes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The lane and the round of a call; ``after`` is the number of the call of its key that it waits for."""
+    """The lane and the round of a call; ``after`` is the number of the previous call of its key, which it waits for."""
 
     lane: int
     round: int
@@ -26,8 +26,8 @@ class CallSchedule:
 
     Args:
         width: How many calls wait at once.
-        rounds: How many calls after each other are surely over in time.
-        by_key: Whether the calls of a key come one after the other.
+        rounds: How many consecutive calls certainly end in time.
+        by_key: Whether the calls of a key run one after the other.
     """
 
     def __init__(self, width: int, rounds: int, *, by_key: bool) -> None:
@@ -39,7 +39,7 @@ class CallSchedule:
         self._count = 0
 
     def place(self, key: bytes | None) -> Place | None:
-        """The place of the next call; None when it would not be over in time."""
+        """The place of the next call; None when the call would not end in time."""
         after, at = None, self._open
         if self._by_key and key is not None and key in self._last:
             after, of_last = self._last[key]

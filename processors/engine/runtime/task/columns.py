@@ -1,11 +1,11 @@
-"""Runs of messages by columns, for streams that are one built-in aggregation or window and nothing else.
+"""Runs messages by columns, for streams that consist of exactly one built-in aggregation or window.
 
     source ── aggregate ── to_topic (one or more)
     source ── window.current() ── to_topic (one or more)
     source ── window.final() ── any steps
 
-The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, go
-through the stream's steps message by message.
+The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, are
+processed message by message.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("columns")
 
-#: Fewer messages than this are faster one by one.
+#: Runs with fewer messages are faster one by one.
 RUN_MIN = 48
-#: The data of more messages does not stay in the CPU caches until it is used again.
+#: The data of longer runs does not stay in the CPU caches until it is used again.
 RUN_MAX = 500
-#: After slices that went mostly message by message, at most this many slices skip the attempt.
+#: After slices processed mostly message by message, at most this many slices skip the attempt by columns.
 REST_MAX = 64
 #: Bytes of a record that outputs leave free for headers; runs with longer headers go message by message.
 HEADERS_ROOM = 4096
@@ -51,11 +51,11 @@ class Leaves(Protocol):
     """State by columns."""
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Gives what is held of these keys back to the store, before the steps use them."""
+        """Returns the rows of these keys to the store, before the steps use the keys."""
 
 
 class ColumnarStream:
-    """Processes one stream of one task by columns; a subclass takes the runs."""
+    """Processes one stream of one task by columns; a subclass processes the runs."""
 
     def __init__(self, columns: Leaves) -> None:
         self._leaves = columns
@@ -64,7 +64,7 @@ class ColumnarStream:
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Parts of a slice to try by columns; none after slices that could not be."""
+        """Parts of a slice to try by columns; none after slices for which that failed."""
         if self._rest:
             self._rest -= 1
             return
@@ -76,7 +76,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; False when nothing was done, and the steps must process it."""
+        """Process a run; returns False when nothing was done, and the steps must process the run."""
         done = last - first >= RUN_MIN and self._taken(batch, first, last)
         if done:
             self.taken += last - first
@@ -86,11 +86,11 @@ class ColumnarStream:
         raise NotImplementedError
 
     def split(self, first: int, last: int) -> int | None:
-        """The middle of a run that could not be taken; None when it is too short to halve."""
+        """The middle of a run that could not be processed; None when the run is too short to halve."""
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
-        """Write back what the columns hold of these messages' keys; the steps process them next."""
+        """Write back the rows of these messages' keys, because the steps process the messages next."""
         self._leaves.leave(batch.keys[first:last])
         self.left += last - first
 
@@ -98,8 +98,8 @@ class ColumnarStream:
 class AggregationStream(ColumnarStream):
     """A stream that is an aggregation; ``boxes`` are the outboxes of its outputs.
 
-    ``headers_room`` are the bytes that each output leaves for the headers of its message; ``times`` are the times that
-    the outputs' topics take.
+    ``headers_room`` is the number of bytes that each output reserves for its message's headers; ``times`` has the
+    record times that the outputs' topics accept.
     """
 
     def __init__(
@@ -135,7 +135,10 @@ class AggregationStream(ColumnarStream):
 
 
 class WindowedStream(ColumnarStream):
-    """A stream that is a window; ``boxes`` are the outboxes of its current results, none for final ones."""
+    """A stream that consists of a window.
+
+    ``boxes`` are the outboxes of its current results, empty for final results.
+    """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
         super().__init__(columns)
@@ -166,14 +169,17 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     times: RecordTimes,
     time: TaskTime | None = None,
 ) -> ColumnarStream | None:
-    """The stream by columns; None when it lacks the form that the module draws, or numpy. ``frames`` are its task's."""
+    """The stream by columns.
+
+    None without numpy or if the stream has another form. ``frames`` are its task's streams.
+    """
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
     if step.store is None or (time is not None and time.timers is not None):  # timers fire between messages
         return None
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
-        return None  # behind `concat`: each stream would have rows of its own
+        return None  # after `concat`, each stream would have separate rows
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
         return None  # and an aggregation moves no stream time

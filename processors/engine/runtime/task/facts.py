@@ -1,4 +1,4 @@
-"""What is known of one task: its phase, what its store holds, and how far it has read. Its verbs alone change it.
+"""The known facts of one task: its phase, the content of its store, and its progress. Only its methods change them.
 
     CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
                           └───────────────close──────────────────►┘
@@ -86,12 +86,12 @@ class TaskFacts:
 
     @property
     def store(self) -> TaskStore | None:
-        """The task's RocksDB; None for a task without stores, or one that is not open."""
+        """The task's RocksDB; None for a task without stores, or while it is not open."""
         return self._store
 
     @property
     def meta(self) -> TaskMeta:
-        """The meta record beside the data: which offsets the data holds."""
+        """The meta record next to the data: the offsets of the data."""
         return self._meta
 
     @property
@@ -106,12 +106,12 @@ class TaskFacts:
 
     @property
     def began(self) -> Mapping[str, int]:
-        """By input topic, the first offset that was read: the committed one, or one that was chosen."""
+        """By input topic, the first offset that was read: a committed or a chosen offset."""
         return self._began
 
     @property
     def begun_empty(self) -> frozenset[str]:
-        """Stores that begin empty; the first commit writes this to their changelogs."""
+        """Stores that begin empty; the first commit records this in their changelogs."""
         return self._begun_empty
 
     def move(self, to: TaskPhase) -> None:
@@ -121,40 +121,40 @@ class TaskFacts:
         self._phase = to
 
     def reads(self, topic: str) -> None:
-        """Take one more input, before the task is open."""
+        """Add one more input, before the task is open."""
         self._inputs = (*self._inputs, topic)
 
     def opened(self, store: TaskStore | None) -> None:
-        """Take the RocksDB with its meta record, and begin to restore it."""
+        """Attach the RocksDB with its meta record, and begin to restore it."""
         self._store = store
         if store is not None:
             self._meta = store.meta() or TaskMeta()
         self.move(TaskPhase.RESTORING)
 
     def correct(self, meta: TaskMeta) -> None:
-        """Regard the data as what this meta record says; the next ``write`` writes it."""
+        """Replace the meta record in memory; the next ``write`` writes it."""
         self._meta = meta
 
     def write(self, changes: Iterable[Change] = (), **facts: Any) -> None:
-        """Write changes of the data, and the meta record with other facts, in one batch."""
+        """Write changes of the data and the meta record with updated facts, in one batch."""
         assert self._store is not None
         self._meta = replace(self._meta, **facts)
         self._store.write(changes, self._meta)
 
     def release(self) -> None:
-        """Close the RocksDB, if there is one."""
+        """Close the RocksDB, if it is open."""
         if self._store is not None:
             self._store.close()
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Delete the data, or set it aside, with what the meta record said of it."""
+        """Delete the data or set it aside, together with its meta record's facts."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()
 
     def restored_by(self, records: int, seconds: float, begun_empty: frozenset[str]) -> None:
-        """Note how the restore went, and which stores were begun empty by it."""
+        """Record the statistics of the restore, and the stores that began empty."""
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
@@ -171,7 +171,7 @@ class TaskFacts:
         self._began, self._positions = dict(positions), dict(positions)
 
     def passed(self, offsets: Mapping[str, int]) -> None:
-        """Read on behind offsets where there is no record, as transaction markers."""
+        """Move the positions past offsets without a record, such as transaction markers."""
         self._positions.update(offsets)
 
     def back_to_committed(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the failure policy decides about: a message, a timer or a result that raised."""
+"""The subject of the failure policy: a message, a timer or a result whose processing raised."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: What raised, where it was no message but a timer or the result of a window behind the one at this offset.
+    #: If not the message itself raised: the timer, or the result of a window after the message at this offset.
     made: str = ""
     #: The name of the timer that raised.
     timer: str | None = None
-    #: Whether it is of a repartition topic: its value is what the steps before that topic made.
+    #: Whether the message is from a repartition topic: its value is the result of the steps before that topic.
     regrouped: bool = False
     #: Whether its headers can't be read; ``headers`` is None then.
     without_headers: bool = False
 
     @property
     def place(self) -> str:
-        """Where the message is, in words."""
+        """The place of the message, as text."""
         return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
 
 
@@ -57,7 +57,10 @@ OnFailure = Callable[[FailedMessage], Output | None]
 
 
 def as_json(value: Any) -> bytes:
-    """A result or a timer as the value of its dead letter; of what JSON can't write there is the type."""
+    """A result or a timer as the value of its dead letter.
+
+    Values that JSON can't express are replaced by their type.
+    """
     try:
         return encode_json(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError):
@@ -73,7 +76,7 @@ def _writable(part: Any) -> Any:
 
 
 def exits(error: BaseException) -> FunctionExits:
-    """The error in place of one that would end the process."""
+    """The replacement for an error that would end the process."""
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
         action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
@@ -101,14 +104,14 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
 
 
 def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
-    """A window's result that raised, behind the last message of its stream."""
+    """A window's failed result, after the last message of its stream."""
     key, start = closing.message_key, closing.start
     words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
     return _made(place, offset, (key, closing.result, start), words, error)
 
 
 def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
-    """A timer that raised, behind the last message of its stream."""
+    """A failed timer, after the last message of its stream."""
     (name, at, clock), key = due
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)

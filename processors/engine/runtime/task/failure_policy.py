@@ -1,4 +1,4 @@
-"""What happens to a message that fails: stop the worker (the default), write a dead letter, or skip the message."""
+"""Handles a failed message: stop the worker (the default), write a dead letter, or skip the message."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 #: The first failures are logged one by one, later ones at every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: What to do about a dead letter of a repartition topic, which is no message of a source.
+#: The action for a dead letter of a repartition topic, which is no message of a source.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
-#: Characters kept of an error's text, so that the headers do not make the dead letter too large.
+#: Maximum characters of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
 #: The headers that a dead letter may have of its failure.
 FAILURE_HEADERS = frozenset(
@@ -49,10 +49,12 @@ class ProcessingFailed(HoldfastError):
 
 
 class FailurePolicy:
-    """Decides about failed messages, and counts them; without a dead-letter topic, the first one stops the worker.
+    """Decides about failed messages, and counts them.
 
-    A message whose time the dead-letter topic does not take is put aside with the present time; the header
-    ``holdfast.timestamp`` has its own.
+    Without a dead-letter topic, the first failed message stops the worker.
+
+    If the dead-letter topic does not accept a message's time, the dead letter gets the present time; the header
+    ``holdfast.timestamp`` has the message's own time.
     """
 
     def __init__(
@@ -128,7 +130,8 @@ class FailurePolicy:
         }
         # An error's text may contain anything, also invalid UTF-8.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A dead letter that was sent again has the headers of its former failure: each failure would add ten more.
+        # A dead letter that was sent again has the headers of its earlier failure: each failure would add ten more
+        # headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 
@@ -139,7 +142,7 @@ def _reason(error: Exception) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return masked(str(error))  # it goes into logs and into the dead-letter topic
+        return masked(str(error))  # the text goes into logs and into the dead-letter topic
     except Exception as failure:
         return f"(its text can't be made: {type(failure).__name__})"
 
@@ -149,7 +152,7 @@ def _kind(failed: FailedMessage) -> str:
 
 
 def _action(failed: FailedMessage) -> str:
-    """What to do about a failed message: what its error says, if it is one of Holdfast's."""
+    """The action for a failed message: from its error, if the error is one of Holdfast's."""
     kind, error = _kind(failed), failed.error
     code = {"timer": "`on_timer` or a step behind it", "result": "the steps behind the window"}.get(kind)
     if isinstance(error, HoldfastError):

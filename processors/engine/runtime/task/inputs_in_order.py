@@ -29,27 +29,27 @@ from holdfast.processors.engine.steps.topic import TimestampType
 
 _log = structlog.get_logger("runtime.inputs_in_order")
 
-#: Seconds after which a log line says for which input a task waits.
+#: Seconds after which a log line names the input that a task waits for.
 TOLD_AFTER_S = 10.0
 
-#: Seconds by which a run with a timeout is longer while messages wait for watermarks: a chain of ``group_by`` takes
-#: several of them before the next message.
+#: Seconds by which a run with a timeout is extended while messages wait for watermarks: a chain of ``group_by`` needs
+#: several watermarks before the next message.
 WORDS_S = 10.0
-#: Seconds within which the tasks behind read a watermark.
+#: Seconds within which downstream tasks read a watermark.
 HEARD_S = 1.0
 
-#: Returns the next records to process, at most so many; none when there are none.
+#: Returns the next records to process, up to the given number; empty when there are none.
 NextRuns = Callable[[int], Sequence[Run | InterleavedRun]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
-    """The next records of a batch that a task has not processed, before the index ``end``."""
+    """The next unprocessed records of a batch for a task, before the index ``end``."""
     first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
     return [Run(batch, first, min(end, first + most))] if first < end else []
 
 
 def has_messages(task: Task, batch: Batch) -> bool:
-    """Whether a batch has more than watermarks, which come as long as the tasks before run."""
+    """Whether a batch has records besides watermarks, which arrive as long as the upstream tasks run."""
     return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
 
 
@@ -79,10 +79,10 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a commit is due for watermarks: a task has to write some, or has read new ones."""
+        """Whether a commit is due for watermarks: a task must write some, or has read new ones."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
-        if again:  # all silent tasks in one turn: they share requests and the commit
+        if again:  # all silent tasks in one turn, so that they share requests and the commit
             self._again_at = now + REPEAT_S
             self._fresh_ends.begin()
             self._look_for_waits(tasks)
@@ -104,21 +104,21 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Ask for the ends of repartition topics if buffered messages wait for watermarks behind these ends."""
+        """Request the ends of repartition topics if buffered messages wait for watermarks after these ends."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Ask for the ends of repartition topics if stream time waits for watermarks behind these ends."""
+        """Request the ends of repartition topics if stream time waits for watermarks after these ends."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
 
     def waits_s(self, tasks: Sequence[Task]) -> float:
-        """Seconds that a run waits longer before it counts as silent: messages wait for watermarks, or did just now."""
+        """How long a run waits beyond its timeout, seconds, because messages waited for watermarks recently."""
         self._look_for_waits(tasks)
         return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
 
@@ -139,8 +139,8 @@ class InputsInOrder:
         """When a silent task was at its end, in monotonic seconds; None if there may be more.
 
         A source is at its end now if it was read up to the end that Kafka reports. A repartition topic never is,
-        because the tasks before it write watermarks all the time. The task was at its end at an earlier moment, if it
-        has processed the topic up to the end that Kafka reported then.
+        because the upstream tasks write watermarks all the time. For such a topic, the task was at its end at an
+        earlier moment, if it has processed the topic up to the end that Kafka reported then.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in writer.inputs]
@@ -162,7 +162,7 @@ class InputsInOrder:
         return before[0]
 
     def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
-        """Whether inputs are processed, after all records of the last poll were processed or kept."""
+        """Whether the inputs are completely processed, after the last poll's records were handled."""
         kept = 0 if task.order is None else task.order.buffered_of(topics)
         return not kept and all(self._is_ended(task, topic, member) for topic in topics)
 
@@ -171,7 +171,7 @@ class InputsInOrder:
         return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
 
     def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
-        """Pauses the inputs whose buffers are full, and resumes those that have room; ``tasks`` share the memory."""
+        """Pauses the inputs with full buffers, and resumes the inputs with room; ``tasks`` share the memory."""
         assert task.order is not None
         full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
         if full:
@@ -208,7 +208,7 @@ def order_of(
     options: RuntimeOptions,
     groups: Groups = NO_GROUPS,
 ) -> ReadingOrder | None:
-    """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
+    """The reading order of a task's inputs, given in the order of their declaration; None for a single input."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
     if len(own) < 2:
         return None
@@ -231,10 +231,10 @@ def order_of(
 
 
 def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
-    """By topic, the others whose messages it is joined with: right sides of its as-of joins, and changes of its tables.
+    """By topic, the other topics whose messages it is joined with: right sides of as-of joins, and changes of tables.
 
-    A table that is joined with tables only feeds no stream: the stream that changes it may be the left side of another
-    join, and then has to wait for the right side.
+    A table that is only joined with tables feeds no stream: the stream that changes it may be the left side of another
+    join, and then must wait for the right side.
     """
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
@@ -250,10 +250,10 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """The topics as they go of equal times: a row is there for messages of its own millisecond."""
+    """The topics in their order at equal times: a row precedes messages of its own millisecond."""
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
-    while left:  # in a circle, none is free: the first one goes
+    while left:  # in a circle none is free, so the first one is taken
         free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
         ranked.append((free or left)[0])
         left.remove(ranked[-1])
@@ -275,7 +275,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
             try:
                 read = None if value is None else deserialize(value)
                 found = extract(read, batch.headers[index], time_ms, kind)
-            except Exception:  # processing it raises again, and decides by the failure policy
+            except Exception:  # processing it raises again, and the failure policy decides
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)
         return times
@@ -284,10 +284,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
-    """Whether each task before has repeated its end since the last call that returned True."""
+    """Whether each upstream task has repeated its end since the last call that returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
-    # a count that is smaller is of a new silence
+    # a smaller count belongs to a new silence
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
         writer.said = said
@@ -295,7 +295,7 @@ def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
 
 
 def _with_watermarks(batch: Batch) -> Sequence[int]:
-    """The times of messages; watermarks, which have no event time, come with the message before them."""
+    """The times of messages; watermarks, which have no event time, get the time of the previous message."""
     times, last = [], NO_TIME
     for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
         last = last if key is None else time_ms

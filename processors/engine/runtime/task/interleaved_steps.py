@@ -1,4 +1,4 @@
-"""The streams of a task with several inputs as one function, which takes their records in the order of reading."""
+"""The streams of a task with several inputs as one function, which processes their records in reading order."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.serialization import Deserializer
 
-#: How many columns the function of one stream takes: values, raw keys, timestamps, keys, headers.
+#: Number of argument columns of one stream's function: values, raw keys, timestamps, keys, headers.
 WIDTH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedStreams:
-    """The function; by topic the rank of the input, its deserializers, and whether headers are read there."""
+    """The function; by topic the input's rank, its deserializers, and whether headers are read."""
 
     function: WovenFunction
     inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
 
     def columns(self, woven: InterleavedRun) -> tuple[Iterator[Any], ...] | None:
-        """What the function takes of these records; None if one of them can't be read."""
+        """The function's arguments for these records; None if a record can't be read."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
             rank, value, key, wants_headers = self.inputs[batch.partition.topic]
@@ -54,7 +54,7 @@ def interleaved_streams(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> InterleavedStreams | None:
-    """The streams as one; None where windows or ``group_by`` ask which record of which input is next.
+    """The streams as one function; None if windows or ``group_by`` depend on the input of each record.
 
     ``sources`` are the steps of the frames, and ``timings`` their times.
     """

@@ -1,11 +1,11 @@
-"""What tasks keep in no store: a note beside the committed offsets of their inputs, with stream time and counts.
+"""State that tasks keep in no store: a note with the committed offsets of their inputs, with stream time and counts.
 
     commit of flights-0:  messages, watermarks 10:00, offset 812 with the note {"task":"flights-0","time_ms":…}
     its heir:             offset 812 ──► stream time 10:00 ──► watermark 10:00
 
 A task before ``group_by`` often has no store. Without the note, its heir would know no time until the next message, and
-tell none; behind a second ``group_by``, nobody remembers what it told before. Kafka Streams keeps the times of its
-partitions in the same place. The messages that did not arrive are counted there, too (``arrivals``).
+send no watermark; after a second ``group_by``, nothing would record its earlier watermarks. Kafka Streams keeps the
+times of its partitions in the same place. The note also counts the messages that did not arrive (``arrivals``).
 
 Invariants:
     - A note is of the same transaction as the watermarks and the offsets, and counts at these offsets only.
@@ -41,14 +41,17 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """What stands beside the committed offsets of a task: its time, if no store keeps it, and its counts."""
+    """The notes of a task's committed offsets: its time, if no store keeps it, and its counts."""
 
     time: Remembered | None
     arrivals: Counts
 
 
 def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
-    """The note for the next commit of a task; empty when there is nothing to note. ``timed``: with the time."""
+    """The note for the next commit of a task; empty when there is nothing to note.
+
+    ``timed``: the note includes the time.
+    """
     time = task.time if timed else None
     if time is None or time.is_kept or not time.stream.known:
         made = _Note(task.name, arrivals=arrivals)
@@ -58,9 +61,9 @@ def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
 
 
 def noted(task: str, committed: Sequence[int | None]) -> Noted:
-    """What stands beside the committed offsets of all inputs of a task.
+    """The notes with the committed offsets of all inputs of a task.
 
-    Counts are also of tasks that had some of these inputs before.
+    Counts of tasks that had some of these inputs before are included.
     """
     texts = {offset.note if isinstance(offset, NotedOffset) else "" for offset in committed}
     notes = [note for note in map(_read, sorted(texts)) if note is not None]

@@ -1,7 +1,6 @@
-"""What time does in the stores of functions: their stream time, and the values that end.
-``task_timers`` has their timers.
+"""The effects of time on the stores of functions: stream time, and values that expire. ``task_timers`` has the timers.
 
-A task makes these stores of those that its application declares, before it compiles its steps.
+A task makes these stores from the declared stores of its application, before it compiles its steps.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from holdfast.processors.engine.steps.store_options import StoreOptions
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
 
-#: By store, the store as it is declared, and its declaration.
+#: By store: the store object for declared stores, and its declaration.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
@@ -35,7 +34,7 @@ class StoreTime:
 
     Args:
         state: The store.
-        options: Its declaration; None for one that only has timers.
+        options: The store's declaration; None for a store that only has timers.
         stream: The stream time of the task.
         regrouped: Whether messages of the task come through ``group_by``.
     """
@@ -55,11 +54,11 @@ class StoreTime:
 
     @property
     def late(self) -> int | None:
-        """Messages that came too late, since the task runs; None for a store that takes all."""
+        """Messages that were too late since the task started; None for a store without late messages."""
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
-        """Whether a record of the last commit is of a value that had ended then, and has not left yet."""
+        """Whether a committed record belongs to a value that had expired by then, but is not deleted yet."""
         ends, now_ms = self._expiries, self._clock.saved_ms
         if ends is None or isinstance(ends, KeyTimes) or is_own(key):
             return False
@@ -69,17 +68,17 @@ class StoreTime:
         return ends.has_ended(message_key, name, look, now_ms)
 
     def load(self) -> Remembered:
-        """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""
+        """Reads the committed time, and the waiting times ahead of the clock; raises FormatUnknown."""
         self._look_again()
         return self._clock.load()
 
     def restore(self) -> Remembered:
-        """Goes back to the last commit; returns what ``load`` returns."""
+        """Returns to the last commit; returns the same as ``load``."""
         self._look_again()
         return self._clock.restore()
 
     def remove(self, limit: int) -> int:
-        """Deletes values that have ended, by looking at ``limit`` of them at most; returns at how many."""
+        """Deletes expired values, checking at most ``limit`` of them; returns the number checked."""
         if self._expiries is None:
             return 0
         removed = self._expiries.remove(limit)
@@ -87,7 +86,7 @@ class StoreTime:
         return removed
 
     def save(self) -> bool:
-        """Writes the time into the store; False if it is as committed."""
+        """Writes the time into the store; False if the time equals the committed one."""
         return self._clock.save()
 
     def committed(self) -> None:
@@ -114,7 +113,7 @@ def declared_stores(states: Mapping[str, StoreState], frames: Sequence[Streaming
 def _models_of(options: StoreOptions | None) -> TypedValues | None:
     if options is None or not options.typed:
         return None
-    # A worker whose stores have no models does not load pydantic for them.
+    # A worker whose stores have no models does not load pydantic.
     from holdfast.processors.engine.state.typed import TypedValues
 
     return TypedValues(options.name, options.models, options.upgrades_by_key)
@@ -123,7 +122,7 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
 def _ends_of(
     state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
 ) -> Expiries | DatedValues | KeyTimes | None:
-    """What deletes the values of a store that have ended; None where none ends."""
+    """The object that deletes the expired values of a store; None if none expires."""
     if options is None or not options.expires:
         return None
     if options.keeping is not None:

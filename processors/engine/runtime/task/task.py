@@ -6,7 +6,7 @@ behind it are not. ``length_hint`` counts what is left in the iterator, without 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
 
-The next run continues with the same iterators, behind the failed message.
+The next run continues with the same iterators, after the failed message.
 
 Invariants:
     - A message changes state, outputs and position together or not at all.
@@ -86,7 +86,7 @@ class Task(TaskFacts):
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether more timers are due before the next message than one commit takes
+        self.held = False  # whether more timers are due before the next message than one commit allows
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # the streams as one
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -110,7 +110,7 @@ class Task(TaskFacts):
         """Take the task's RocksDB (None for a task without stores) and start restoring.
 
         ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic,
-        ``times`` the times that the topics take.
+        ``times`` the record times that the topics accept.
         """
         self._times = times
         self._record_bytes_max = record_bytes_max
@@ -176,14 +176,16 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close windows and fire timers, unless not even what is ``due`` is sent; one that raises is a failed message.
+        """Close windows and fire timers; with ``due`` false, nothing is sent.
+
+        A window or timer that raises is a failed message.
 
         Raises what ``on_failure`` raises.
         """
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # else the stores stay as they were restored
+            self.time.keep() if self.progressed else None  # otherwise the stores stay as they were restored
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:
@@ -207,13 +209,13 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Decide about what failed, whose writes are undone, and count it."""
+        """Apply the failure policy to a failed message, whose writes are undone, and count it."""
         if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
         self.arrivals.failed(failed, put_aside=instead is not None)
 
     def keep_time(self) -> None:
-        """Write the stream time into the stores, for a commit that closes nothing."""
+        """Write the stream time into the stores, for a commit that closes no window."""
         if self.time is not None:
             self.time.keep()
 
@@ -221,8 +223,8 @@ class Task(TaskFacts):
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
 
         Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
-        failed one are processed. It may leave records (``turns``): call it again with the same ones. If ``held`` is
-        true then, commit first.
+        failed one are processed. The method may leave records (``turns``): call it again with the same records. If
+        ``held`` is true then, commit first.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
@@ -264,7 +266,7 @@ class Task(TaskFacts):
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> None:
-        """Process records by columns; halve a run that can't be, and process the smallest halves one by one."""
+        """Process records by columns; halve a run for which that fails, and process the smallest halves one by one."""
         first, last = run
         if columns.take(batch, first, last):
             self._positions[batch.partition.topic] = batch.offsets[last - 1] + 1
@@ -278,7 +280,7 @@ class Task(TaskFacts):
             self._by_columns(stream, columns, batch, (middle, last), on_failure)
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
-        """Process records through the stream's steps, message by message; return the index behind the last one."""
+        """Process records through the stream's steps, message by message; returns the index after the last one."""
         self._prefetch(Run(batch, index, last))
         awaited = stream.awaited
         while index < last:
@@ -297,11 +299,11 @@ class Task(TaskFacts):
                 end += 1
             index = end
             if awaited is not None and awaited.called:
-                return index  # the next calls are begun in another turn: together they may take too long
+                return index  # the next calls start in another turn, because together they may take too long
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Read the likely state of these records in one call, where that is of use."""
+        """Read the likely state of these records in one call, if that saves time."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -314,7 +316,7 @@ class Task(TaskFacts):
             return self.process(*records, on_failure)
         assert self.woven is not None
         self.held, made = False, self.woven.columns(records)
-        if made is None:  # one of them can't be deserialized
+        if made is None:  # a record can't be deserialized
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
             self.time.look()
@@ -323,7 +325,7 @@ class Task(TaskFacts):
         return self._run_function(self.woven.function, records, made, on_failure)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Process records behind their calls; returns what ``_run`` returns."""
+        """Process records after their calls; returns the same as ``_run``."""
         assert stream.awaited is not None
         batch, first = records.batch, records.first
 
@@ -338,14 +340,14 @@ class Task(TaskFacts):
         return reached
 
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Process records that are deserialized; the module's docstring draws how a failed one is found.
+        """Process deserialized records; the module's docstring shows how a failed record is found.
 
-        Returns the index behind the last processed record. Less than ``records.last``: read that record and process it
-        again, because the steps may have changed its value; or first commit, if ``held``.
+        Returns the index after the last processed record. If it is less than ``records.last``, read that record and
+        process it again, because the steps may have changed its value; or first commit, if ``held``.
         """
         batch, first, last = records
-        # A message that raises stops the run. The rest of the iterators shows which message it was,
-        # and feeds the next run.
+        # A message that raises stops the run. The rest of the iterators shows which message it was, and feeds the next
+        # run.
         timers = None if self.time is None else self.time.timers
         values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
@@ -363,7 +365,7 @@ class Task(TaskFacts):
         columns: tuple[Iterator[Any], ...],
         on_failure: OnFailure,
     ) -> int:
-        """Process records by a generated function, which takes ``columns``; return how many, as ``_run`` does."""
+        """Process records by a generated function of ``columns``; returns their number, as ``_run`` does."""
         count, values = records.size, columns[-WIDTH]
         timers = None if self.time is None else self.time.timers
         while True:
@@ -380,7 +382,7 @@ class Task(TaskFacts):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # not of each message for itself: each would run twice
+                    newest = records.newest(failed)  # not for each message separately: each would run twice
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)
@@ -394,7 +396,7 @@ class Task(TaskFacts):
                     return reached
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
-        """Decide about a failed message, whose writes are undone, and move the position behind it."""
+        """Apply the failure policy to a failed message, whose writes are undone, and move the position after it."""
         topic = batch.partition.topic
         self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
         self._positions[topic] = batch.offsets[index] + 1
@@ -415,7 +417,7 @@ class Task(TaskFacts):
         return sum(state.dirty_bytes() for state in self.states.values())
 
     def drop(self) -> dict[str, int]:
-        """Forget everything uncommitted; return by topic the offset to read again from."""
+        """Discard all uncommitted work; returns by topic the offset to read again from."""
         for state in self.states.values():
             state.drop()
         if self.time is not None:

@@ -33,17 +33,17 @@ from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Most windows of a store that one commit closes, and most that it removes.
+#: Maximum windows of a store that one commit closes, and that it removes.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
-#: Decides about a window whose result raised in the steps behind it: called with the window's topic and the error.
+#: Decides about a window whose result raised in later steps: called with the window's topic and the error.
 OnWindowError = Callable[[str, Closing, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSteps:
-    """A window of a stream, and the steps behind it as a function of results."""
+    """A window of a stream, and its later steps as a function of results."""
 
     topic: str
     windows: Closes
@@ -66,20 +66,20 @@ class TaskTime:
         self.timers: TaskTimers | None = None
         #: By store, the steps that send fewer results than messages.
         self.held: dict[str, FewerResults] = {}
-        #: For windows that close by key: closes them when the clock reaches a time that was ahead.
+        #: For windows that close by key: closes them when the clock reaches a time that was ahead of it.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the tasks before; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
-        #: Write watermarks for the tasks behind; empty if no task waits for this one.
+        #: Write watermarks for downstream tasks; empty if no task waits for this one.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: Grows with each run of messages and each rewind: as long as it stands, the task is silent.
+        #: Grows with each run of messages and each rewind; while it is constant, the task is silent.
         self.work = 0
         #: The time at the last commit, for a task without a store that keeps it.
         self._then = Remembered()
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
-        #: Whether there is something to commit, also where no input moved.
+        #: Whether there is something to commit, even if no input moved.
         self.dirty = False
         self._reached_ms = NO_TIME
 
@@ -89,13 +89,13 @@ class TaskTime:
 
     @property
     def takers(self) -> Mapping[str, Taker]:
-        """By store, what takes the messages of its window."""
+        """By store, the object that adds messages to its window."""
         return {**self.windows, **self.held}
 
     def load(self, *, anew: bool = True) -> None:
         """Reads the time from the stores, at the start and after a command changed them.
 
-        A time that none of them keeps is forgotten if ``anew``.
+        If ``anew``, a time that no store keeps is discarded.
         """
         if anew:
             self._then = Remembered()
@@ -104,7 +104,7 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Goes to the time of the last commit, behind ``load``, where no store keeps it."""
+        """Sets the time of the last commit, after ``load``, if no store keeps it."""
         if not self.is_kept:
             self._then = then
             self._go_to([then])
@@ -116,7 +116,7 @@ class TaskTime:
             writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
-        # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
+        # Stores of one task are at the same input offsets, but a store that was cleared meanwhile has no time.
         then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:
@@ -126,7 +126,8 @@ class TaskTime:
             self.upstream.begin()
         for held in self.held.values():
             held.restart()
-        # What was due when the worker before ended is due now: the next commit looks for it, without a message.
+        # Windows that were due when the previous worker ended are due now: the next commit checks for them, without a
+        # message.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         if self.timers is not None:
@@ -147,16 +148,16 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """After so long without messages, stream time passes as time does; None for never."""
+        """After this time without messages, stream time advances with the clock; None for never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether a time counts now, by the worker's clock, that was ahead of it."""
+        """Whether a time that was ahead of the worker's clock is now reached."""
         return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at this time, which is none of a message; not beyond the worker's clock."""
+        """Whether a window would close at this time, which is no message's time; not beyond the worker's clock."""
         self.look()
         reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
@@ -167,9 +168,9 @@ class TaskTime:
         return bool(self._clocks)
 
     def watermark_ms(self, writer: WatermarkWriter) -> int:
-        """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
+        """The time of a writer's watermarks: for sources, their progress, regardless of upstream watermarks."""
         if self.timers is not None and self.timers.are_due():
-            return self.timers.reached_ms  # what they send is not late behind the topic
+            return self.timers.reached_ms  # the timers' outputs are not late downstream of the topic
         if writer.hears and writer.own and self.upstream is not None:
             return max(self.stream.time_ms, min(self.upstream.time_ms(writer.inputs), self.stream.cap_ms))
         if writer.hears:
@@ -179,13 +180,13 @@ class TaskTime:
 
     @property
     def late(self) -> dict[str, int]:
-        """By store, the windows that messages came too late for, or the messages that it dropped as too old."""
+        """By store, the windows that messages were too late for, or the messages that were dropped as too old."""
         late = {name: windows.late for name, windows in self.windows.items()}
         return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
 
     @property
     def waits(self) -> bool:
-        """Whether a newer time waits: for watermarks of the tasks before, or to be written to the tasks behind."""
+        """Whether a newer time waits: for upstream watermarks, or to be written to downstream tasks."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
@@ -195,7 +196,7 @@ class TaskTime:
         self.stream.go_on(time_ms)
 
     def stand_at(self, time_ms: int) -> None:
-        """Moves the committed stream time to that of another run, where it stands until ``load`` or the next message.
+        """Sets the committed stream time to another run's time, until ``load`` or the next message.
 
         All open work is committed.
         """
@@ -208,13 +209,13 @@ class TaskTime:
         self.stream.look(self._times.now_ms())
 
     def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
-        """Fires timers and closes windows that are due, and removes what is over, up to the bounds of one commit.
+        """Fires due timers, closes due windows, and removes expired entries, up to the limits of one commit.
 
-        Raises what ``on_error`` raises; the windows closed before are part of the next commit.
+        Raises the errors of ``on_error``; the windows closed before are part of the next commit.
         """
         self.look()
         removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
-        if self.timers is not None:  # before windows close: a row that a timer sends counts at the timer's time
+        if self.timers is not None:  # before windows close, because a row that a timer sends counts at the timer's time
             self.timers.fire(on_timer_error)
         if removes:
             self.more = False
@@ -229,7 +230,10 @@ class TaskTime:
 
     @contextmanager
     def _as_far_as_timers(self) -> Iterator[None]:
-        """Windows and values end as far as timers have fired: what they send, and find, is of their time."""
+        """Limits windows and values to the time of the fired timers.
+
+        The timers' outputs and reads belong to that time.
+        """
         self.stream.call_ms = None if self.timers is None else self.timers.reached_ms
         try:
             yield
@@ -262,7 +266,7 @@ class TaskTime:
             writer.committed()
 
     def hear(self) -> bool:
-        """Takes the stream time that the tasks before have reached; True if it moved."""
+        """Applies the stream time that upstream tasks have reached; True if it moved."""
         before = self.stream.time_ms
         if self.upstream is None:
             return False
@@ -287,7 +291,10 @@ class TaskTime:
         return len(found)
 
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
-        """Runs the steps behind closing windows. If an error stops the worker, earlier windows count as closed."""
+        """Runs the later steps of closing windows.
+
+        If an error stops the worker, earlier windows count as closed.
+        """
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
         keys = iter([steps.deserialize_key(closing.message_key) for closing in live])

@@ -3,8 +3,8 @@
     message ──► stream time moves ──► stream timers that are due ──► next message
                                           └── more than a commit takes: the commit comes first
 
-A timer runs through the steps as a message does: what it sets, sends and deletes happens together or not at all. One
-that raises goes by the failure policy, and is deleted unless the worker stops.
+A timer passes through the steps like a message: its sets, sends and deletes happen together or not at all. A timer that
+raises is handled by the failure policy, and is deleted unless the worker stops.
 
 Invariants:
     - No message is processed while a stream timer is due. So results do not depend on when commits are.
@@ -32,7 +32,7 @@ from holdfast.processors.engine.steps.serialization import Deserializer
 
 #: Timers that one commit fires at most.
 FIRED_AT_ONCE = 5_000
-#: Timers that are set between two commits at most, and those of one more message or timer.
+#: Maximum timers set between two commits; one message or timer may exceed it.
 SET_AT_ONCE = 10_000
 #: Timers that are read from the index at once.
 READ_AT_ONCE = 500
@@ -43,7 +43,7 @@ OnTimerError = Callable[[str, Due, BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class TimerSteps:
-    """The timers of a step, and the step with those behind it as a function of timers."""
+    """The timers of a step, and that step with its later steps as a function of timers."""
 
     topic: str
     timers: Timers
@@ -52,7 +52,7 @@ class TimerSteps:
 
 
 class Until:
-    """An iterator that ends early once ``ended`` is true; ``length_hint`` tells what is left."""
+    """An iterator that ends early once ``ended`` is true; ``length_hint`` returns the number of remaining items."""
 
     def __init__(self, items: Iterable[Any], ended: Callable[[], bool]) -> None:
         self._items, self._ended = iter(items), ended
@@ -76,7 +76,7 @@ class TaskTimers:
         self._states, self._stream = states, stream
         self._steps: list[TimerSteps] = []
         self._fired = 0
-        #: The worker's clock as processing timers see it; it stands still while the worker processes nothing.
+        #: The worker's clock as processing timers see it; it is frozen while the worker processes nothing.
         self._now_ms = NO_TIME
 
     def add(self, steps: TimerSteps) -> None:
@@ -93,8 +93,8 @@ class TaskTimers:
         return any(steps.timers.is_due("processing", now_ms) for steps in self._steps)
 
     def are_due(self) -> bool:
-        """Whether stream timers may be due: no message is processed before they have fired."""
-        # A list, since it is asked before each message: a generator costs twice as much.
+        """Whether stream timers may be due: they fire before the next message."""
+        # A list, because this runs before each message, and a generator costs twice as much.
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         if next_ms <= self._stream.time_ms:
             return True
@@ -102,11 +102,11 @@ class TaskTimers:
         return False
 
     def stop_messages(self) -> bool:
-        """Whether no message is processed now: stream timers may be due, or a commit comes first."""
+        """Whether no message may be processed now: stream timers may be due, or a commit comes first."""
         return self.are_due() or self._is_full()
 
     def fire_between(self, on_error: OnTimerError) -> bool:
-        """Fires the stream timers that are due; False if a commit comes first: more are due or set than it takes.
+        """Fires the due stream timers; False if a commit comes first, because of its limit for timers.
 
         Raises what ``on_error`` raises.
         """
@@ -114,7 +114,7 @@ class TaskTimers:
         return not self.stop_messages()
 
     def fire(self, on_error: OnTimerError) -> None:
-        """Fires the timers of both clocks that are due, up to what this commit takes; raises as ``fire_between``."""
+        """Fires the due timers of both clocks, up to the limit of this commit; raises as ``fire_between``."""
         self._fire_stream(on_error)
         for steps in self._steps:
             while self._has_room() and steps.timers.is_due("processing", self._now_ms):
@@ -122,7 +122,7 @@ class TaskTimers:
 
     @property
     def reached_ms(self) -> int:
-        """Up to here values may leave: a timer that is due does not need them."""
+        """Values up to this time may be deleted: no due timer needs them."""
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         return min(max(next_ms, self._stream.settled_ms), self._stream.time_ms)
 
@@ -133,11 +133,11 @@ class TaskTimers:
 
     @property
     def fired(self) -> bool:
-        """Whether a timer has fired, was set or was found to be gone, since the last commit."""
+        """Whether a timer has fired, was set, or turned out to be deleted, since the last commit."""
         return self._fired > 0 or any(steps.timers.set_since for steps in self._steps)
 
     def begin(self) -> None:
-        """A commit is done, or everything since the last one was dropped."""
+        """Resets the counts after a commit, or after uncommitted work was dropped."""
         self._fired = 0
         for steps in self._steps:
             steps.timers.set_since = 0
@@ -152,11 +152,14 @@ class TaskTimers:
         return max([steps.timers.set_since for steps in self._steps], default=0) >= SET_AT_ONCE
 
     def _has_room(self) -> bool:
-        """Whether this commit takes one more timer."""
+        """Whether this commit allows one more timer."""
         return self._fired < FIRED_AT_ONCE and not self._is_full()
 
     def _fire_stream(self, on_error: OnTimerError) -> None:
-        """Fires the stream timers that are due, of the step with the next one up to the next one of the others."""
+        """Fires due stream timers.
+
+        Those of the step with the earliest timer, up to the earliest timer of other steps.
+        """
         while self._has_room() and self._steps:
             first = min(self._steps, key=lambda steps: steps.timers.on_stream.next_ms)
             if first.timers.on_stream.next_ms > self._stream.time_ms:
@@ -164,7 +167,10 @@ class TaskTimers:
             self._fire(first, "stream", min(self._stream.time_ms, self._first_upto_ms(first)), on_error)
 
     def _first_upto_ms(self, of: TimerSteps) -> int:
-        """Up to this time stream timers of a step fire before those of the others; at equal times, by declaration."""
+        """Stream timers of a step up to this time fire before other steps' timers.
+
+        At equal times, declaration order decides.
+        """
         upto_ms, others_first = EVENT_TIME_END_MS, 1
         for steps in self._steps:
             if steps is of:
@@ -179,10 +185,9 @@ class TaskTimers:
             self._run(steps, found, on_error)
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
-        """Fires due timers in order, and puts the rest back into the index.
+        """Fires due timers in order, and returns the rest to the index.
 
-        It stops before a timer if a call has set an earlier timer, here or of another step, or if a commit has to come
-        first.
+        It stops before a timer if a call has set an earlier timer in any step, or if a commit must come first.
         """
         timers, waiting = steps.timers, iter(found)
 

@@ -1,4 +1,7 @@
-"""What the steps of a task need of time: its stream time with windows and stores, and the processors with timers."""
+"""The time-dependent parts of a task's steps.
+
+Its stream time with windows and stores, and the processors with timers.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +66,10 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """The tellers of a task: one for repartition topics behind sources only, one for those behind other groupings.
+    """The watermark writers of a task: one for topics fed only by sources, one for topics after other groupings.
 
-    A topic gets watermarks if a step behind it, or the order of reading there, needs stream time. A topic through which
-    the task's own watermarks come back to it has a teller of its own.
+    A topic gets watermarks if a later step, or the downstream order of reading, needs stream time. A topic through
+    which the task's own watermarks return to it has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -93,7 +96,7 @@ def watermark_writers_of(
 def watermark_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """The repartition topics among the inputs of a task to which the tasks before tell their time."""
+    """The repartition topics among the inputs of a task that carry the upstream tasks' watermarks."""
     regrouped = [frame for frame in frames if frame.topic.repartitions]
     return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
 
@@ -101,7 +104,7 @@ def watermark_topics(
 def _needs_time(
     frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> bool:
-    """Whether a stream, or a stream behind it, needs stream time; only such a repartition topic gets watermarks."""
+    """Whether a stream, or a later stream, needs stream time; only then its repartition topic gets watermarks."""
     known = groupings.get(frame.topic.name)
     if known is not None and known.ordered:
         return True
@@ -147,7 +150,7 @@ def add_steps(
     timing: Timing,
     seen: set[int],
 ) -> None:
-    """Compile the steps behind windows and timers as functions of results and of timers, but those ``seen``.
+    """Compile the steps after windows and timers as functions of results and of timers, except those in ``seen``.
 
     ``source`` has the steps of the frame, bound to the task's processors.
     """

@@ -1,13 +1,13 @@
-"""Values of a message key under state keys that end with an event time, as joins keep them, and when they leave.
+"""Values of a message key under state keys that end with an event time, as joins store them, and their expiry.
 
     message key     state key                                                      value
     the message's   <side><time>                                                   what the step stores
     the message's   <side><time>/<number>                                          the same, of further values of a time
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-``<time>`` has 15 digits, ``<number>`` has 9 and begins with 1: so no record grows with the values of its time. A step
-tells from a state key and its value what is left of it at a time, so there is no record of the end. Reads do not look
-at ends: the step asks for the times that it may use.
+``<time>`` has 15 digits, ``<number>`` has 9 and begins with 1: so no record grows with the number of values at its
+time. A step computes from a state key and its value the part that remains at a time, so the end needs no record. Reads
+do not check ends: the step requests only times that it may use.
 
 A time and a number are a moment: one whole number. The moments of the keys that messages come for are also in memory,
 so that a message costs no read of a range::
@@ -36,25 +36,29 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Digits of a time in a state key.
 DIGITS = 15
-#: What the times of moments are multiplied with: more values of one key and time do not come.
+#: Factor for the times of moments, above the maximum number of values of one key and time.
 NUMBERS = 10**9
-#: Memory of a moment, and of a key and side with moments, in bytes: the objects and their share of list and dict.
+#: Memory in bytes of one moment (a time in memory), and of one line (a key and side with moments), including list and
+#: dict.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: Moments of one key and side in memory from which on old ones are taken out.
+#: Moments of one key and side in memory at which old moments are removed.
 TRIM_FROM = 64
 
-#: Memory of a value that is kept as it was read, in bytes, beside two times that of its stored form.
+#: Memory of a decoded value in bytes, in addition to two times the size of its stored form.
 READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """What is left of a stored value, None for nothing; and when to look again, in milliseconds, None for never."""
+    """The remaining part of a stored value, None for nothing.
+
+    And when to check again, in milliseconds, None for never.
+    """
 
     raw: bytes | None
     look_ms: int | None = None
 
 
-#: Tells from a state key, its stored value, the time of the entry that is due, and the present time what is left.
+#: Computes the remaining part from a state key, its stored value, the time of the due entry, and the present time.
 RestOf = Callable[[str, bytes, int, int], Rest]
 
 
@@ -64,8 +68,8 @@ class Dating(NamedTuple):
     Attributes:
         sides: What the state keys of values with a time begin with.
         rest_of: What is left of a value.
-        slack_ms: How far before a time that is asked for the moments are also kept in memory.
-        numbered: Whether a time may have several values, so that versions without numbers must not read the store.
+        slack_ms: How far before a requested time the moments are also kept in memory.
+        numbered: Whether a time may have several values, so that older versions must not read the store.
     """
 
     sides: tuple[str, ...]
@@ -75,7 +79,7 @@ class Dating(NamedTuple):
 
 
 class PlacedRecords(OwnRecords, Protocol):
-    """A store whose values are read and written by their changelog keys: ``DeclaredState``."""
+    """A store with access to values by changelog keys; ``DeclaredState`` implements it."""
 
     scattered: tuple[str, ...]
     cache_bytes: int
@@ -102,12 +106,12 @@ def time_text(time_ms: int) -> str:
 
 
 def time_of(name: str, side: str) -> int:
-    """The event time in the state key of a value, whatever its number."""
+    """The event time in the state key of a value, without its number."""
     return int(name[len(side) : len(side) + DIGITS])
 
 
 def line_of(message_key: bytes, side: bytes) -> bytes:
-    """What the changelog keys of all times of a message key and a side begin with."""
+    """The prefix of the changelog keys of all times of a message key and a side."""
     return key_prefix(message_key) + side
 
 
@@ -128,7 +132,7 @@ def _moment_in(text: bytes) -> int:
 
 
 class DatedValues:
-    """The values of one store in one task that have a time in their state keys, and others that end.
+    """The values of one store in one task that have a time in their state keys, and other values that expire.
 
     Args:
         state: The store.
@@ -144,16 +148,16 @@ class DatedValues:
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
         #: Moments in memory, by line (one side of one message key): the time from which they are complete, in
-        #: milliseconds, and the moments from that time on, ascending.
+        #: milliseconds, and the moments from that time, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
-        #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
+        #: By message key, a value that a step has read or set. A commit clears the dict if it is too large.
         self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
-        """The later one of stream time and the message's event time, unless the world has not reached that.
+        """The later of stream time and the message's event time, but not beyond the worker's clock.
 
-        With ``by_stream`` it is the stream time; in the call of a timer, the timer's time.
+        With ``by_stream``, the stream time; during a timer's call, the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
         if stream.call_ms is not None:
@@ -204,11 +208,11 @@ class DatedValues:
         return place[len(key_prefix(self._state.message_key)) :].decode()
 
     def ends(self, name: str, end_ms: int) -> None:
-        """Looks at a value of the current message's key at this time, and deletes it if it has ended then."""
+        """Schedules a check of a value of the current message's key, which deletes the value if it has ended."""
         self._index.enter(Entry(min(end_ms, EVENT_TIME_END_MS - 1), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
+        """Deletes values whose end is before stream time; checks at most ``limit`` entries, and returns how many."""
         state, now_ms = self._state, self.stream.ends_ms
         if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
             self.read.clear()
@@ -233,7 +237,7 @@ class DatedValues:
         return len(found)
 
     def has_ended(self, name: str, raw: bytes, now_ms: int) -> bool:
-        """Whether a committed value with a time in its state key is over at a time."""
+        """Whether a committed value with a time in its state key has ended at a time."""
         return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
@@ -242,7 +246,7 @@ class DatedValues:
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """The last message of a key failed: its moments and its value are read again."""
+        """The last message of a key failed: discards the key's moments and value, so that they are read again."""
         self.read.pop(message_key, None)
         if self._near:
             prefix = key_prefix(message_key)

@@ -1,6 +1,6 @@
-"""A store that an application declares: its values have models, or an end, or its keys have timers.
+"""A store with a declaration: its values have models or expire, or its keys have timers.
 
-All other stores are plain ``StoreState`` and pay nothing for it.
+All other stores are plain ``StoreState``, without this cost.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class DeclaredState(StoreState):
     """One declared store of one task.
 
     Args:
-        plain: The store as it was opened; this one takes its place.
+        plain: The store as it was opened; this object replaces it.
         typed: The models of its values; None for plain JSON.
     """
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values that have a time in their state keys, in a store that ``keep_dated`` gave them.
+    #: The values with a time in their state keys, in a store on which ``keep_dated`` was called.
     dated: DatedValues
-    #: The times of the keys, in a store whose values end by them.
+    #: The times of the keys, in a store whose values expire by them.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
@@ -65,12 +65,12 @@ class DeclaredState(StoreState):
         return expiries
 
     def keep_dated(self, dated: DatedValues) -> DatedValues:
-        """Gives values a time in their state keys from now on."""
+        """Lets values have a time in their state keys from now on."""
         self.dated = dated
         return dated
 
     def keep_by_key(self, times: KeyTimes) -> KeyTimes:
-        """Lets values end by the times of their own keys from now on."""
+        """Lets values expire by the times of their own keys from now on."""
         self.key_times = times
         return times
 
@@ -82,7 +82,10 @@ class DeclaredState(StoreState):
         return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
 
     def delete(self, key: str) -> None:
-        """As in ``State``. A value that has ended is deleted, too: a timer with an earlier time would still read it."""
+        """As in ``State``.
+
+        An expired value is deleted, too, because a timer with an earlier time would still read it.
+        """
         if self.read_plain(key) is not None:
             self._store(key, None)
 
@@ -127,7 +130,7 @@ class DeclaredState(StoreState):
     # -- own records -------------------------------------------------------------------------------------------
 
     def read_own(self, message_key: bytes, state_key: str) -> Any:
-        """The value of an own record of a message key; None without one."""
+        """The value of an internal record of a message key; None if there is none."""
         cell, place = self._shared, key_prefix(message_key) + state_key.encode()
         if place in cell.dirty:
             raw = cell.dirty[place]
@@ -136,9 +139,9 @@ class DeclaredState(StoreState):
         return None if raw is None else decode_value(raw)
 
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
-        """Sets the value of an own record; None deletes it."""
+        """Sets the value of an internal record; None deletes the record."""
         raw = None
-        if value is not None:  # made of whole numbers and texts: it comes back as it is
+        if value is not None:  # it consists of whole numbers and texts, so it survives JSON
             raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
@@ -151,7 +154,7 @@ class DeclaredState(StoreState):
         self._write(cell, place, "", raw)
 
     def delete_entry(self, state_key: bytes) -> bool:
-        """Deletes an entry of an index; False if there is none."""
+        """Deletes an entry of an index; returns False if it does not exist."""
         cell, place = self._shared, _OWN + state_key
         if place in cell.dirty:
             raw = cell.dirty[place]
@@ -163,7 +166,7 @@ class DeclaredState(StoreState):
         return True
 
     def overwritten_ms(self, state_key: str) -> int | None:
-        """The event time of the value that the last write, of this state key, took the place of; None without one."""
+        """The event time of the value that the last write, of this state key, replaced; None if there was none."""
         dirty, place, before = self._undo[-1]
         if isinstance(before, bytes) or before is None:
             raw = before
@@ -174,7 +177,7 @@ class DeclaredState(StoreState):
         return None if raw is None else event_time_ms(raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value of a function, and leaves own records as they are."""
+        """Deletes a value of a function, and leaves internal records unchanged."""
         self.write_value(message_key, state_key, None)
 
     # -- dated values ------------------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class DeclaredState(StoreState):
         return found[0] if found else None
 
     def check_room(self, state_key: str, size: int) -> None:
-        """Raises RecordTooLarge unless a value of so many bytes of the current message's key fits into a record."""
+        """Raises RecordTooLarge unless a value of this size, for the current message's key, fits into a record."""
         size += len(self.message_key)
         if size > self.record_bytes_max:
             what = f"The value of key {state_key!r} in store {self.name!r}"
@@ -220,7 +223,7 @@ class DeclaredState(StoreState):
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: The stored value of a state key of the current message's key, None without one; and what sets it.
+    #: Read and write the stored value of a state key of the current message's key; None if it is absent.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:

@@ -1,11 +1,11 @@
-"""Stream timers at the ends of values with a time in their state keys, as outer joins have them.
+"""Stream timers at the ends of values with a time in their state keys, as outer joins use them.
 
     message key     state key                                                           value
     the message's   <state key>                                                         what the step stores
     OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<state key>  1
 
-A state key is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is the timer's name, so there
-is no record of the timer under the message key.
+A state key is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is also the timer's name, so
+the message key needs no timer record.
 
 Invariants:
     - Each value has one entry in the index, at its end. An entry without its value fires nothing, and leaves when due.
@@ -27,7 +27,7 @@ class EndTimers(Timers):
 
     Args:
         state: The store.
-        is_settled: Tells from a stored value that its end needs no call: it is deleted without one.
+        is_settled: Whether the end of a stored value needs no call, so that the value is deleted without one.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:
@@ -43,7 +43,7 @@ class EndTimers(Timers):
         self._added["stream"] = entry if added is None else min(added, entry)
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """As in ``Timers``; what needs no call is deleted, and counts as a timer that was set."""
+        """As in ``Timers``; a value that needs no call is deleted, and counts as a timer that was set."""
         found = []
         for due in super().due(clock, now_ms, limit):
             place = _place_of(due)

@@ -1,14 +1,14 @@
-"""When the values of a store end: an entry for each value with an end, and an index of these by time.
+"""When the values of a store expire: an entry for each value with an end, and an index of these entries by time.
 
     message key     state key                                                      value
     the message's   __holdfast/ends/<state key>                                    [end, place in the index]
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
-Times are event times in milliseconds, with 15 digits in keys. A value is not readable from its end on, by the stream
-time of the task or by the event time of the message that reads; what joins keep behind ``group_by``, by stream time
-alone. In the call of a timer it is the timer's time. Its records leave later, in bounded steps.
+Times are event times in milliseconds, with 15 digits in keys. A value is readable until its end, by the stream time of
+the task or by the event time of the reading message. For joins after ``group_by``, only stream time counts. During a
+timer's call, the timer's time counts. The value's records are deleted later, in bounded steps.
 
-A value that is set again gets a new end only. Its entry in the index stays where it is, and moves when it is due. So a
+A value that is set again only gets a new end. Its entry in the index stays in place, and moves when it is due. So a
 value that is set a thousand times has one entry, and writes one.
 
 Invariants:
@@ -31,10 +31,10 @@ class Expiries:
 
     Args:
         state: The store.
-        ttl_ms: How long a value lasts that is set without a time of its own; None for always.
+        ttl_ms: The default time to live of a value; None for no expiry.
         stream: The stream time of the task.
-        by_stream: Whether values end by the stream time alone. Behind ``group_by`` a message may come long before older
-            ones of other partitions, which still ask for what was there before it.
+        by_stream: Whether values expire by stream time alone. After ``group_by``, a message may arrive long before
+            older messages of other partitions, which still read the state before it.
     """
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
@@ -47,7 +47,10 @@ class Expiries:
         return held is not None and held[0] <= self._now_ms()
 
     def put(self, key: str, ttl_ms: int | None) -> bool:
-        """Gives the value that was just set its end; False if that is over already: the value is to be deleted."""
+        """Sets the end of the value that was just set.
+
+        False if the end has passed already, so that the value must be deleted.
+        """
         ttl_ms = self._ttl_ms if ttl_ms is None else ttl_ms
         if ttl_ms is None:
             self.forget(key)
@@ -74,7 +77,7 @@ class Expiries:
         return True
 
     def forget(self, key: str) -> None:
-        """Forgets the end of a value that was deleted, or that has none from now on."""
+        """Removes the end of a value that was deleted, or that no longer expires."""
         state = self._state
         held = state.read_own(state.message_key, ENDS + key)
         if held is not None:
@@ -82,7 +85,7 @@ class Expiries:
             self._index.leave(Entry(held[1], state.message_key, key))
 
     def remove(self, limit: int) -> int:
-        """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
+        """Deletes values whose end is before stream time; checks at most ``limit`` entries, and returns how many."""
         state, now_ms = self._state, self._stream.ends_ms
         if now_ms == NO_TIME:
             return 0
@@ -102,7 +105,7 @@ class Expiries:
 
     @staticmethod
     def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
-        """Whether a committed value, or the record of its end, is over at a time."""
+        """Whether a committed value, or the record of its end, has expired at a time."""
         if name.startswith(RESERVED) and not name.startswith(ENDS):
             return False
         held = look(message_key, ENDS + name.removeprefix(ENDS))
@@ -113,9 +116,9 @@ class Expiries:
         self._index.look_again()
 
     def _now_ms(self) -> int:
-        """The later one of stream time and the message's event time, unless the world has not reached that.
+        """The later of stream time and the message's event time, but not beyond the worker's clock.
 
-        In the call of a timer it is the timer's time.
+        During a timer's call, the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self._stream
         if stream.call_ms is not None:

@@ -1,4 +1,4 @@
-"""Values of a message key that end by the event times of the key's own messages, whatever other keys do.
+"""Values of a message key that expire by the event times of the key's own messages, independent of other keys.
 
     message key     state key                                                      value
     the message's   <prefix><text>                                                 what the step stores; its event time
@@ -7,14 +7,14 @@
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
 ``newest`` is the greatest event time of the key's messages, ``seen`` the stream time at one of its last messages, and
-``ahead`` the first event time that the worker's clock has not reached, or null. A message that is ``within_ms`` or more
-older than the newest one is late. A value counts for messages that are less than ``within_ms`` younger. So it leaves
-once all such messages are late: when the newest message is two times ``within_ms`` younger.
+``ahead`` the first event time beyond the worker's clock, or null. A message that is ``within_ms`` or more older than
+the newest one is late. A value is valid for messages less than ``within_ms`` younger. So it is deleted once all such
+messages are late: when the newest message is two times ``within_ms`` younger.
 
-Behind ``group_by`` a key's messages come from several partitions, and one of them may be read hours ahead. So there a
-value with the prefix counts until the stream time is so far, too: it is that of the slowest partition.
+After ``group_by`` a key's messages come from several partitions, and one partition may be read hours ahead. So there a
+value with the prefix is kept until stream time, the time of the slowest partition, has also reached its end.
 
-A key without messages has no time of its own. It is forgotten ``remember_ms`` of stream time after its last message.
+A key without messages has no time of its own. It is removed ``remember_ms`` of stream time after its last message.
 
 Invariants:
     - Each value with the prefix, and each record of a newest message, has an entry in the index. An entry without its
@@ -32,7 +32,7 @@ from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
-#: A key that is looked at without need is looked at so often at most while it is remembered.
+#: Maximum number of checks of a key without an effect, while the key is remembered.
 LOOKS = 16
 
 
@@ -40,10 +40,10 @@ class Keeping(NamedTuple):
     """How a step keeps values of a key.
 
     Attributes:
-        prefix: What the state keys of values that end begin with.
-        lasting: The state keys of values that the key has for as long as it is remembered.
+        prefix: The prefix of the state keys of values that expire.
+        lasting: The state keys of values that stay as long as the key is remembered.
         within_ms: How much older than the newest one of its key a message may be.
-        remember_ms: How long after its last message a key is remembered at least, by the stream time; not less than
+        remember_ms: Minimum time that a key is remembered after its last message, by stream time; not less than
             ``within_ms``.
     """
 
@@ -54,13 +54,13 @@ class Keeping(NamedTuple):
 
 
 class KeyTimes:
-    """The values of one store in one task that end by the times of their own keys."""
+    """The values of one store in one task that expire by the times of their own keys."""
 
     def __init__(self, state: PlacedRecords, stream: StreamTime, keeping: Keeping, *, regrouped: bool = False) -> None:
         self._state, self._stream, self._keeping = state, stream, keeping
         self._index = TimeIndex(state, EXPIRES)
         self._waits = regrouped and bool(keeping.prefix)
-        #: Messages that came too late, since the task runs.
+        #: Late messages since the task started.
         self.late = 0
         #: The newest event time of the key that ``admits`` was called for last.
         self.newest_ms = NO_TIME
@@ -68,7 +68,7 @@ class KeyTimes:
             state.scattered = (keeping.prefix,)
 
     def admits(self) -> bool:
-        """Counts the time of the current message for its key; False if it is late."""
+        """Applies the time of the current message to its key; False if the message is late."""
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
@@ -81,7 +81,7 @@ class KeyTimes:
         cap_ms = self._stream.cap_ms
         if ahead_ms is not None and ahead_ms <= cap_ms:
             newest_ms, ahead_ms = max(newest_ms, ahead_ms), None
-        if at_ms > cap_ms:  # it counts once the clock is there: until then it makes no other message late
+        if at_ms > cap_ms:  # it counts once the clock reaches it: until then it makes no other message late
             ahead_ms = at_ms if ahead_ms is None else min(ahead_ms, at_ms)
         elif at_ms > newest_ms:
             newest_ms = at_ms
@@ -102,15 +102,15 @@ class KeyTimes:
         return None if raw is None else event_time_ms(raw)
 
     def enter(self, name: str) -> None:
-        """Lets a value end that was just set, and that the key did not have."""
+        """Schedules the expiry of a value that was just set and that the key did not have."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # A key that is behind the stream time reaches the end at a time that is not known here.
+        # A key behind the stream time reaches the end at a time that is not known here.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes values that have ended, and forgets keys; looks at ``limit`` entries at most, returns at how many."""
+        """Deletes expired values and removes keys; checks at most ``limit`` entries, and returns how many."""
         now_ms = self._stream.time_ms
         if now_ms == NO_TIME:
             return 0
@@ -126,7 +126,7 @@ class KeyTimes:
         self._index.look_again()
 
     def _left_until(self, entry: Entry, now_ms: int) -> int | None:
-        """When to look at an entry's value again; None if there is nothing to look at: the value was deleted."""
+        """When to check an entry's value again; None if the value was deleted."""
         state, keeping, message_key = self._state, self._keeping, entry.message_key
         held = state.read_own(message_key, NEWEST)
         forgotten_ms = NO_TIME if held is None else self._forgotten_ms(held[1])
@@ -143,7 +143,7 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # Its end is still ahead; or the key's time is behind stream time, or the key gets no more messages.
+            # Its end is in the future; or the key's time is behind stream time, or the key gets no more messages.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:
@@ -153,7 +153,10 @@ class KeyTimes:
         return None
 
     def _judged_by(self, newest_ms: int) -> int:
-        """By what a message of a key is late: the key's newest time, behind ``group_by`` as far as stream time is."""
+        """The time that decides whether a message of a key is late.
+
+        The key's newest time; after ``group_by``, at most stream time.
+        """
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
     def _forgotten_ms(self, seen_ms: int) -> int:
@@ -161,7 +164,7 @@ class KeyTimes:
         return seen_ms + self._keeping.remember_ms + self._keeping.remember_ms // LOOKS
 
     def _now_ms(self) -> int:
-        """The later one of stream time and the message's event time, unless the world has not reached that."""
+        """The later of stream time and the message's event time, but not beyond the worker's clock."""
         at_ms, stream = self._state.timestamp_ms, self._stream
         return stream.time_ms if at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 

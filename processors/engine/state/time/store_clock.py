@@ -1,6 +1,6 @@
-"""The stream time of a task as a record of a store whose values end or whose keys have timers.
+"""The stream time of a task as a record of a store whose values expire or whose keys have timers.
 
-It is committed with the store, so changelog, checkpoint, restore, standby and snapshot carry it.
+The record is committed with the store, so changelog, checkpoint, restore, standby and snapshot contain it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The versions of the record that are read. Stores of interval joins have the second one: their values may have
-#: numbers, which versions before can't read, so they refuse it. A record of version 1 is of version 2 from the next
-#: commit on.
+#: The readable versions of the record. Stores of interval joins have version 2: their values may have numbers, which
+#: older versions can't read, so they refuse it. A record of version 1 becomes version 2 with the next commit.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
@@ -37,7 +36,7 @@ class StoreClock:
         return Remembered.of(self._saved).time_ms
 
     def load(self) -> Remembered:
-        """Reads the time as committed, and the times ahead that wait.
+        """Reads the committed time, and the waiting times ahead of the clock.
 
         Raises:
             FormatUnknown: It has another format version.
@@ -48,12 +47,12 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Goes back to the last commit; returns what ``load`` returns."""
+        """Returns to the last commit; returns the same as ``load``."""
         self._pending, record = None, self._saved
         return Remembered.of(record)
 
     def save(self) -> bool:
-        """Writes the time into the store; False if it is as committed."""
+        """Writes the time into the store; False if the time equals the committed one."""
         stream = self._stream
         record = {"format": self._version, **stream.record()}
         if record == self._saved or (self._saved is None and not stream.known):

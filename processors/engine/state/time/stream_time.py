@@ -27,10 +27,10 @@ from holdfast.infra.errors import HoldfastError
 NO_TIME = -1
 #: Event times are below this, in milliseconds: keys of windows have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Event times ahead of the clock that are remembered. Of more, every second one is forgotten: the next one stands for
-#: it.
+#: Maximum number of remembered event times ahead of the clock. If there are more, every second time is dropped; the
+#: next time then stands for both.
 AHEAD_KEPT = 64
-#: How far ahead of the worker's clock the time of a message may be, in milliseconds, unless the topic says otherwise.
+#: Default maximum by which the time of a message may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
 #: Numbers that are a time from 2001 to 2100 in seconds; in milliseconds they are of January and February 1970.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
@@ -49,7 +49,7 @@ _told_of_seconds: set[str] = set()
 
 
 class EventTimeInvalid(HoldfastError):
-    """A message has no event time, or a function returned something else than milliseconds since 1970."""
+    """A message has no event time, or a function returned a value that is not in milliseconds since 1970."""
 
 
 class EventTimeAhead(HoldfastError):
@@ -60,7 +60,7 @@ _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
 class Remembered(NamedTuple):
-    """A stream time as a store remembers it: the time, the times ahead that wait, and what other tasks have told.
+    """A stream time in stored form: the time, the waiting times ahead, and the watermarks of other tasks.
 
     ``settled_ms`` is the time up to which all timers have fired; None for ``time_ms``.
     """
@@ -72,7 +72,7 @@ class Remembered(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any] | None) -> Remembered:
-        """What ``StreamTime.record`` wrote; None for nothing."""
+        """Reads the form that ``StreamTime.record`` wrote; None for nothing."""
         if record is None:
             return cls()
         return cls(record["time"], record["ahead"], record.get("told", _NOTHING), record.get("settled"))
@@ -86,29 +86,28 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: By what values and windows end where it is not the stream time: in the call of a timer that is behind it, and
-        #: with a commit as far as timers have fired. Else None.
+        #: The time by which values and windows end if it is not the stream time: during the call of a timer, and during
+        #: a commit the time of the fired timers. Else None.
         self.call_ms: int | None = None
         #: The stream time up to which all timers have fired; no bound in a task without timers.
         self.settled_ms = EVENT_TIME_END_MS
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
-        #: The smallest time of the tasks before repartition topics; their next message may be as old.
+        #: The smallest time of the upstream tasks of repartition topics; their next message may be that old.
         self._limit_ms = EVENT_TIME_END_MS
-        #: Event times up to this one count at once, in milliseconds; later ones wait.
+        #: Event times up to this one count at once, in milliseconds; later times wait.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
-        #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
-        #: read all.
+        #: The watermarks of upstream tasks, by topic and task: their time, and whether they have read all input.
         self.told: dict[str, tuple[int, bool]] = {}
 
     @property
     def known(self) -> bool:
-        """Whether there is something to remember."""
+        """Whether there is a time to store."""
         return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
 
     def record(self) -> dict[str, Any]:
-        """What a store remembers of it."""
+        """The stored form of the stream time."""
         told = {"told": {key: list(told) for key, told in self.told.items()}} if self.told else {}
         settled = {"settled": self.settled_ms} if self.settled_ms < self.time_ms else {}
         return {"time": self.time_ms, "ahead": list(self._ahead), **told, **settled}
@@ -119,7 +118,7 @@ class StreamTime:
         return tuple(self._ahead)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether an event time that waits is reached at this time of the worker's clock."""
+        """Whether the worker's clock, at this time, has reached a waiting event time."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
     @property
@@ -135,14 +134,18 @@ class StreamTime:
 
     @property
     def ends_ms(self) -> int:
-        """What ends up to here is over: the stream time, or the time of the timer that is called."""
+        """Values and windows whose end is up to this time are over.
+
+        The stream time, or the time of the called timer.
+        """
         return self.time_ms if self.call_ms is None else self.call_ms
 
     def begin_call(self, timer_ms: int | None) -> None:
-        """In the call of a timer, and in the steps behind it, values and windows end by its time; None ends that.
+        """During a timer's call and its later steps, values and windows end by the timer's time; None stops that.
 
-        What had ended before the message that made the timer due is over: it may have left already. So is what had
-        ended at the time of a timer that fired before: one that is set for a time in the past goes back to no time.
+        Entries that had ended before the message that made the timer due are over, because they may be deleted already.
+        The same is true for entries that had ended at the time of an earlier timer: a timer that is set in the past
+        does not bring them back.
         """
         if timer_ms is None:
             self.call_ms = None
@@ -150,7 +153,7 @@ class StreamTime:
             self.call_ms = self.settled_ms = min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
-        """Reads the worker's clock: event times that the world has reached count now."""
+        """Reads the worker's clock: event times that it has reached count now."""
         self.cap_ms, self.reach_ms = now_ms, min(now_ms, self._limit_ms)
         if self._ahead and self._ahead[0] <= self.reach_ms:
             reached = bisect_right(self._ahead, self.reach_ms)
@@ -158,15 +161,17 @@ class StreamTime:
             del self._ahead[:reached]
 
     def let_go_to(self, limit_ms: int) -> None:
-        """Event times beyond ``limit_ms`` do not count yet: the tasks before repartition topics are only there."""
+        """Limits stream time to ``limit_ms``, the time of the slowest upstream task of repartition topics."""
         if limit_ms != self._limit_ms:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
 
     def after(self, time_ms: int) -> int:
-        """Stream time right behind a message of this time, in milliseconds. One beyond ``reach_ms`` moves nothing.
+        """Stream time directly after a message of this time, in milliseconds.
 
-        In the call of a timer it is the timer's time.
+        A time beyond ``reach_ms`` moves nothing.
+
+        During a timer's call, the timer's time.
         """
         if self.call_ms is not None:
             return self.call_ms
@@ -177,7 +182,7 @@ class StreamTime:
         return min(self.cap_ms + max_ahead_ms, EVENT_TIME_END_MS - 1)
 
     def advance(self, time_ms: int) -> None:
-        """Counts the event time of a message that was processed."""
+        """Applies the event time of a processed message."""
         if time_ms <= self.time_ms:
             return
         if time_ms <= self.reach_ms:
@@ -190,7 +195,7 @@ class StreamTime:
                 del self._ahead[-2::-2]
 
     def go_on(self, time_ms: int) -> None:
-        """Counts time that passed without messages, here and in the tasks before; not beyond the worker's clock."""
+        """Applies time that passed without messages, here and in upstream tasks; not beyond the worker's clock."""
         if self.time_ms != NO_TIME:
             self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
 
@@ -199,7 +204,7 @@ class StreamTime:
 
         Raises:
             EventTimeInvalid: The message has no time.
-            EventTimeAhead: It is more than ``max_ahead_ms`` ahead of the worker's clock.
+            EventTimeAhead: The time is more than ``max_ahead_ms`` ahead of the worker's clock.
         """
         if time_ms < 0 or time_ms >= EVENT_TIME_END_MS:
             raise time_invalid(time_ms)
@@ -227,11 +232,11 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 def event_time(made: object, function: object) -> int:
     """The event time that a user's function returned.
 
-    One that would be of our time if it were seconds is logged once for each function: windows and values that end would
-    treat it as of early 1970.
+    A value that looks like seconds instead of milliseconds is logged once for each function: otherwise windows and TTLs
+    would treat it as early 1970.
 
     Raises:
-        EventTimeInvalid: It is no whole number of milliseconds since 1970.
+        EventTimeInvalid: The value is no whole number of milliseconds since 1970.
     """
     if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # the fast way of all present times
         return made
@@ -257,7 +262,7 @@ def event_time(made: object, function: object) -> int:
 
 
 def _conversion(made: object) -> str:
-    """How to make milliseconds of what a function returned, by the unit in which it is a time from 2001 to 2100."""
+    """How to convert a function's result to milliseconds, by the unit in which it is a time from 2001 to 2100."""
     if isinstance(made, datetime):
         return ": `int(time.timestamp() * 1000)`"
     if isinstance(made, (int, float)) and SECONDS_BEGIN <= abs(made) < SECONDS_END * 10**9:

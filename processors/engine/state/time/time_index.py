@@ -1,6 +1,6 @@
-"""An index by time in a store of functions: what ends or fires at which time, of which message key.
+"""An index by time in a store of functions: the values or timers of message keys, by the time of their end or firing.
 
-Its entries are own records below ``OWN_KEY``, in the order of time, message key and name.
+Its entries are internal records below ``OWN_KEY``, in the order of time, message key and name.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ NEAR = 1_000
 
 
 class OwnRecords(Ranged, Protocol):
-    """The part of a store that reads and writes Holdfast's own records; ``DeclaredState`` implements it."""
+    """The part of a store that reads and writes Holdfast's internal records; ``DeclaredState`` implements it."""
 
     name: str
     message_key: bytes
     timestamp_ms: int
 
     def read_own(self, message_key: bytes, state_key: str) -> Any:
-        """The value of an own record; None without one."""
+        """The value of an internal record; None if there is none."""
 
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
-        """Sets the value of an own record; None deletes it."""
+        """Sets the value of an internal record; None deletes the record."""
 
     def add_entry(self, state_key: bytes) -> None:
         """Adds an entry of an index, below ``OWN_KEY``."""
 
     def delete_entry(self, state_key: bytes) -> bool:
-        """Deletes an entry of an index; False if there is none."""
+        """Deletes an entry of an index; returns False if it does not exist."""
 
     def overwritten_ms(self, state_key: str) -> int | None:
         """The event time of the value that the last write took the place of; None without one."""
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value of a function, with nothing else."""
+        """Deletes only the value of a function."""
 
 
 class Entry(NamedTuple):
@@ -66,10 +66,10 @@ class TimeIndex:
         self._state, self._kind, self._kind_bytes = state, kind, kind.encode()
         #: A time before which nothing is due, in milliseconds.
         self.next_ms = 0
-        #: All entries up to the horizon, and some that have left, as a heap. None is a horizon behind all entries.
+        #: A heap of all entries up to the horizon, and of some deleted ones. A horizon of None is after all entries.
         self._near: list[Entry] = []
         self._horizon: str | None = index_key(kind)
-        #: The time of the horizon, milliseconds: most entries are behind it, and their place is not needed.
+        #: The time of the horizon, milliseconds. Most entries are after it; they are not in memory.
         self._horizon_ms = -1
 
     def enter(self, entry: Entry) -> None:
@@ -82,7 +82,7 @@ class TimeIndex:
         self._state.write_own(OWN_KEY, self.place(entry), None)
 
     def take(self, time_ms: int, limit: int) -> list[Entry]:
-        """Deletes the first entries up to this time, at most ``limit``; returns them in their order."""
+        """Deletes and returns the first entries up to this time, at most ``limit``, in order."""
         found: list[Entry] = []
         delete, kind = self._state.delete_entry, self._kind_bytes
         while len(found) < limit and (entry := self._next(time_ms, limit)) is not None:
@@ -91,16 +91,16 @@ class TimeIndex:
         return found
 
     def due(self, time_ms: int, limit: int) -> list[Entry]:
-        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay."""
+        """Takes the first entries up to this time, at most ``limit``, in order; ``put_back`` those that stay."""
         found: list[Entry] = []
         while len(found) < limit and (entry := self._next(time_ms, NEAR)) is not None:
-            is_new = not found or entry != found[-1]  # one that left and came again is in memory twice
+            is_new = not found or entry != found[-1]  # an entry that was deleted and added again is in memory twice
             if is_new and self._state.read_own(OWN_KEY, self.place(entry)) is not None:
                 found.append(entry)
         return found
 
     def _next(self, time_ms: int, most: int) -> Entry | None:
-        """Takes the first entry in memory up to this time; without entries in memory, ``most`` are read."""
+        """Takes the first entry in memory up to this time; if memory is empty, ``most`` entries are read first."""
         if not self._near and not self._read_on(max(NEAR, most)):
             self.next_ms = EVENT_TIME_END_MS
             return None
@@ -110,14 +110,14 @@ class TimeIndex:
         return heappop(self._near)
 
     def pending(self, limit: int) -> tuple[int, int | None]:
-        """How many entries there are, counted up to ``limit``; and the time of the first, None without one."""
-        # From the first that may be there: what left before it may still be in the files of the database.
+        """The number of entries, counted up to ``limit``; and the time of the first one, None if there is none."""
+        # From the first entry that may exist: deleted earlier entries may still be in the files of the database.
         after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
         found = state_keys_between(self._state, OWN_KEY, after, index_end(self._kind), limit)
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:
-        """Finds an entry of the store again."""
+        """Makes an entry of the store visible again."""
         self.next_ms = min(self.next_ms, entry.time_ms)
         if self._horizon is not None and (entry.time_ms > self._horizon_ms or self.place(entry) > self._horizon):
             return
@@ -136,7 +136,7 @@ class TimeIndex:
         return index_key(self._kind, *entry)
 
     def _read_on(self, most: int) -> bool:
-        """Reads the next entries into memory; False if there are none."""
+        """Reads the next entries into memory; returns False if there are none."""
         if self._horizon is None:
             return False
         found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), most)

@@ -1,6 +1,6 @@
-"""The records that a store keeps about time, by changelog key: which window or message key each one belongs to.
+"""The internal records of a store about time, by changelog key: the window or message key of each record.
 
-Commands read a store record by record. ``window_keys`` and ``own_keys`` say what the records are.
+Commands read a store record by record. ``window_keys`` and ``own_keys`` define the records.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_of,
 )
 
-#: What the changelog keys of a store's own records begin with.
+#: The prefix of the changelog keys of a store's internal records.
 OWN = key_prefix(OWN_KEY)
-#: The state keys of own records that hold a stream time.
+#: The state keys of internal records that hold a stream time.
 CLOCKS_OF_STORES = (CLOCK, CLOCK_OF_STORE)
 _INDEXES = (*(f"{TIMERS_BY_CLOCK}{clock}/" for clock in CLOCKS), EXPIRES)
 
@@ -61,14 +61,14 @@ class Span(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Whether a record has a part of what was selected, and what is left of it without: None for nothing."""
+    """Whether a record contains a part of the selection, and its remaining value without it: None for nothing."""
 
     selected: bool
     left: bytes | None = None
 
 
 def is_own(key: bytes) -> bool:
-    """Whether this is the changelog key of a record that a store keeps for itself, not for a message key."""
+    """Whether this is the changelog key of an internal record of a store, not of a message key."""
     if not key.startswith(OWN):
         return False
     state = key[len(OWN) :].decode()
@@ -76,8 +76,8 @@ def is_own(key: bytes) -> bool:
 
 
 def owner_of(state_key: str) -> bytes | None:
-    """The message key that an entry of an index is about; None for other records."""
-    with suppress(ValueError):  # a function may have set a state key that begins as an entry
+    """The message key of an index entry; None for other records."""
+    with suppress(ValueError):  # a function may have set a state key that looks like an entry
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
         if state_key.startswith(first_hold()):
@@ -92,7 +92,7 @@ def owner_of(state_key: str) -> bytes | None:
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
     """The part that windows of ``span`` have in a record of a message key.
 
-    ``others`` are the open sessions of the key that are not in the span, by the time that opened them.
+    ``others`` are the open sessions of the key outside of the span, by the time that opened them.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -123,7 +123,7 @@ def session_of_value(value: dict[str, Any]) -> tuple[int, int]:
 
 
 def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
-    """Whether a record, by its changelog key, is that of an open or closed window of the span."""
+    """Whether a record, by its changelog key, is an open or closed window in the span."""
     if key.startswith(OWN) and is_own(key):
         return False
     state_key = split_key(key)[1]
@@ -136,18 +136,18 @@ def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bo
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
-    if span.meets(entry.start, entry.end):  # of a session, an entry has a part of it
+    if span.meets(entry.start, entry.end):  # an entry of a session contains a part of it
         return True
     if not sessions:
         return False
     stored = look(entry.message_key, session_key(entry.start))
-    if stored is None:  # of a session that was deleted before its entry, or of a closed one
+    if stored is None:  # it belongs to a session that was deleted before its entry, or to a closed session
         return look(entry.message_key, window_key(entry.start, entry.end)) is None
     about: dict[str, Any] = decode_value(stored)[SESSION]
     return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])
 
 
 def opened_in(state_key: str, stored: bytes, span: Span) -> int | None:
-    """The time that opened a session which is not in the span; None for all other records."""
+    """The opening time of a session that is not in the span; None for all other records."""
     window = session_of(state_key, stored)
     return None if window is None or span.meets(*window) else opened_of(state_key)

@@ -1,4 +1,4 @@
-"""The timers of one store: by message key and name, each at a time of one of two clocks.
+"""The timers of one store, by message key and name; each has a time of one of two clocks.
 
     message key     state key                                                           value
     the message's   __holdfast/timers/<name>                                            [clock, time]
@@ -52,8 +52,8 @@ class Pending(NamedTuple):
 
     Attributes:
         pending: How many, counted up to a limit.
-        more: Whether there are more than that.
-        next: By clock, the time of the next timer in milliseconds since 1970; None without one.
+        more: Whether there are more timers than the count.
+        next: By clock, the time of the next timer in milliseconds since 1970; None if there is none.
     """
 
     pending: int
@@ -71,7 +71,7 @@ class Timers:
         self.on_stream = self._indexes["stream"]
         #: By clock, the first entry that was added since the last ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
-        #: Timers that were set since the last commit; also those of messages that failed.
+        #: Timers that were set since the last commit, including those of failed messages.
         self.set_since = 0
 
     @property
@@ -91,7 +91,7 @@ class Timers:
         self._added[timer.clock] = entry if added is None else min(added, entry)
 
     def cancel(self, name: str) -> bool:
-        """Deletes a timer of the current message's key; False if there is none."""
+        """Deletes a timer of the current message's key; returns False if it does not exist."""
         state = self._state
         held = state.read_own(state.message_key, TIMERS + name)
         if held is None:
@@ -137,11 +137,11 @@ class Timers:
         return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
 
     def put_back(self, due: Due) -> None:
-        """Finds a timer again that did not fire."""
+        """Returns a timer that did not fire to the index."""
         self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:
-        """Deletes a timer that is due; False if it was cancelled, replaced or cleared meanwhile: it does not fire."""
+        """Deletes a due timer; False if it was cancelled, replaced or cleared meanwhile, so that it does not fire."""
         state, timer = self._state, due.timer
         held = state.read_own(due.message_key, TIMERS + timer.name)
         self._indexes[timer.clock].leave(due.entry)
@@ -155,7 +155,7 @@ class Timers:
         self.take(due)
 
     def comes_first(self, due: Due) -> bool:
-        """Whether no timer was added before this one since the last ``due``."""
+        """Whether no earlier timer was added since the last ``due``."""
         added = self._added[due.timer.clock]
         return added is None or added > due.entry
 

@@ -15,8 +15,8 @@
     OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of records ``held``
     OWN_KEY         clock                                             stream time, and how far windows are closed
 
-Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are neighbours,
-in the order of their starts. The entries of the index are neighbours, in the order in which windows end.
+Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are adjacent, in
+the order of their starts. The entries of the index are adjacent, in the order in which windows end.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from typing import NamedTuple
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 
-#: The message key of records that a store keeps for itself. State keys keep them apart from those of a message with
-#: this key.
+#: The message key of a store's internal records. Their state keys distinguish them from records of a message with the
+#: same key.
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD, _AHEAD = "w/", "s/", "m/", "due/", "hold/", "ahead/"
-#: What the state keys of open windows begin with that the record ``time`` of their key has no room for.
+#: The prefix of the state keys of open windows that do not fit into their key's record ``time``.
 OPENS = "o/"
-#: What the state keys of the entries of the indexes begin with.
+#: The prefixes of the state keys of index entries.
 INDEXES = (_DUE, _HOLD, _AHEAD)
-#: What state keys of sessions begin with, open and closed ones.
+#: The prefixes of the state keys of open and closed sessions.
 SESSIONS = (_SESSION, _WINDOW)
 #: The part of an open session's record that is no column.
 SESSION = "session"
-#: The state keys of windows begin with one of these.
+#: The prefixes of the state keys of windows.
 WINDOWS = (_WINDOW, _SESSION)
 
 
@@ -76,17 +76,17 @@ def window_of(state_key: str) -> tuple[int, int] | None:
 
 
 def open_key(start: int, end: int) -> str:
-    """The state key that says of a window that it is open, in the order of ends."""
+    """The state key that marks a window as open, in the order of ends."""
     return f"{OPENS}{end:015d}/{start:015d}"
 
 
 def open_before(end: int) -> str:
-    """A state key after those of all open windows that end up to this time, and before all later ones."""
+    """A state key after all open windows that end up to this time, and before all later ones."""
     return f"{OPENS}{end + 1:015d}"
 
 
 def open_window_of(state_key: str) -> tuple[int, int] | None:
-    """Start and end of the window that this state key says to be open; None for other records."""
+    """Start and end of the open window that this state key marks; None for other records."""
     if not state_key.startswith(OPENS):
         return None
     _, end, start = state_key.split("/")
@@ -114,7 +114,7 @@ def chunk_key(start: int, end: int) -> str:
 
 
 def counted_key(number: int) -> str:
-    """The state key of the messages of count windows, from the message with this number on."""
+    """The state key of the messages of count windows, from the message with this number."""
     return f"n/{number:015d}"
 
 
@@ -124,12 +124,12 @@ def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:
 
 
 def hold_key(time_ms: int, message_key: bytes) -> str:
-    """The state key of an entry of the index of results that are held back."""
+    """The state key of an entry in the index of held-back results."""
     return f"{_HOLD}{time_ms:015d}/{message_key.hex()}"
 
 
 def first_hold() -> str:
-    """A state key before all entries of the index of results that are held back."""
+    """A state key before all entries of the index of held-back results."""
     return _HOLD
 
 
@@ -145,7 +145,7 @@ def held_of(place: str) -> tuple[int, bytes]:
 
 
 def ahead_key(time_ms: int, message_key: bytes) -> str:
-    """The state key of an entry of the index of keys whose time is ahead of the worker's clock."""
+    """The state key of an entry in the index of keys whose time is ahead of the worker's clock."""
     return f"{_AHEAD}{time_ms:015d}/{message_key.hex()}"
 
 
@@ -187,10 +187,10 @@ def due_entry(place: str) -> DueEntry:
 
 @lru_cache(maxsize=64)
 def _due_times(before: str) -> tuple[int, int, int]:
-    """The times of an entry from all that is before its message key: windows that end together share it."""
+    """The times of an entry, from the part before its message key, which windows with the same end share."""
     _, time_ms, start, end, _ = before.split("/")
     return int(time_ms), int(start), int(end)
 
 
-#: Where the message key of an entry begins: behind three times.
+#: The position where the message key of an entry begins: after three times.
 _DUE_KEY_AT = len(due_key(0, 0, 0, b""))
