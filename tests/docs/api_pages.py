@@ -137,10 +137,15 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
             "Rollback",
             "Scale",
             "Stop",
-            "Everything",
-            "Keys",
-            "Prefix",
         ),
+    ),
+    "api-selections.md": (
+        "Python API: selections of keys",
+        "Which keys of a store a [verb](api-verbs.md) concerns. [Verbs](../verbs.md) explains each.",
+        "from holdfast import Clear, Prefix\n\n"
+        'request = Clear("fleet", stores=("aircraft",), selection=Prefix("N1"))\n'
+        'assert request.selection == Prefix("N1")',
+        ("Everything", "Keys", "Prefix"),
     ),
     "api-topology.md": (
         "Python API: topology and definitions",
