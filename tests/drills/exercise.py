@@ -238,7 +238,7 @@ class Exercise:
         found = self._wait(red, f"{check} of {key.to_user_string()} to say {words}", key, check)
         self._red = (key, check, found)
         self._acted_at = found.at
-        words_shown = found.words.replace(str(self.home.settings.home), "HOME").replace(sys.executable, "python")
+        words_shown = self._shown(found.words)
         self.result.said(key.to_user_string(), check, words_shown, found.at - self._broke_at)
         return found.words
 
@@ -262,7 +262,12 @@ class Exercise:
 
         text = wait_for(told, f"status to say {words!r} of {subject}")
         self._acted_at = time.time()
-        self.result.said("", "holdfast status", text, self._acted_at - self._broke_at)
+        self.result.said("", "holdfast status", self._shown(text), self._acted_at - self._broke_at)
+
+    def _shown(self, words: str) -> str:
+        """The words without the paths of this machine."""
+        home = self.home.settings.home
+        return words.replace(str(home), "HOME").replace(str(home.parent), "PROJECT").replace(sys.executable, "python")
 
     def status_is_silent(self, subject: str) -> None:
         """Wait until `holdfast status` has nothing to say of a subject any more."""
