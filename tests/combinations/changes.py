@@ -69,7 +69,7 @@ def with_copy(topology: Topology, random: Random) -> Topology | None:
         return None
     if "set_timestamp" in topology.steps:
         return None
-    if any("close_when_idle" in line.code for line in topology.lines):  # it moves the time of all branches of a topic
+    if topology.closes_when_idle:  # it moves the time of all branches of a topic
         return None
     makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
     choice = [

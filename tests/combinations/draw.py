@@ -161,8 +161,8 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
         return False
-    if Mark.FAILS & marks and not all(each.ordered for each in of):
-        return False  # a row fails with the message that comes last of those that make it
+    if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
+        return False  # a row fails with the message that comes last of those that make it, or at which it is sent
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
 
@@ -319,8 +319,8 @@ def _is_late(scope: Scope, step: Step, code: str) -> bool:
 
 
 def _is_of_long_ago(scope: Scope, step: Step) -> bool:
-    """Whether results may be older than every grace: a window of the last messages begins with the oldest of them."""
-    return scope.groups and "count_window" in step.name
+    """Whether results may be older than every grace: a session, and a window of the last messages, begin long ago."""
+    return scope.groups and ("count_window" in step.name or "session" in step.name)
 
 
 def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:

@@ -217,12 +217,23 @@ def _feed(topology: Topology, random: Random) -> str:
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
-    if any("close_when_idle" in line.code for line in topology.lines):  # what comes after a silence is late
+    if topology.closes_when_idle:  # what comes after a silence is late
+        return "whole"
+    if "grouped" in topology.rules and _joins_behind_windows(topology):
         return "whole"
     choice = ["whole", "parts", "paused"]
     if "alone" in topology.rules:
         choice += ["live", "live"] if "grouped" not in topology.rules else 4 * ["live"]
     return random.choice(choice)
+
+
+def _joins_behind_windows(topology: Topology) -> bool:
+    """Whether a join may meet results of windows: they are as old as the beginning of their window.
+
+    What is behind them in a part of the input may then be older than rows of the part before it.
+    """
+    joins = any(each.startswith("join") or "shared" in each for each in topology.steps)
+    return joins and any("window" in each for each in topology.steps)
 
 
 def _live_s(topology: Topology, random: Random) -> float:

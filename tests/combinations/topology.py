@@ -99,6 +99,11 @@ class Topology:
         """The names of its steps."""
         return [line.step for line in self.lines]
 
+    @property
+    def closes_when_idle(self) -> bool:
+        """Whether windows close when their inputs are silent."""
+        return any("close_when_idle" in line.code for line in self.lines)
+
     def code(self) -> str:
         """The declaration, which runs with ``settings`` in its names."""
         return "\n".join(["app = Application(**settings)", *(line.text for line in self.lines)]) + "\n"

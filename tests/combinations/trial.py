@@ -41,6 +41,9 @@ FAULTS_S = 20.0
 PATIENCE_S = 2.0
 #: Nothing more comes after so many virtual seconds without a change; and so many more for each of three groupings.
 QUIET_S, GROUPED_S = 3.0, 2.5
+#: So many more where windows close when their inputs are silent: the last messages are 6 s younger than all others, and
+#: may count for no stream time, as those that are dropped before `set_timestamp`.
+SILENT_S = 9.0
 #: Before the first message: all of them are in the past, so that the worker's clock holds no time back.
 PAST_MS = 3_600_000
 
@@ -355,7 +358,8 @@ class Trial:
             self._seen, self._seen_at = seen, self._now
         quiet = self._now - self._seen_at
         if self._expected is None:
-            if quiet < QUIET_S + GROUPED_S * min(3, len(self._described.repartitions)):
+            silent_s = SILENT_S if self.topology.closes_when_idle else 0.0
+            if quiet < QUIET_S + silent_s + GROUPED_S * min(3, len(self._described.repartitions)):
                 return False
             self.result = result_of(self.cluster, self.topology)
             return True
