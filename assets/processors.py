@@ -22,7 +22,8 @@ from holdfast.assets.run_log import progress_log, refusal
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology_drawing import drawing_of
-from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, wait_ready, what_is_missing
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy

@@ -13,8 +13,8 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
 from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 

@@ -99,7 +99,7 @@ class Paths:
         return self.home / "run"
 
     def workers_change(self, processor: str) -> Path:
-        """The file of the change of a processor's workers in progress (``infra.deploy.changes``)."""
+        """The file of the change of a processor's workers in progress (``infra.deploy.workers_change_file``)."""
         return self.run / f"{processor}.workers.json"
 
     def endpoint(self, processor: str, slot: str) -> Path:

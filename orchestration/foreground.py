@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.check:
         return int(not answers(given.port))
-    # not for a health check, which runs every few seconds
+    # imported here: a health check runs every few seconds and does not need these
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.cli import main as holdfast
     from holdfast.orchestration.commands.installation.up import NOT_ALL_DEPLOYED

@@ -49,10 +49,11 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
-from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
@@ -70,7 +71,7 @@ from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.verbs.backfill import check_local

@@ -7,7 +7,7 @@ from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Lifecycle
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.health.arrivals import Arrived, judge_arrivals
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 MESSAGES_ARRIVE = "messages_arrive"

@@ -11,7 +11,7 @@ from holdfast.assets.pages.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 

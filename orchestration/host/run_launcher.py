@@ -87,7 +87,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         A run that another daemon launched is left to it.
         """
         from holdfast.infra.settings import load_settings
-        from holdfast.orchestration.host.run_limits import new_tags
+        from holdfast.orchestration.host.run_time_limits import new_tags
 
         run = context.dagster_run
         if not launches.is_first(self._instance, run.run_id):
@@ -165,7 +165,7 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     def _note_overdue(self, run: DagsterRun) -> None:
         """Tag a run that is ended because of its limit, and write into its log what to do."""
-        from holdfast.orchestration.host.run_limits import OVERDUE_TAG, overdue_s, overdue_words
+        from holdfast.orchestration.host.run_time_limits import OVERDUE_TAG, overdue_s, overdue_words
 
         record = self._instance.get_run_record_by_id(run.run_id)
         age = None if record is None else overdue_s(run.tags, record.start_time, time.time())

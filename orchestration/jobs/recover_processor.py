@@ -33,7 +33,7 @@ from holdfast.processors.lifecycle.recovery.attempt import (
     wait_for_broker,
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
 #: Run tag: the incident's number.

@@ -24,8 +24,8 @@ from holdfast.processors.application.registration import ProcessorDefinition, lo
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 from holdfast.processors.lifecycle.plans.stages import CreateTopic
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings

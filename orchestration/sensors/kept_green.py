@@ -30,8 +30,8 @@ from holdfast.orchestration.sensors import grey_assets
 from holdfast.orchestration.sensors.grey_assets import AssetFacts, Decision, Subject, Wanted
 from holdfast.orchestration.view.reasons import grey_file
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import wanted
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 LOOK_EVERY_S = 15

@@ -6,7 +6,7 @@
 
 Invariants:
     - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
-    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.look``.
+    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.tick``.
 """
 
 import json
@@ -27,7 +27,7 @@ from holdfast.assets.pages.worker_figures import details_of, facts_of
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.host.run_limits import overdue_words
+from holdfast.orchestration.host.run_time_limits import overdue_words
 from holdfast.orchestration.jobs.recover_processor import (
     INCIDENT_TAG,
     SINCE_TAG,
@@ -42,12 +42,12 @@ from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.look import take_look
-from holdfast.processors.lifecycle.recovery.next_run import Run, next_run
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import incident_of, last_apply, strangers_beside
+from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 from holdfast.processors.lifecycle.recovery.working_check import (
     Answer,
     is_due,

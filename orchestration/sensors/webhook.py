@@ -22,7 +22,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.system.sizes import room_of
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration.host import local
-from holdfast.orchestration.host.run_limits import overdue_words
+from holdfast.orchestration.host.run_time_limits import overdue_words
 from holdfast.orchestration.jobs.failures import own_words
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.project.unloaded import read_broken, read_unloaded
@@ -32,7 +32,7 @@ from holdfast.orchestration.view import reasons
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
 

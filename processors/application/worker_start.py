@@ -71,7 +71,7 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
     shown: AbstractContextManager[None] = nullcontext()
     try:
         if how.serve:
-            from holdfast.processors.engine.serving.server import serve_worker
+            from holdfast.processors.engine.serving.routes import serve_worker
 
             server = serve_worker(worker, group, slot, settings)
         if how.foreground:

@@ -1,4 +1,4 @@
-"""Proves a version before it replaces the running one: reads the last messages and their state, runs both versions.
+"""Proves a version before it replaces the running one: runs both versions on the last messages.
 
 Invariants:
     - Nothing is changed: messages are read outside of every group, state from a checkpoint that the owner takes.
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,16 @@ from typing import IO
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.reader import read_range_for_proof
-from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.masking import masked
 from holdfast.infra.system.privacy import process_umask
-from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import refusal
-from holdfast.processors.proof.material import Material, Message, Outcome
+from holdfast.processors.proof.documents import Material, Outcome
+from holdfast.processors.proof.gathering import last_messages, state_of
 
 #: Module that runs a version on the material.
 PROGRAM = "holdfast.processors.proof.run"
@@ -42,8 +40,6 @@ PROGRAM = "holdfast.processors.proof.run"
 RUN_S = 120.0
 #: Time after the limit for the process to write where it hangs, seconds.
 LAST_WORDS_S = 10.0
-#: Offsets that are read for one message: transaction markers and compaction leave offsets without a record.
-OFFSETS_EACH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +69,13 @@ class Prover:
             NotProven: The version fails, or hangs, where the running version does not.
             HoldfastError: Kafka does not answer.
         """
-        counts, messages = self._messages(processor, stage)
+        counts, messages = last_messages(self.topics, processor, stage)
         number = refusal.places(messages)
         if not number:
             return Done(f"{refusal.NOT_PROVEN}no input is committed that the topics still hold")
         try:
-            state, lacking = self._state(processor, messages)
+            manifests = [self.client(processor, slot).checkpoint() for slot in self.slots(processor)]
+            state, lacking = state_of(messages, self.stores(processor), manifests)
         except HoldfastError as failed:
             return Done(f"{refusal.NOT_PROVEN}the state of the messages' keys could not be read: {failed.message}")
         material = Material(processor, counts, messages, state)
@@ -93,57 +90,6 @@ class Prover:
         if refused is not None:
             raise refused
         return Done(refusal.words(stage.code_version, stage.former_version, new, running), new.processed)
-
-    def _messages(
-        self, processor: str, stage: ProveVersion
-    ) -> tuple[dict[str, int], dict[str, dict[int, tuple[Message, ...]]]]:
-        """The number of partitions of each input, and its last committed messages by partition."""
-        counts = {name: facts.partitions for name, facts in self.topics.describe(stage.inputs).items()}
-        committed = self.topics.committed_offsets(processor)
-        starts = self.topics.offsets_of_all(counts, "start")
-        messages: dict[str, dict[int, tuple[Message, ...]]] = {}
-        for topic, count in counts.items():
-            each = -(-stage.messages // count)
-            for number in range(count):
-                end = committed.get(Partition(topic, number), 0)
-                start = max(starts[topic].get(number, 0), end - each * OFFSETS_EACH)
-                found = list(self._read(topic, number, start, end))[-each:]
-                if found:
-                    messages.setdefault(topic, {})[number] = tuple(found)
-        return counts, messages
-
-    def _read(self, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
-        config = self.topics.client_config
-        asked = self.topics.bootstrap, topic, number, start, end
-        for record in read_range_for_proof(*asked, extra_config=config):
-            headers = tuple(record.headers or ())
-            yield Message(record.offset, record.key, record.value, record.timestamp_ms, headers)
-
-    def _state(
-        self, processor: str, messages: Mapping[str, Mapping[int, tuple[Message, ...]]]
-    ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-        """The state of these messages' keys, from a checkpoint of the workers; and its missing parts, as texts.
-
-        Raises:
-            HoldfastError: A worker does not answer, or its checkpoint can't be read.
-        """
-        # imported here, so that planning a deploy loads no RocksDB
-        from holdfast.processors.engine.state.checkpoint_reader import pairs_of_messages
-
-        wanted: dict[int, set[bytes]] = {}
-        for parts in messages.values():
-            for number, found in parts.items():
-                wanted.setdefault(number, set()).update(each.key for each in found if each.key is not None)
-        manifests = [self.client(processor, slot).checkpoint() for slot in self.slots(processor)]
-        held = {
-            store: {
-                part.partition: tuple(pairs_of_messages(Path(part.path), store, sorted(wanted[part.partition])))
-                for part in store_partitions(manifests, store)
-                if part.partition in wanted
-            }
-            for store in self.stores(processor)
-        }
-        return held, refusal.unowned({topic: tuple(parts) for topic, parts in messages.items()}, manifests)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
         """The result of a version in a separate process."""

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.proof.material import Failure, Outcome
+from holdfast.processors.proof.documents import Failure, Outcome
 
 #: Prefixes of the result of a proof that shows nothing, or not all; the check `proven` searches for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "

@@ -37,7 +37,7 @@ from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFai
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.proof.material import Failure, Material, Message, Outcome
+from holdfast.processors.proof.documents import Failure, Material, Message, Outcome
 from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster

@@ -99,12 +99,16 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
+        if of_mine and line.step == "concat":  # two topics that are no longer read together are in no order
+            return None
         if line.name:
             (mine if of_mine else theirs if of_theirs else set[str]()).add(line.name)
     declared = next(line for line in topology.lines if line.name == topic)
     lines = list(topology.lines)
     lines[index] = replace(branch, of=(stream,))
-    at = 2 * len(_declared(topology))
+    at = (
+        lines.index(source) + 1
+    )  # of equal times the stream that is declared first is next: the copy has its topic's place
     lines[at:at] = [
         replace(declared, code=declared.code.replace(repr(topic), repr(copy)), name=copy),
         replace(source, of=(copy,), name=stream),

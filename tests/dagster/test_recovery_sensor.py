@@ -24,8 +24,8 @@ from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
-from holdfast.processors.lifecycle.recovery import next_run as ticks
-from holdfast.processors.lifecycle.recovery.next_run import RUNS_PER_INCIDENT
+from holdfast.processors.lifecycle.recovery import tick as ticks
+from holdfast.processors.lifecycle.recovery.limits import RUNS_PER_INCIDENT
 
 Tick = Callable[[], list[dg.RunRequest]]
 

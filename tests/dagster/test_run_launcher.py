@@ -37,7 +37,7 @@ from holdfast.orchestration.host.run_launcher import (
     LaunchUnclear,
     LocalRunLauncher,
 )
-from holdfast.orchestration.host.run_limits import overdue_words
+from holdfast.orchestration.host.run_time_limits import overdue_words
 from tests.dagster.queued_runs import eventually, launch, location_of
 
 JOBS = """

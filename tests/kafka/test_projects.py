@@ -23,7 +23,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.infra.system.ports import free_port
-from holdfast.processors.engine.serving.endpoint import read_endpoint
+from holdfast.processors.engine.serving.endpoint_file import read_endpoint
 from tests.kafka.conftest import wait_for
 from tests.mechanics.json_answers import compare
 from tests.parts.wheels import outside

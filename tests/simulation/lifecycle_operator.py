@@ -12,9 +12,9 @@ from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.lease_times import BEAT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.processors.lifecycle.deploy.code_files import Code
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.releases import KEPT
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans

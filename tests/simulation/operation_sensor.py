@@ -13,9 +13,8 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover, wait_for_broker
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
-from holdfast.processors.lifecycle.recovery.look import take_look
-from holdfast.processors.lifecycle.recovery.next_run import Run, next_run
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
+from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 from tests.simulation.operation_world import LIMITS, OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP

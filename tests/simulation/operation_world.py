@@ -35,13 +35,13 @@ from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy import deployed_settings
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
 from holdfast.processors.lifecycle.recovery import attempt as recovery
 from holdfast.processors.lifecycle.recovery import incidents
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now, what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers, refuse_beside
 from holdfast.processors.testing.groups import Member

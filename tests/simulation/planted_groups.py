@@ -10,7 +10,7 @@ import pytest
 from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.joins import as_of
+from holdfast.processors.engine.joins import as_of, table_rows
 from holdfast.processors.engine.joins import interval as joins
 from holdfast.processors.engine.joins import rows_of_both as table_joins
 from holdfast.processors.engine.joins.versioned_tables import VersionedRead
@@ -111,7 +111,7 @@ def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def _row_too_new(patch: pytest.MonkeyPatch) -> None:
     def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> Any:
-        return self.joined(value, state.get(joins.ROW))
+        return self.joined(value, state.get(table_rows.ROW))
 
     patch.setattr(VersionedRead, "__call__", read)
 
@@ -126,14 +126,14 @@ def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(table_joins.RightRow, "__call__", lambda self, left, state: (left, state.get(joins.ROW) or None))
+    patch.setattr(table_joins.RightRow, "__call__", lambda self, left, state: (left, state.get(table_rows.ROW) or None))
 
 
 def _row_before(patch: pytest.MonkeyPatch) -> None:
     former = table_joins.JoinedRow.__call__
 
     def joined(self: Any, pair: Any, state: Any) -> list[Any]:
-        before = state.get(joins.ROW)
+        before = state.get(table_rows.ROW)
         found = former(self, pair, state)
         return found if before is None else [before]
 

@@ -16,9 +16,8 @@ from holdfast.processors.lifecycle.deploy import releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.recovery import ages, diagnosis, incidents, processor_now
+from holdfast.processors.lifecycle.recovery import ages, diagnosis, incidents, processor_now, tick
 from holdfast.processors.lifecycle.recovery import attempt as recovery
-from holdfast.processors.lifecycle.recovery import next_run as tick
 from holdfast.processors.lifecycle.recovery import working_check as answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation

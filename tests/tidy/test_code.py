@@ -40,7 +40,7 @@ HOMES = {
     "dagster_postgres": ("orchestration",),
     "supervisor": ("infra/deploy",),
     "pyiceberg": ("infra/warehouse",),
-    "pydantic_settings": ("infra/settings/__init__.py", "infra/settings/project_source.py"),
+    "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),
     "typer": ("orchestration",),
     "rich": ("orchestration", "processors/engine/serving/live_line.py"),
     "playwright": (),

@@ -84,7 +84,7 @@ def _definition(settings: Settings, target: str | None) -> ProcessorDefinition:
 
 def _refuse_deployed(paths: Paths, processor: str) -> None:
     from holdfast.infra.deploy.marks import read_mark
-    from holdfast.processors.engine.serving.endpoint import read_endpoint
+    from holdfast.processors.engine.serving.endpoint_file import read_endpoint
 
     mark = read_mark(paths, processor)
     for slot in () if mark is None else mark.slots:

@@ -24,8 +24,8 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, wanted
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = structlog.get_logger(__name__)

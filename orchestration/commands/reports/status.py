@@ -28,7 +28,7 @@ from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.ports import now_utc
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.commands.options import command_settings
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 if TYPE_CHECKING:
     from holdfast.infra.database.records import Incident

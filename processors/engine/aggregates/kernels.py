@@ -133,7 +133,7 @@ def running_count(held: Places, segments: Segments) -> Places:
 
 
 def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
-    """The total of its row at each message; the caller checks the result with ``fit``."""
+    """The running total of the message's row at each message; the caller checks the result with ``fit``."""
     starts, values = segments.starts, numbers.values
     sums = values.copy()
     with np.errstate(over="ignore", invalid="ignore"):

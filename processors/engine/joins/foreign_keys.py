@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.joins.interval import ROW
 from holdfast.processors.engine.joins.merge import (
     JoinInvalid,
     OnMerge,
@@ -39,6 +38,7 @@ from holdfast.processors.engine.joins.merge import (
     name_of,
 )
 from holdfast.processors.engine.joins.rows_of_both import changed
+from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.processing import Context, Processing

@@ -1,17 +1,16 @@
-"""The steps of joins with tables and by interval: each side's records in the join's store, and its lookups.
+"""The steps of joins by interval: each side's records in the join's store, and its lookups.
 
-All state is written with ``State``, values of one message key under state keys that begin with their kind::
+All state is written with ``State``, values of one message key under state keys that begin with their side::
 
-    table      row           the value
-    interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
-               l/<time>/<n>  the same, further values of this time, in the order in which they came
+    l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
+    l/<time>/<n>  the same, further values of this time, in the order in which they came
 
 ``<time>`` has 15 digits and ``<n>`` has 9, so that the order of texts is the order of times. A value that is sent if it
 finds no match has a separate record and timer. Other records contain several values, up to ``TOGETHER_BYTES``, because
 times of many topics are whole seconds. Older versions kept all values of a time in one record; such records are still
 read.
 
-Values of streams are inside lists: None, 0, "" and false are values like others. In a table None is no row.
+Values of streams are inside lists: None, 0, "" and false are values like others.
 """
 
 from __future__ import annotations
@@ -30,70 +29,22 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
 )
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
-from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.end_timers import EndTimers
 from holdfast.processors.engine.state.time.timers import Timer, Timers
 from holdfast.processors.engine.steps.processing import Context, Processing
-from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
+from holdfast.processors.engine.steps.step import Step
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.store_uses import TimerUse
 
 How = Literal["inner", "left", "right", "outer"]
 
-#: The state key of a table's row.
-ROW = "row"
 _LEFT, _RIGHT = "l/", "r/"
 #: Size in bytes up to which a record accepts further messages of its time.
 TOGETHER_BYTES = 1_024
 #: How far before the interval times are kept in memory, in milliseconds; a later message costs a range read.
 _SLACK_MS = 1_000
-
-
-class TablePut(Step):
-    """Keeps the newest value of each key as the row of a table; None deletes the row."""
-
-    __name__ = "table"
-    order = "feeds"
-    store_use = ROWS_WRITTEN
-
-    def __call__(self, value: Any, state: State) -> None:
-        """Processes one message."""
-        if value is None:
-            state.delete(ROW)
-        else:
-            state.set(ROW, value)
-
-
-class TableRead(Step):
-    """Finds for each message the row of its key."""
-
-    __name__ = "join_table"
-    order = "reads"
-    store_use = ROWS_READ
-    functions: tuple[Callable[..., Any], ...] = ()
-
-    def __init__(self, how: Literal["inner", "left"], on_merge: OnMerge) -> None:
-        check_how(how, ("inner", "left"))
-        check_merge(on_merge)
-        self._merge, self._inner = merge_function(on_merge), how == "inner"
-        self._rule = f"table, {how}, {name_of(on_merge)}"
-        self.functions = (on_merge,) if callable(on_merge) else ()
-
-    def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
-        return self._rule
-
-    def __call__(self, value: Any, state: State) -> list[Any]:
-        """The joined value, or nothing."""
-        return self.joined(value, state.get(ROW))
-
-    def joined(self, value: Any, row: Any) -> list[Any]:
-        """The value joined with a row, None for no row; nothing for a value that is dropped."""
-        if row is not None:
-            return [self._merge(value, row)]
-        return [] if self._inner else [self._merge(value, None)]
 
 
 @dataclass(frozen=True, slots=True)

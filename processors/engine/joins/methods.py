@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
 from holdfast.processors.engine.joins.as_of import AsOf, AsOfLeft, AsOfRight
 from holdfast.processors.engine.joins.global_tables import GlobalRead, GlobalTable, On
-from holdfast.processors.engine.joins.interval import (
-    ROW,
-    How,
-    Interval,
-    IntervalProcessing,
-    RowMerge,
-    RowTime,
-    TablePut,
-    TableRead,
-    Tag,
-)
+from holdfast.processors.engine.joins.interval import How, Interval, IntervalProcessing, RowMerge, RowTime, Tag
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
+from holdfast.processors.engine.joins.table_rows import ROW, TablePut, TableRead
 from holdfast.processors.engine.joins.tables import Table, check_table, shown_side
 from holdfast.processors.engine.joins.versioned_tables import VersionedPut, VersionedRead, history_options
 from holdfast.processors.engine.schema.types import INFER
@@ -63,7 +55,8 @@ class StreamJoins(Generic[Stream]):
             return Table(
                 kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
             )
-        return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model, meaning=means)))
+        # a copy, so that a later `update` of the stream is not among the changes of the table
+        return Table(kept, copy(self._in_place(Node("update", TablePut(), kept, model=model, meaning=means))))
 
     def join_table(
         self: Any,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from holdfast.processors.engine.joins.interval import ROW
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 

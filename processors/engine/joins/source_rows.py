@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.processors.engine.changelog.format import ValueNotStorable, encode_value, key_prefix
-from holdfast.processors.engine.joins.interval import ROW
+from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.steps.serialization import as_is, deserializer
 from holdfast.processors.engine.topology import SourceLog
 

@@ -17,9 +17,10 @@ from holdfast.processors.engine.joins.foreign_keys import (
     subscription_key,
 )
 from holdfast.processors.engine.joins.global_tables import GlobalTable
-from holdfast.processors.engine.joins.interval import ROW, Tag
+from holdfast.processors.engine.joins.interval import Tag
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
 from holdfast.processors.engine.joins.rows_of_both import JoinedRow, LeftRow, RightRow, TablesHow
+from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.schema.types import INFER
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.joins.as_of import PAST
-from holdfast.processors.engine.joins.interval import ROW, TablePut, TableRead
+from holdfast.processors.engine.joins.table_rows import ROW, TablePut, TableRead
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.state.time.dated_values import time_text
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from holdfast.infra.deploy.changes import read_change
+from holdfast.infra.deploy.workers_change_file import read_change
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder

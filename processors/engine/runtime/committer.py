@@ -322,7 +322,7 @@ class Committer:
             self._own_ids.add(known)
 
     def _settle(self, producer: TransactionProducer, timeout_s: float | None = None) -> None:
-        """End the missing parts of this worker's last transaction, which has ended."""
+        """Write the markers that Kafka left out of this worker's last, ended transaction."""
         doubts = producer.doubts
         self._unfinished.settle(self.transactional_id, producer.on_wait, timeout_s=timeout_s)
         self._settled = doubts

@@ -32,7 +32,7 @@ from holdfast.processors.engine.runtime.commands import (
     Offsets,
     key_of,
 )
-from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint
+from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endpoint
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 

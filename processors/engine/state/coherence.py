@@ -1,6 +1,6 @@
 """The coherence guard: decides whether local state may be used, and its input offsets.
 
-``restore_start`` has its replay.
+``keep_or_restore`` decides where its replay begins.
 
 Pure functions of facts. Read the facts in this order, or the last batch of a former owner can be missed: first the
 group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.

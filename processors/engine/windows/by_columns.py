@@ -36,8 +36,8 @@ from holdfast.processors.engine.changelog.format import CODEC_JSON, VALUE_VERSIO
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY, DueEntry, due_key, window_key
+from holdfast.processors.engine.windows.bounds import is_closed, starts_of_column
 from holdfast.processors.engine.windows.fixed import WindowStore
-from holdfast.processors.engine.windows.late import is_closed
 from holdfast.processors.engine.windows.spec import WindowSpec
 
 #: The length of a window's state key and the head of a changelog key, in bytes.
@@ -258,13 +258,8 @@ class ColumnarWindows:
             times[:-1] if times.max() <= stream.reach_ms else np.where(times <= stream.reach_ms, times, NO_TIME)[:-1]
         )
         np.maximum.accumulate(before, out=before)
-        of: Places | None = None
-        starts = times - times % spec.step_ms
-        if spec.step_ms < spec.duration_ms:
-            back = np.arange(-(-spec.duration_ms // spec.step_ms) - 1, -1, -1) * spec.step_ms
-            grid = starts[:, None] - back
-            inside = (grid + spec.duration_ms > times[:, None]) & (grid >= 0)
-            of, starts = np.nonzero(inside)[0], grid[inside]
+        of, starts = starts_of_column(times, spec.duration_ms, spec.step_ms)
+        if of is not None:
             before = before[of]
         ends = starts + spec.duration_ms
         late = is_closed(ends, spec.grace_ms, before, self._windows.over_ms)

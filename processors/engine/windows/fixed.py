@@ -20,7 +20,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_key,
 )
 from holdfast.processors.engine.steps.in_place import copied, may_change
-from holdfast.processors.engine.windows.late import closed_upto
+from holdfast.processors.engine.windows.bounds import closed_upto, starts
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
@@ -96,7 +96,8 @@ class WindowStore(StoredWindows):
         if found is None:
             length_ms = self.spec.duration_ms
             found = [
-                (start, start + length_ms, window_key(start, start + length_ms)) for start in self.spec.starts(time_ms)
+                (start, start + length_ms, window_key(start, start + length_ms))
+                for start in starts(time_ms, length_ms, self.spec.step_ms)
             ]
             if known is not None:
                 if len(known) >= KNOWN_MAX:

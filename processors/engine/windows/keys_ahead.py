@@ -28,7 +28,7 @@ class OwnTimes(Protocol):
         """
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of such a window is sent."""
+        """Records that the result of the window that ``reached`` named by these two times is sent."""
 
     def reach_key(self) -> None:
         """Records that all returned results are sent."""

@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import KEY_TIME, chunk_key
-from holdfast.processors.engine.windows.late import closed_upto
+from holdfast.processors.engine.windows.bounds import closed_upto
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 

@@ -11,7 +11,7 @@ from holdfast.processors.engine.aggregates.window_aggregates import WindowAggreg
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
-from holdfast.processors.engine.windows.late import LateMessage
+from holdfast.processors.engine.windows.bounds import LateMessage
 
 #: Whose event times close a window: those of its key, or those of all messages of its task.
 ClosingStrategy = Literal["key", "partition"]
@@ -111,12 +111,6 @@ class WindowSpec:
         A session can grow for its gap; the end of a sliding window is in the window.
         """
         return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
-
-    def starts(self, time_ms: int) -> range:
-        """The starts of the windows that contain an event time, ascending; none is negative."""
-        last = time_ms - time_ms % self.step_ms
-        first = max(last - (self.duration_ms - 1 - time_ms % self.step_ms) // self.step_ms * self.step_ms, 0)
-        return range(first, last + 1, self.step_ms)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:

@@ -47,7 +47,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     last_due,
     window_key,
 )
-from holdfast.processors.engine.windows.late import closed_upto, is_closed
+from holdfast.processors.engine.windows.bounds import closed_upto, is_closed
 from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")

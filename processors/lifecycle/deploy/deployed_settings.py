@@ -22,7 +22,7 @@ from holdfast.infra.settings.of_workers import Recorded, as_recorded, difference
 from holdfast.infra.system.files import write_private
 from holdfast.infra.system.json_file import read_json
 from holdfast.infra.system.rooted import PathOutside, inside
-from holdfast.processors.lifecycle.deploy.deployment import RELEASE
+from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
 
 class DeployedSettings:

@@ -1,7 +1,7 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-Facts are the deployer's view of the program and the processor's own status. ``step_for`` and ``what_is_missing``
-decide on facts alone; the other functions act and wait.
+Facts are the deployer's view of the program and the processor's own status. ``keep_or_replace`` and
+``what_is_missing`` decide on facts alone; the other functions act and wait.
 
 Invariants:
     - An instance that already runs the version is not touched.
@@ -12,80 +12,31 @@ Invariants:
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import structlog
 
-from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S, Step, look, step_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
 from holdfast.processors.lifecycle.deploy.watch import Counted, committed_of, counted, progresses, puts_aside
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed, log_tail
-from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
+from holdfast.processors.lifecycle.ports import World
 
 log = structlog.get_logger(__name__)
-
-#: Interval between checks of a condition, seconds.
-POLL_S = 0.2
-#: How long a live instance without an answer is asked again before it counts as silent, seconds.
-PATIENCE_S = 5.0
-#: The module that a worker's program runs.
-WORKER = "holdfast.processors"
-#: The option of a worker that names the folder of its release.
-RELEASE = "--release"
 
 
 class DeploymentFailed(HoldfastError):
     """A processor failed to start. Fields: slot, exit_status, log (last lines of its log), error (its own error)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """How a processor has to run.
-
-    Args:
-        inputs: Input topic -> number of partitions.
-        environment: The HOLDFAST_* variables of the processor; may hold secrets, never shown.
-        project: The folder that the processor's modules are imported from.
-    """
-
-    processor: str
-    code_version: str
-    slots: tuple[str, ...]
-    inputs: Mapping[str, int]
-    environment: Mapping[str, str] = field(repr=False)
-    project: Path
-    #: Further arguments of the worker, such as ``--paused``.
-    options: tuple[str, ...] = ()
-    #: The copy of its code, first on the import path; None when the code was not copied.
-    release: Path | None = None
-    #: Whether two versions may not run at once, because two groupings of tasks would write the same changelogs.
-    together: bool = False
-    #: Whether only the slots change: an instance that runs the version keeps its present program.
-    rescale: bool = False
-    #: How long workers may fetch the state of the tasks that a rescale gives them, seconds; 0 for no wait.
-    warm_s: float = 0.0
-
-    def program(self, slot: str, world: World) -> ProgramSpec:
-        """The program of one instance."""
-        code = () if self.release is None else (RELEASE, str(self.release))
-        arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
-        return ProgramSpec(
-            name=world.paths.program(self.processor, slot),
-            command=(sys.executable, "-P", "-m", WORKER, *arguments),
-            environment=self.environment,
-            directory=self.project,
-            stdout_path=world.paths.program_log(self.processor, slot),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +75,7 @@ class DeploymentResult:
     seconds: float
 
 
-Step = Literal["keep", "start", "replace"]
 OnProgress = Callable[[Progress], None]
-
-
-def step_for(
-    program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
-) -> Step:
-    """The step that makes an instance run the version; an instance that a user paused must be replaced."""
-    if program is None or not program.alive:
-        return "start"
-    answers = status is not None and status.pid == program.pid
-    if status is None or not answers or status.phase in ("failed", "stopping"):
-        return "replace"
-    if status.paused and not paused:
-        return "replace"
-    return "keep" if status.code_version == code_version else "replace"
 
 
 def what_is_missing(
@@ -319,52 +255,11 @@ def settle(
     return statuses
 
 
-def look(
-    slot: str, processor: str, world: World, *, patience_s: float = 0.0
-) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The program of an instance, and the status of its present process, or the last status of its failed process.
-
-    A live process that does not answer is asked again for ``patience_s`` seconds.
-    """
-    deadline = time.monotonic() + patience_s
-    while True:
-        program = world.deployer.programs().get(world.paths.program(processor, slot))
-        if program is None:
-            return None, None
-        if not program.alive:
-            return program, _last_words(program, world.statuses(processor, slot))
-        status = world.statuses(processor, slot).status()
-        if status is not None and status.pid == program.pid:
-            return program, status
-        if time.monotonic() >= deadline:
-            return program, None
-        time.sleep(POLL_S)
-
-
-def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
-    """The last status of the program's last process, if it ended with an error; never the status of an older one."""
-    if not program.exit_status or program.started_at is None:
-        return None
-    failure = source.last_failure()
-    # The deployer's times are whole seconds.
-    if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
-        return None
-    return failure
-
-
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
     """Stop every instance that must be replaced, before the first one is started."""
     for slot in rollout.slots:
-        if _step_of(slot, rollout, world) == "replace":
+        if step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
-
-
-def _step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
-    step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
-    if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        return "replace"  # another release of this version, or other settings: also one worker after the other
-    return step
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
@@ -394,7 +289,7 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
     """
     started: list[str] = []
     for slot in rollout.slots:
-        step = _step_of(slot, rollout, world)
+        step = step_of(slot, rollout, world)
         if step == "replace" and started and not rollout.together:
             before, version = replace(rollout, slots=tuple(started), inputs={}), rollout.code_version
             wait_ready(before, world, timeout_s=timeout_s, code_version=version, progress=progress)
@@ -409,7 +304,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
     if rollout.rescale and step == "keep":
         return False
     if world.deployer.apply(spec):  # a changed program was stopped
-        step = _step_of(slot, rollout, world)
+        step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
         return False

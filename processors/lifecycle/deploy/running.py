@@ -19,17 +19,11 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.deploy.deployment import (
-    DeploymentFailed,
-    DeploymentResult,
-    Progress,
-    Rollout,
-    deploy,
-    stop,
-)
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentFailed, DeploymentResult, Progress, deploy, stop
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, record_change
+from holdfast.infra.deploy.workers_change_file import WorkersChange, end_change, new_change, record_change
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World

@@ -24,7 +24,8 @@ from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRe
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
+from holdfast.processors.lifecycle.deploy.deployment import what_is_missing
+from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S, look
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import (

@@ -22,7 +22,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, Ch
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Subtopology, Topology
-from holdfast.processors.lifecycle.deploy.deployment import POLL_S
+from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptTable,

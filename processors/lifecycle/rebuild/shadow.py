@@ -17,7 +17,9 @@ from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, look, what_is_missing
+from holdfast.processors.lifecycle.deploy.deployment import what_is_missing
+from holdfast.processors.lifecycle.deploy.keep_or_replace import POLL_S, look
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner

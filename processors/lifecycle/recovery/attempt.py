@@ -29,8 +29,10 @@ from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.infra.errors import HoldfastError, in_one_line
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
-from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
+from holdfast.processors.lifecycle.deploy.deployment import OnProgress, wait_ready
+from holdfast.processors.lifecycle.deploy.keep_or_replace import PATIENCE_S
 from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, Hold, fenced
 from holdfast.processors.lifecycle.ports import World
@@ -38,7 +40,6 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
     Failed,
-    Limits,
     NotDeployed,
     Outdated,
     Starting,
@@ -56,6 +57,7 @@ from holdfast.processors.lifecycle.recovery.incidents import (
     open_apply,
     said_before,
 )
+from holdfast.processors.lifecycle.recovery.limits import ATTEMPTS, Limits
 from holdfast.processors.lifecycle.recovery.remedies import (
     Ask,
     Case,
@@ -73,9 +75,6 @@ from holdfast.processors.lifecycle.world.setting_aside import set_aside
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: Maximum recovery attempts for one incident; attempts that only waited do not count.
-ATTEMPTS = 3
 
 
 class HeldElsewhere(HoldfastError):

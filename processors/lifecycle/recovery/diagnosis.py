@@ -22,6 +22,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 _EXIT_MEANINGS = {
     0: "it stopped cleanly without a request",
@@ -30,22 +31,6 @@ _EXIT_MEANINGS = {
     EXIT_BROKER_UNAVAILABLE: "the broker could not be reached",
     EXIT_DISK_FAILURE: "the disk failed",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits after which an observation counts as a failure; seconds unless a comment says otherwise."""
-
-    #: Time without a heartbeat of the processing loop.
-    stuck_after_s: float = 30.0
-    #: From the start of the process to its first answer.
-    start_s: float = 60.0
-    #: From a requested stop to the start that follows it.
-    stop_s: float = 60.0
-    #: Pause after a failed incident before a new one is opened for the same processor without a new deployment.
-    retry_s: float = 900.0
-    #: Maximum number of incidents of one processor within ``retry_s``.
-    incidents: int = 5
 
 
 @dataclass(frozen=True, slots=True)

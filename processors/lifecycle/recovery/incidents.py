@@ -22,7 +22,7 @@ from holdfast.infra.system.process import running_for_s
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.deploy.deployment import look
+from holdfast.processors.lifecycle.deploy.keep_or_replace import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.plans import way_on
@@ -35,7 +35,6 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
     Differs,
     Healthy,
-    Limits,
     NotDeployed,
     Outdated,
     Starting,
@@ -47,6 +46,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.infra.database.records import ApplyRecord, Incident
-from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S
+from holdfast.processors.lifecycle.deploy.keep_or_replace import PATIENCE_S
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits, Outdated, worst
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Outdated, worst
 from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import may_start
 from holdfast.processors.lifecycle.recovery.working_check import (
     STARTING,

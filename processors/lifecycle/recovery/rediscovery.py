@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from holdfast.infra.deploy.program_files import ProgramStatus
-from holdfast.processors.lifecycle.deploy.deployment import WORKER
+from holdfast.processors.lifecycle.deploy.rollout import WORKER
 
 #: The verb in the registry's actions.
 ADOPT = "adopt"

@@ -16,7 +16,6 @@ from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.infra.errors import in_one_line
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.behind import Behind
-from holdfast.processors.lifecycle.recovery.attempt import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
     Differs,
@@ -30,6 +29,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 )
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.lagging import Lag, is_lasting, lagging_words
+from holdfast.processors.lifecycle.recovery.limits import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 from holdfast.processors.lifecycle.verbs.refusals import shared_with
 

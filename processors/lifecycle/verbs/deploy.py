@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
 #: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
 SETTLE_S = 10.0
-#: Messages of each input that a new version is proven on.
+#: Last messages of each input that a new version is proven on.
 PROVEN_MESSAGES = 100
 #: Timeout of filling a changelog from local state, seconds.
 RESEED_S = 3_600.0

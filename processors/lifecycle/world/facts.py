@@ -17,7 +17,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.deploy.deployment import look
+from holdfast.processors.lifecycle.deploy.keep_or_replace import look
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import release_id

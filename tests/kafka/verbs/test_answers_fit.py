@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import notice
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from tests.mechanics.json_answers import compare
 from tests.parts.operated import Operated
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.json_documents import ANSWERS
-from holdfast.processors.engine.serving.endpoint import read_endpoint
+from holdfast.processors.engine.serving.endpoint_file import read_endpoint
 from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.parts.operated import PARTITIONS, Operated
 

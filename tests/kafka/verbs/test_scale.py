@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from holdfast.infra.deploy.changes import read_change
+from holdfast.infra.deploy.workers_change_file import read_change
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
@@ -23,8 +23,8 @@ from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
 from holdfast.processors.lifecycle.plans.requests import Everything, Scale, Stop
 from holdfast.processors.lifecycle.recovery.attempt import recover
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from tests.parts.operated import Killed, Operated
 

@@ -1,7 +1,7 @@
 """The tasks of one worker, from assigned to running and back.
 
 A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
-first changelog record (``state.restore_start``). A partition is taken in this order; another order can miss the last
+first changelog record (``state.keep_or_restore``). A partition is taken in this order; another order can miss the last
 batch of the former owner:
     1. The group assigns the partition.
     2. Read the committed offsets; the broker answers when no transaction holds pending ones.

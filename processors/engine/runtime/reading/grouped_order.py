@@ -160,7 +160,7 @@ class _Cursor:
     def reach_low(self, most: int, bound: _Place) -> int:
         """The index of the first record without a later record earlier than ``bound``.
 
-        The end if every record has one.
+        Returns the end of the piece if every record has one, and also if none has one.
         """
         piece = self.piece
         end = min(piece.end, self.at + most)

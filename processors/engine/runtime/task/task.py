@@ -176,7 +176,9 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close windows and fire timers; with ``due`` false, nothing is sent.
+        """Close windows and fire timers.
+
+        With ``due`` false, only a task that has more timers due than one commit allows (``held``) does so.
 
         A window or timer that raises is a failed message.
 

@@ -9,8 +9,8 @@
 time. A step computes from a state key and its value the part that remains at a time, so the end needs no record. Reads
 do not check ends: the step requests only times that it may use.
 
-A time and a number are a moment: one whole number. The moments of the keys that messages come for are also in memory,
-so that a message costs no read of a range::
+A time and a number together are called a *moment*: one whole number, ``time * NUMBERS + number``. The moments of the
+keys that messages come for are also in memory, so that a message costs no read of a range::
 
     moments of one key and side   ──x───x─┬─x──xx───x──► time
                                in the store │ in memory, too
@@ -121,13 +121,13 @@ def place_of(line: bytes, time_ms: int) -> bytes:
 
 
 def place_at(line: bytes, moment: int) -> bytes:
-    """The changelog key of the value of a moment."""
+    """The changelog key of the value at a moment: ``line``, the time, and the number unless it is 0."""
     time_ms, number = divmod(moment, NUMBERS)
     return b"%b%015d/%09d" % (line, time_ms, number) if number else b"%b%015d" % (line, time_ms)
 
 
 def _moment_in(text: bytes) -> int:
-    """The moment at the end of a state key."""
+    """The moment (see the module) that the end of a state key spells: ``<time>`` or ``<time>/<number>``."""
     return int(text[:DIGITS]) * NUMBERS + int(text[DIGITS + 1 :] or 0)
 
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from holdfast.infra import settings as settings_module
 from holdfast.infra.settings import SettingsInvalid, is_loopback, load_settings, unknown_variables
+from holdfast.infra.settings import settings as settings_module
 
 SECRET = "the-secret-of-this-test"
 

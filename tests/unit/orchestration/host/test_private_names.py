@@ -23,7 +23,7 @@ from dagster_postgres import PostgresEventLogStorage, PostgresRunStorage
 from dagster_webserver.webserver import DagsterWebserver
 
 from holdfast.assets import launched_by
-from holdfast.orchestration.host import launches, old_events, run_launcher, run_limits
+from holdfast.orchestration.host import launches, old_events, run_launcher, run_time_limits
 from holdfast.orchestration.host.daemon import code_servers
 from holdfast.orchestration.host.front import signed_requests
 
@@ -198,7 +198,7 @@ WRITTEN_OUT: list[tuple[object, object]] = [
     (launched_by.USER_TAG, USER_TAG),
     (signed_requests.REPORTING_USER_TAG, REPORTING_USER_TAG),
     (run_launcher.GRPC_INFO_TAG, GRPC_INFO_TAG),
-    (run_limits.MAX_RUNTIME_TAG, MAX_RUNTIME_SECONDS_TAG),
+    (run_time_limits.MAX_RUNTIME_TAG, MAX_RUNTIME_SECONDS_TAG),
     (old_events.REPOSITORY, SINGLETON_REPOSITORY_NAME),
     *((status, EVENT_TYPE_TO_PIPELINE_RUN_STATUS[event]) for event, status in launches.TOLD.items()),
 ]

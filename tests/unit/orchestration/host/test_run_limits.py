@@ -8,7 +8,7 @@ from dagster import AssetKey
 from holdfast.assets import keys
 from holdfast.infra.settings import RunSettings
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.host.run_limits import kind_of, limit_s, new_tags, overdue_s, overdue_words
+from holdfast.orchestration.host.run_time_limits import kind_of, limit_s, new_tags, overdue_s, overdue_words
 
 LIMITS = RunSettings(snapshot_max_s=60, verb_max_s=120)
 STATE, TABLE = keys.state_key("fleet", "seen"), keys.snapshot_key("fleet", "seen")

@@ -21,7 +21,7 @@ from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.ports import World
 
 PROGRAM = """

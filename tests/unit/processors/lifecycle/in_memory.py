@@ -12,7 +12,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus, SupervisorSilent
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.ports import World
 
 NAME = "orders"

@@ -13,7 +13,7 @@ from holdfast import Application, Count, InMemoryCluster, State
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, full_keys
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.proof import refusal as proofs
-from holdfast.processors.proof.material import Failure, Material, Message, Outcome
+from holdfast.processors.proof.documents import Failure, Material, Message, Outcome
 from holdfast.processors.proof.run import prove
 
 

@@ -12,11 +12,12 @@ from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.serving.worker_client import ProcessorSilent
-from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.stages import ProveVersion, RunProcessor
-from holdfast.processors.proof.material import Message
+from holdfast.processors.proof import gathering
+from holdfast.processors.proof.documents import Message
 from holdfast.processors.proof.prover import Prover
 from holdfast.processors.proof.refusal import NOT_PROVEN, NotProven
 
@@ -71,8 +72,8 @@ class Worker:
 @pytest.fixture
 def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
     message = Message(1, b"ann", b'"SECRET"', 1_700_000_000_000)
-    read = lambda self, topic, number, start, end: [message] if end else []  # noqa: E731
-    monkeypatch.setattr(Prover, "_read", read)
+    read = lambda topics, topic, number, start, end: [message] if end else []  # noqa: E731
+    monkeypatch.setattr(gathering, "messages_of", read)
     return Prover(
         topics=cast(Any, Topics()),
         client=lambda processor, slot: cast(Any, Worker()),

@@ -22,7 +22,7 @@ from holdfast.orchestration.commands.installation.run import ProcessorDeployed, 
 from holdfast.orchestration.host import local
 from holdfast.orchestration.host.local import WebserverPortTaken, workspace_of
 from holdfast.orchestration.project.start import Found, Started, judged, request_of
-from holdfast.processors.engine.serving.endpoint import Endpoint, write_endpoint
+from holdfast.processors.engine.serving.endpoint_file import Endpoint, write_endpoint
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 
 

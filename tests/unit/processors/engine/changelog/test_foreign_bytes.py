@@ -32,7 +32,7 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, ManifestDamaged
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandWrong, decode
-from holdfast.processors.engine.serving.endpoint import read_endpoint
+from holdfast.processors.engine.serving.endpoint_file import read_endpoint
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
 from holdfast.processors.engine.serving.worker_client import ProcessorClient

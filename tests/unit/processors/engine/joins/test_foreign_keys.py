@@ -16,7 +16,7 @@ from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.provisioning import plan
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.topology_drawing import drawing_of
-from holdfast.processors.proof.material import Material, Message
+from holdfast.processors.proof.documents import Material, Message
 from holdfast.processors.proof.run import prove
 
 BEGIN = 1_690_000_000_000

@@ -22,6 +22,21 @@ def test_a_table_of_a_stream_sends_its_changes() -> None:
     assert cluster.state(app, "t") == {}
 
 
+def test_the_changes_of_a_table_are_its_rows_when_its_stream_is_updated_later() -> None:
+    cluster = world("l", "r")
+    feed(cluster, "l", (1, {"a": 1}))
+    feed(cluster, "r", (2, {"b": 2}))
+    app, left, right = made()
+    rows, others = left.to_table("lt"), right.to_table("rt")
+    left.update(lambda value: value.update(later=True)).to_topic(app.topic("seen"))
+    rows.to_stream().to_topic(app.topic("changes"))
+    rows.join(others, name="pairs").to_stream().to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster, "seen") == [(1, {"a": 1, "later": True})]
+    assert sent(cluster, "changes") == [(1, {"a": 1})]
+    assert sent(cluster) == [(2, {"a": 1, "b": 2})]
+
+
 def test_a_joined_table_is_a_table_that_joins_go_on_from() -> None:
     cluster = world("l", "r", "o")
     feed(cluster, "l", (1, {"a": 1}))

@@ -16,6 +16,7 @@ from holdfast.processors.engine.joins import as_of, versioned_tables
 from holdfast.processors.engine.joins import interval as joins
 from holdfast.processors.engine.joins import rows_of_both as table_joins
 from holdfast.processors.engine.joins.rows_of_both import JoinedRow
+from holdfast.processors.engine.joins.table_rows import TablePut, TableRead
 from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.task import task_time
@@ -73,8 +74,8 @@ def feeds_others(app: Application, topic: str) -> bool:
     def stores(name: str, *kinds: type) -> set[str | None]:
         return {node.store for node in app._frames[name].source.walk() if isinstance(node.function, kinds)}
 
-    read = [stores(name, as_of.AsOfLeft, joins.TableRead) for name in app._frames if name != topic]
-    return not stores(topic, as_of.AsOfRight, joins.TablePut, JoinedRow).isdisjoint(set().union(*read))
+    read = [stores(name, as_of.AsOfLeft, TableRead) for name in app._frames if name != topic]
+    return not stores(topic, as_of.AsOfRight, TablePut, JoinedRow).isdisjoint(set().union(*read))
 
 
 def live_through(
@@ -299,7 +300,7 @@ def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
         row = state.get("row")
         return [self._merge(value, row)] if row else [] if self._inner else [self._merge(value, None)]
 
-    patch.setattr(joins.TableRead, "__call__", read)
+    patch.setattr(TableRead, "__call__", read)
 
 
 def _falsy_pair_is_none(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from holdfast.infra.system.ports import listens_at
 from holdfast.infra.system.process import start_mark
 from holdfast.processors.engine.serving import worker_client as client_module
 from holdfast.processors.engine.serving.connections import RequestServer
-from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint, write_endpoint
+from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endpoint, write_endpoint
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer
 from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processors.engine.windows.late import closed_upto, is_closed
+from holdfast.processors.engine.windows.bounds import closed_upto, is_closed
 
 _TIME = st.integers(-1, 2**41)
 

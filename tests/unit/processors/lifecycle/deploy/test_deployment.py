@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.infra.deploy.program_files import ProgramStatus
-from holdfast.processors.lifecycle.deploy.deployment import (
-    DeploymentFailed,
-    Progress,
-    deploy,
-    step_for,
-    stop,
-    what_is_missing,
-)
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentFailed, Progress, deploy, stop, what_is_missing
+from holdfast.processors.lifecycle.deploy.keep_or_replace import step_for
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,13 @@ from holdfast.infra.deploy.program_files import asked_for
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
-from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy
+from holdfast.processors.lifecycle.deploy.deployment import deploy
+from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Scale
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.verbs.test_scale_plans import TOPOLOGY, in_workers, run_of

@@ -15,7 +15,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, deploy
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now, what_is_left
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,9 @@ from holdfast.processors.lifecycle.deploy.deployment import deploy, stop
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
-from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits
+from holdfast.processors.lifecycle.recovery.diagnosis import Differs
 from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 pytestmark = pytest.mark.slow

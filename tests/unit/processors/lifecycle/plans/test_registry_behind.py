@@ -31,8 +31,8 @@ from holdfast.processors.lifecycle.plans.requests import (
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import is_left_alone, notice, observe
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, world_of

@@ -42,8 +42,9 @@ from holdfast.processors.lifecycle.plans.requests import (
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
-from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits, Outdated, Unsupervised
+from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import judge, processor_now, strangers_beside
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.recovery.working_check import judge_beside, judge_interrupted

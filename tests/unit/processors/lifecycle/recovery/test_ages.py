@@ -16,17 +16,10 @@ from holdfast.infra.system.process import running_for_s
 from holdfast.infra.webhook import Answer as SentAnswer
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S, age_s
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
-from holdfast.processors.lifecycle.recovery.diagnosis import (
-    Dead,
-    Limits,
-    Starting,
-    Stuck,
-    admits_incident,
-    diagnose,
-    flaps,
-)
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Starting, Stuck, admits_incident, diagnose, flaps
 from holdfast.processors.lifecycle.recovery.incidents import notice
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.webhook_messages import Notification, Outbox, deliver, of_failed_run
 from holdfast.processors.lifecycle.recovery.working_check import Answer, is_due
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation

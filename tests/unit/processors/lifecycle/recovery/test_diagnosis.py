@@ -16,7 +16,6 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Differs,
     Failed,
     Healthy,
-    Limits,
     NotDeployed,
     Starting,
     Stuck,
@@ -26,6 +25,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     flaps,
     worst,
 )
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LIMITS = Limits(stuck_after_s=30, start_s=60, stop_s=60)

@@ -11,8 +11,8 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, RecoveryResult, recover
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import notice, waits_for
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from tests.unit.processors.lifecycle.in_memory import NAME, Installation, open_installation
 

@@ -21,8 +21,9 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Compact
 from holdfast.processors.lifecycle.plans.stages import StopProcessor
 from holdfast.processors.lifecycle.recovery.attempt import IncidentUnknown, RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, no_room
-from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Healthy, Limits, Starting, Stuck, worst
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Healthy, Starting, Stuck, worst
 from holdfast.processors.lifecycle.recovery.incidents import notice, observe, waits_for
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.lifecycle.recovery import strangers
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, RecoveryResult, recover
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import notice
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers, strangers_beside
 from tests.unit.processors.lifecycle.in_memory import NAME, Installation, open_installation
 

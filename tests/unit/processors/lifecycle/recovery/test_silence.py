@@ -14,8 +14,9 @@ import pytest
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import deploy
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits, Starting, Stuck
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Starting, Stuck
 from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.lifecycle.recovery.limits import Limits
 
 pytestmark = pytest.mark.slow
 

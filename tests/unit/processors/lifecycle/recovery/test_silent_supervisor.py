@@ -12,8 +12,9 @@ from holdfast.processors.lifecycle.deploy.deployment import stop
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, RecoveryResult, recover
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits, NotDeployed
+from holdfast.processors.lifecycle.recovery.diagnosis import NotDeployed
 from holdfast.processors.lifecycle.recovery.incidents import notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 

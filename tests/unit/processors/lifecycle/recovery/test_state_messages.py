@@ -21,7 +21,6 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Differs,
     Failed,
     Healthy,
-    Limits,
     NotDeployed,
     Outdated,
     Starting,
@@ -31,6 +30,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     diagnose,
 )
 from holdfast.processors.lifecycle.recovery.incidents import meant
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import judge
 from holdfast.processors.lifecycle.recovery.state_messages import (
     SETTLED_S,

@@ -19,8 +19,9 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
 from holdfast.processors.lifecycle.recovery.attempt import recover
-from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Limits, Starting
+from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Starting
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery, notice
+from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.infra.deploy import changes
-from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, read_change, record_change
+from holdfast.infra.deploy import workers_change_file as changes
+from holdfast.infra.deploy.workers_change_file import WorkersChange, end_change, new_change, read_change, record_change
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.process import identity_of
 

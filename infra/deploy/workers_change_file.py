@@ -57,7 +57,7 @@ def read_change(paths: Paths, processor: str) -> WorkersChange | None:
 
 
 def record_change(paths: Paths, processor: str, change: WorkersChange) -> None:
-    """Tell the workers of a change.
+    """Announce a change to the workers.
 
     Raises:
         OSError: The file can't be written.

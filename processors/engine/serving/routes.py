@@ -46,7 +46,7 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.serving.connections import RequestServer
-from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint, write_endpoint
+from holdfast.processors.engine.serving.endpoint_file import Endpoint, read_endpoint, write_endpoint
 from holdfast.processors.engine.serving.failure_file import write_failure
 from holdfast.processors.engine.serving.guard import Guard, control_token
 from holdfast.processors.engine.serving.local_checkpoints import take_checkpoint

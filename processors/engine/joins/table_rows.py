@@ -1,0 +1,58 @@
+"""The steps of joins with tables: the row of each key under the state key ``row``, and its lookup. None is no row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
+
+#: The state key of a table's row.
+ROW = "row"
+
+
+class TablePut(Step):
+    """Keeps the newest value of each key as the row of a table; None deletes the row."""
+
+    __name__ = "table"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+
+    def __call__(self, value: Any, state: State) -> None:
+        """Processes one message."""
+        if value is None:
+            state.delete(ROW)
+        else:
+            state.set(ROW, value)
+
+
+class TableRead(Step):
+    """Finds for each message the row of its key."""
+
+    __name__ = "join_table"
+    order = "reads"
+    store_use = ROWS_READ
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, how: Literal["inner", "left"], on_merge: OnMerge) -> None:
+        check_how(how, ("inner", "left"))
+        check_merge(on_merge)
+        self._merge, self._inner = merge_function(on_merge), how == "inner"
+        self._rule = f"table, {how}, {name_of(on_merge)}"
+        self.functions = (on_merge,) if callable(on_merge) else ()
+
+    def describe(self) -> str:
+        """The rule as one line of text; a change of the text changes the version."""
+        return self._rule
+
+    def __call__(self, value: Any, state: State) -> list[Any]:
+        """The joined value, or nothing."""
+        return self.joined(value, state.get(ROW))
+
+    def joined(self, value: Any, row: Any) -> list[Any]:
+        """The value joined with a row, None for no row; nothing for a value that is dropped."""
+        if row is not None:
+            return [self._merge(value, row)]
+        return [] if self._inner else [self._merge(value, None)]
