@@ -31,7 +31,7 @@ from holdfast.processors.snapshots.names import (
     table_name,
     tables_of,
 )
-from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
+from holdfast.processors.snapshots.table_retention import Reference, Retention, expired_references
 
 #: Minimum age of orphan files that Iceberg may delete, hours; a younger file may belong to a commit in progress.
 LEFTOVER_HOURS_MIN = 24.0

@@ -17,8 +17,8 @@ from holdfast.processors.engine.joins.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.purge import Purge
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
-from holdfast.processors.engine.runtime.reading.upstream import Upstream
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.runtime.reading.watermarks import Before, _Word
 from holdfast.processors.engine.runtime.task.task import Task

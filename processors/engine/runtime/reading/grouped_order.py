@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import InHand
 from holdfast.processors.engine.runtime.reading.interleaved import Run
 from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Piece, ReadingOrder, TimesOf, reach
-from holdfast.processors.engine.runtime.reading.upstream import InHand
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 

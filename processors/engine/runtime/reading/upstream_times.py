@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.reading.upstream import last_watermarks
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import last_watermarks
 from holdfast.processors.engine.runtime.reading.watermarks import Before, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 

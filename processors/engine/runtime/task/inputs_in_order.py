@@ -15,10 +15,10 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder, TimesOf
-from holdfast.processors.engine.runtime.reading.upstream import Upstream
 from holdfast.processors.engine.runtime.reading.upstream_times import WatermarksAhead
 from holdfast.processors.engine.runtime.reading.watermark_writer import NO_GROUPS, Groups, Quiet, WatermarkWriter
 from holdfast.processors.engine.runtime.reading.watermarks import REPEAT_S

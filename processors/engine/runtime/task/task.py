@@ -29,10 +29,10 @@ from holdfast.processors.engine.dataframe.plain_loop import Timing
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
-from holdfast.processors.engine.runtime.reading.upstream import Upstream
 from holdfast.processors.engine.runtime.reading.watermark_writer import NO_GROUPS, Groups
 from holdfast.processors.engine.runtime.task.arrivals import Arrivals
 from holdfast.processors.engine.runtime.task.awaited import AwaitedStream, awaited_stream

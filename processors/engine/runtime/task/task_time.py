@@ -20,7 +20,7 @@ from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.reading.upstream import Upstream
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
 from holdfast.processors.engine.runtime.reading.watermark_writer import WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import StoreTime
 from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, TaskTimers

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.processors.snapshots.names import created_at, new_branch_name, time_of, time_tag
-from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
+from holdfast.processors.snapshots.table_retention import Reference, Retention, expired_references
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 KEPT = Retention(snapshots=2, snapshot_days=7, time_days=100, branch_hours=24)

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine.runtime.reading.upstream import InHand, Upstream
+from holdfast.processors.engine.runtime.reading.grouped_stream_time import InHand, Upstream
 from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter, groupings_of
 from holdfast.processors.engine.runtime.reading.watermarks import REPEAT_S, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
