@@ -61,7 +61,7 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The changes of one partition: changelog records, the deletions among them, and bytes of all keys and values."""
+    """Counts of one partition's changes: changelog records, deletions among them, and bytes of keys and values."""
 
     records: int = 0
     tombstones: int = 0

@@ -145,8 +145,7 @@ def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
     """Apply a shape to the columns of a table; a second call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
-        # First: a run that dies between two statements leaves a version without a snapshot, so the next snapshot is
-        # full.
+        # Set first: if a later statement fails, this schema version has no snapshot, so the next one is full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
     for statement in _statements(shape):

@@ -139,7 +139,7 @@ class GroupConsumer:
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
         self._group, self._principal = group, principal_of(config or {})
-        #: Next offset to hand out, of the partitions that are assigned in the library.
+        #: The next offset to hand out, of each partition that is assigned in librdkafka.
         self._next: dict[Partition, int] = {}
         #: Whether an assignment arrived while the last poll waited.
         self._came = False

@@ -23,7 +23,7 @@ SHARED_BYTES_MIN = 64 << 20
 #: Smallest memory bound of a worker, bytes (``HOLDFAST_MEMORY_MAX_MB``). ``processors.engine.memory_plan`` splits the
 #: bound over RocksDB's buffers, caches and queues.
 MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
-#: The name of a bucket; a URL with a user or a query has another form.
+#: The name of a bucket; it does not match a URL with a user or a query.
 _BUCKET = r"[A-Za-z0-9._-]+"
 #: Value of ``HOLDFAST_SPARK__MASTER`` for the Spark that `holdfast spark start` keeps running.
 WARM = "warm"

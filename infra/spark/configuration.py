@@ -91,7 +91,7 @@ def jvm_configuration(
     """
     folder = settings.paths.spark
     # The serial collector grows the heap as needed, returns memory, and uses one thread. Spark and Iceberg load 23,000
-    # classes: a smaller metaspace grows four times, and each time collects the heap.
+    # classes: a smaller threshold is raised four times, each time by a full collection of the heap.
     options = ["-XX:+UseSerialGC", "-XX:MetaspaceSize=192m"]
     options.append(f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}")
     options.append(f"-Dderby.system.home={folder}")

@@ -17,7 +17,7 @@ from holdfast.infra.settings import load_settings
 _OURS = re.compile(r"^\s*holdfast\.[\w.]+: (.+)$", re.MULTILINE)
 #: Most characters of a cause that are shown.
 CAUSE_MAX = 500
-#: Answers of a locked SQLite database.
+#: Error texts of a locked SQLite database.
 LOCKED = r"SQLITE_BUSY|database is locked|SQLITE_LOCKED"
 
 

@@ -122,7 +122,7 @@ def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServ
             action=f"Mend the cause that `{log}` names last, then run `holdfast spark start`.",
             log=str(log),
         )
-    process.returncode = 0  # after this line the file identifies the server; Popen must not wait for it
+    process.returncode = 0  # from here on the file identifies the server; this keeps Popen from waiting for it
     record_identity(_file(settings), server.pid)
     write_private(_file(settings), json.dumps(asdict(server)))
     return server

@@ -115,7 +115,7 @@ class DefinitionsDoNotLoad(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of the local Dagster; ``mark`` is its start mark (``system.process``): process ids are used again."""
+    """A process of the local Dagster; ``mark`` (``system.process``) tells it from a later one with the same id."""
 
     pid: int
     mark: str

@@ -37,6 +37,7 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
+from holdfast.processors.engine.formats.serialization import Deserializer, Serializer
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -44,7 +45,6 @@ from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.runtime.ownership import changelog_facts, own_topics
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.durations import milliseconds
-from holdfast.processors.engine.steps.serialization import Deserializer, Serializer
 from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
 from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.topology import SourceLog, Topology
@@ -184,7 +184,9 @@ class Application(ApplicationTables):
         timestamp_extractor: TimestampExtractor | None = None,
         max_ahead: int | timedelta = timedelta(hours=1),
     ) -> Topic:
-        """Declares a topic. A (de)serializer is a name (``json``, ``bytes``, ``str``) or a function.
+        """Declares a topic.
+
+        A (de)serializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …) or a function.
 
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
         application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's

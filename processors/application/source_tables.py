@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.processors.application.arguments import ApplicationInvalid
+from holdfast.processors.engine.formats.serialization import name_of_deserializer
 from holdfast.processors.engine.steps.node import Node
-from holdfast.processors.engine.steps.serialization import name_of_deserializer
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 

@@ -23,10 +23,10 @@ from holdfast.processors.proof.documents import Failure, Outcome
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
 #: Prefix of the traceback of a process that exceeded its time limit.
 TIMED_OUT = "Timeout ("
-#: Steps without a message that a result names.
+#: Maximum number of unreached steps that a result names.
 UNREACHED_SHOWN = 4
 _OPT_OUT = "Functions with effects outside of stores and topics opt out by `Application(prove=False)`."
-#: Characters of an error's text that are shown.
+#: Maximum shown characters of an error's text.
 TEXT_MAX = 600
 
 

@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prove(application: Application, material: Material) -> Outcome:
     """Run an application on the messages, from the state of their keys."""
-    application.state_dir = None  # never the state of the worker that runs
+    application.state_dir = None  # never uses the running worker's state
     application.with_run_overrides(slot=None, auto_create_topics=True)
     replay = _Replay(application, material)
     failures: list[Failure] = []

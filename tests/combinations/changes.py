@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
+import msgspec
+
 from tests.combinations.grammar import STEPS, Mark
 from tests.combinations.topology import Line, Message, Topology
 
@@ -99,7 +101,7 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
         if of_mine and of_theirs and "left_only" not in line.code:
             return None
-        if of_mine and line.step == "concat":  # two topics that are no longer read together are in no order
+        if line.step == "concat" and (of_mine or of_theirs):  # its topics may be read together no longer, in no order
             return None
         if line.name:
             (mine if of_mine else theirs if of_theirs else set[str]()).add(line.name)
@@ -136,11 +138,35 @@ def _is_sorted(messages: tuple[Message, ...]) -> bool:
     return times == sorted(times)
 
 
+def with_msgpack(topology: Topology, random: Random) -> Topology | None:
+    """Some inputs have msgpack in place of JSON; a dead letter has the bytes as they came."""
+    if topology.settings.get("dead_letter_topic"):
+        return None
+    sources = {name for line in topology.lines if line.step == "table source" for name in line.of}  # JSON alone
+    plain = [line for line in topology.lines if line.code == f"app.topic({line.name!r})" and line.name not in sources]
+    changed = {line.name for line in plain if line.name in topology.partitions and random.random() < 0.7}
+    try:
+        messages = tuple(
+            replace(each, value=msgspec.msgpack.encode(msgspec.json.decode(each.value)))
+            if each.topic in changed and each.value is not None
+            else each
+            for each in topology.messages
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):  # a message that is made to fail, or a huge number
+        return None
+    lines = tuple(
+        replace(line, code=f"app.topic({line.name!r}, value_deserializer='msgpack')") if line.name in changed else line
+        for line in topology.lines
+    )
+    return replace(topology, lines=lines, messages=messages) if changed else None
+
+
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
     "partitions": with_partitions,
     "copy": with_copy,
+    "msgpack": with_msgpack,
 }
 
 

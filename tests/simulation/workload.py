@@ -26,8 +26,8 @@ from holdfast.processors.engine.aggregates.aggregation import (
     Sum,
 )
 from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.formats.serialization import ValueUnwritable
 from holdfast.processors.engine.record_times import RecordTimeRefused
-from holdfast.processors.engine.steps.serialization import ValueUnwritable
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"

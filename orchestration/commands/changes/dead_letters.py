@@ -37,7 +37,7 @@ def dead_letters(  # tidy: allow-wide because each is an option of the command
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    """List a processor's dead letters with their reasons; `--replay` sends them again, by plan."""
+    """List a processor's dead letters with their reasons; `--replay` plans and applies sending them again."""
     if replay:
         carry_out_asked(Replay(processor), context=context, yes=yes, who=who, as_json=as_json)
         return

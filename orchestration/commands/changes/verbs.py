@@ -170,7 +170,7 @@ def abandon(
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    """Close an apply that was broken off; stages that are done stay done, and workers are put back as they were."""
+    """Close an apply that was broken off; finished stages stay, and workers that it paused run again or are stopped."""
     with opened_verbs(who) as verbs:
         told: list[str] = []
         record = verbs.abandon(apply_id, reason=reason, tell=told.append if as_json else typer.echo)

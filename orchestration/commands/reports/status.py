@@ -191,7 +191,7 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def supervisor_of(deployer: LocalDeployer) -> str | None:
-    """The supervisor's process as text; None when it does not run."""
+    """Text with the supervisor's process id; None when it does not run."""
     from holdfast.orchestration.view.reasons import HANGS
 
     try:

@@ -125,7 +125,7 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
     """Read the deployed processors; ``before`` has the statuses of the previous observation."""
-    # the judging code needs the registry, whose library the command's help must not load
+    # imported here: it loads the registry's library, which `--help` must not load
     from holdfast.processors.lifecycle.recovery.incidents import observe
 
     try:

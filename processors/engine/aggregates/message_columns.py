@@ -16,7 +16,7 @@ import numpy as np
 from holdfast.processors.engine.aggregates.aggregation import Aggregation
 from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, struct_of
 
-#: A message up to this length has no number with more digits than a float allows.
+#: Numbers without exponents in messages of up to this many bytes are in the range of a float.
 DIGITS_MAX = 300
 
 #: Not subclasses of Exception, but a user's function may raise them: they count as failures of its message.

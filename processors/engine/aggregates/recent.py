@@ -111,7 +111,7 @@ class DropDuplicates(Step):
         return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, state: DeclaredState) -> bool:
-        """Whether the message is the first, and not late."""
+        """False for a duplicate and for a late message."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)

@@ -187,7 +187,7 @@ def _bytes_needed(key: bytes) -> int:
 def check_records(
     topic: str, partition: int, keys: Sequence[bytes], values: Sequence[bytes | None], offsets: Sequence[int]
 ) -> None:
-    """Check records of a changelog that are no meta records.
+    """Check the format of a changelog's data records.
 
     Raises:
         FormatUnknown: A record has another format; the error names its place.

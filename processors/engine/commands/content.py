@@ -113,7 +113,7 @@ class Replay:
         self._progress_at = self._clock.monotonic()
         #: The offset after the changelog's last record, without commit markers.
         self.last = 0
-        #: The input offsets in its last meta record.
+        #: The input offsets in the last meta record.
         self.inputs: Mapping[str, int] = {}
         self._consumer.assign({place: self.position})
 

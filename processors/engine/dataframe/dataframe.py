@@ -347,7 +347,7 @@ class StreamingDataFrame(
         return made
 
     def _as_changes_of(self, table: str) -> StreamingDataFrame:
-        """The same stream, as the changes of a table."""
+        """A copy, marked as the changes of ``table``."""
         made = copy(self)
         made._changes_of = table
         return made

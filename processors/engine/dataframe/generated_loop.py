@@ -56,6 +56,7 @@ from holdfast.processors.engine.dataframe.plain_loop import (
     taker_of,
     unwritable,
 )
+from holdfast.processors.engine.formats.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
@@ -65,7 +66,6 @@ from holdfast.processors.engine.state.time.stream_time import StreamTime, event_
 from holdfast.processors.engine.steps.in_place import apart, copied
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outboxes
-from holdfast.processors.engine.steps.serialization import headers_size, written_headers
 from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
 from holdfast.processors.engine.windows.stored import MessagePlace

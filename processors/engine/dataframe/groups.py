@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.formats.serialization import Deserializer, Serializer
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
-from holdfast.processors.engine.steps.serialization import Deserializer, Serializer
 from holdfast.processors.engine.steps.signatures import is_async
 from holdfast.processors.engine.steps.topic import Topic
 

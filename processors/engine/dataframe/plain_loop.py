@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.names import is_repartition_topic
+from holdfast.processors.engine.formats.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.store import StoreState
@@ -21,7 +22,6 @@ from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTim
 from holdfast.processors.engine.steps.in_place import apart, copied
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
-from holdfast.processors.engine.steps.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.steps.topic import TimestampType, Topic
 from holdfast.processors.engine.windows.counts import CountStore, count_window_of
 from holdfast.processors.engine.windows.stored import Taker

@@ -49,7 +49,7 @@ SEALED_MAX = 32
 #: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
 #: newest message of each key is kept forever, so keeping a few older ones for some minutes costs little more.
 SLACK_MS = 600_000
-#: Bytes that a record has around the text of a single message, at most.
+#: Maximum overhead of a record that holds a single message, in bytes.
 _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers, Partition
+from holdfast.processors.engine.formats.serialization import Serializer
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
 from holdfast.processors.engine.joins.table_rows import TableRead
 from holdfast.processors.engine.steps.checked_arguments import check_function
-from holdfast.processors.engine.steps.serialization import Serializer
 from holdfast.processors.engine.steps.topic import Topic
 
 

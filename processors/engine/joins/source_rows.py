@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.processors.engine.changelog.format import ValueNotStorable, encode_value, key_prefix
+from holdfast.processors.engine.formats.serialization import as_is, deserializer
 from holdfast.processors.engine.joins.table_rows import ROW
-from holdfast.processors.engine.steps.serialization import as_is, deserializer
 from holdfast.processors.engine.topology import SourceLog
 
 _ROW = ROW.encode()

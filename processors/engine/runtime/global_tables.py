@@ -22,10 +22,10 @@ import structlog
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed, TopicUnusable
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.masking import masked
+from holdfast.processors.engine.formats.serialization import Deserializer, as_is
 from holdfast.processors.engine.joins.global_tables import GlobalTable, Rows, Unreadable, rows_in_use
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING
-from holdfast.processors.engine.steps.serialization import Deserializer, as_is
 
 _log = structlog.get_logger("runtime.global_tables")
 

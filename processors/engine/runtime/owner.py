@@ -39,7 +39,7 @@ class Commits(Protocol):
         """Commit a command's writes to one task separately: DONE, or DROPPED when nothing happened."""
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Read a task's paused inputs from these committed offsets."""
+        """Seek a task's paused inputs to these committed offsets."""
 
 
 class Owner(Protocol):

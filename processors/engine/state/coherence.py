@@ -90,7 +90,7 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # A topic without processed records proves no loss: another topic shows better what is missing.
+        # Topics with committed records come first, because an error about them shows better what is missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:

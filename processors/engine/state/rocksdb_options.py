@@ -27,7 +27,7 @@ BUFFER_FILTER_RATIO = 0.01
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
 #: The size of a file of the first level; each next level has files of twice the size. A file's filter is one block of
-#: the block cache, about 1.25 bytes for each key, and the cache has 64 parts. A filter larger than a part is loaded
+#: the block cache, about 1.25 bytes per key; the cache has up to 64 shards. A filter larger than a shard is loaded
 #: again at each read of a key: 145 us instead of 9, with a cache of 64 MiB and RocksDB's own file size of 64 MiB.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
 #: More files of level 0 than a database ever has: writes never wait for compaction.

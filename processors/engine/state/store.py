@@ -68,7 +68,7 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Columnar state, held outside of the store's overlay between commits by ``ColumnarAggregation``."""
+    """Rows of a columnar step, kept outside of the store's overlay until they are written back."""
 
     #: The memory limit of rows with committed values, in bytes.
     rows_bytes_max: int

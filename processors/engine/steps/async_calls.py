@@ -69,5 +69,5 @@ class AsyncCall(Step):
 
     @property
     def rounds(self) -> int:
-        """How many consecutive calls certainly end in time."""
+        """How many consecutive timeouts fit in the time limit."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

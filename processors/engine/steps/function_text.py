@@ -81,7 +81,7 @@ def _closed_over(function: Any) -> Iterator[str]:
     for name, cell in cells:
         try:
             held = cell.cell_contents
-        except ValueError:  # it is not set yet
+        except ValueError:  # an empty cell
             continue
         if isinstance(held, _PLAIN):
             yield f"{name}={held!r}"

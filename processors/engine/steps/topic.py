@@ -12,8 +12,8 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.formats.serialization import Deserializer, Serializer, deserializer, serializer
 from holdfast.processors.engine.steps.durations import milliseconds
-from holdfast.processors.engine.steps.serialization import Deserializer, Serializer, deserializer, serializer
 from holdfast.processors.engine.steps.signatures import refuses, written
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
     - ``step_for`` decides on facts alone; ``look`` gets them.
-    - An instance that runs the wanted version, release and settings is kept.
+    - An instance that answers, is not paused by a user, and runs the wanted version, release and settings is kept.
 """
 
 from __future__ import annotations

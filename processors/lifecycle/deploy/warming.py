@@ -15,7 +15,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: A change stays valid for this time after its longest wait, seconds; after that, waiting workers join.
+#: A change expires this many seconds after the maximum wait (``warm_s``); waiting workers then join.
 SLACK_S = 60.0
 #: A worker of an older version never reports whether it is prepared; the wait for it is limited to this time, seconds.
 UNTOLD_S = 10.0

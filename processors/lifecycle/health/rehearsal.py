@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class StoreRehearsal:
-    """One store of the task: the fingerprints of the restored copy and of its owner, both at ``offset``."""
+    """One store's fingerprints at ``offset``: of the restored copy, and of the worker's checkpoint."""
 
     store: str
     changelog: str

@@ -33,7 +33,7 @@ from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, 
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"
-#: Characters of a resource's name in its folder's name; file systems allow 255.
+#: Maximum characters of a resource's name in a folder's name; file systems allow 255.
 _NAME_CHARACTERS = 180
 
 Document = TypeVar("Document")
@@ -96,7 +96,7 @@ class Archive:
         """Write the manifest of a copy, sync all files to the disk, and rename the folder, which makes the copy valid.
 
         Raises:
-            ArchiveFailed: The disk refused.
+            ArchiveFailed: A write failed.
         """
         folder = part.with_name(part.name.removesuffix(_PART))
         with disk_errors(part):

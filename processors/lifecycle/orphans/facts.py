@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The first check of a topic; an unreadable topic counts as a topic whose records name no processor."""
+    """The processors that a topic's records name, and its end offsets; none for an unreadable topic."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)

@@ -27,7 +27,7 @@ KEY_TYPES = ("string", "int", "long", "binary")
 
 
 def read(request: Backfill, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the table, and by which hash the keys of the inputs are spread."""
+    """The facts that the plan needs, with the source table and each input topic's partitioner."""
     facts, inputs = read_facts(topology, source), topology.inputs_of(request.store)
     spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
     return replace(facts, other=source.other_table(request.table), spread=spread)

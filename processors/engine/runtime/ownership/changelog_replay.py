@@ -212,8 +212,8 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Before the first data: a half-replayed store must never look like the state of its inputs. This holds in
-            # bulk mode, too: a dying process loses the last of its writes, and this write is the first.
+            # Before the first data: a half-replayed store must never look like the state of its inputs. Bulk mode is
+            # safe, too: a crash loses the newest writes, and this one comes first.
             self._note(restore)
         self._assigned = False
 

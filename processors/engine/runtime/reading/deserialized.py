@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers
-from holdfast.processors.engine.steps.serialization import Deserializer, ValueUnreadable, as_is
+from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
 #: Not subclasses of Exception, but the user's function may raise them: they count as failures of the message.
 ENDING = (SystemExit, GeneratorExit)

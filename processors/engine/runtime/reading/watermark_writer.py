@@ -156,7 +156,7 @@ class WatermarkWriter:
         #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: When the inputs were at their ends, by the last check, in monotonic seconds; None if they were not.
+        #: Monotonic seconds at which the inputs were at their ends; None if unknown, or already in a watermark.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:

@@ -26,7 +26,7 @@ class CallSchedule:
 
     Args:
         width: How many calls wait at once.
-        rounds: How many consecutive calls certainly end in time.
+        rounds: How many consecutive timeouts fit in the time limit.
         by_key: Whether the calls of a key run one after the other.
     """
 

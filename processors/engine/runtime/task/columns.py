@@ -22,13 +22,13 @@ from holdfast.infra.kafka.records import Batch
 from holdfast.infra.system.files import package_folder
 from holdfast.processors.engine.aggregates.aggregation import Aggregation, aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.formats.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
-from holdfast.processors.engine.steps.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.windows.fixed import WindowStore
 
 if TYPE_CHECKING:

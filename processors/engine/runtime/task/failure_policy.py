@@ -10,11 +10,11 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.masking import masked
+from holdfast.processors.engine.formats.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 from holdfast.processors.engine.steps.outbox import Output
-from holdfast.processors.engine.steps.serialization import headers_size
 
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")

@@ -67,7 +67,7 @@ class InputsInOrder:
         self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | InterleavedRun]:
-        """The next records of a task in the order of their event times; ``left`` limits them, too."""
+        """The next records of a task by event time: at most ``most``, and at most ``left`` unless it is None."""
         order = task.order
         assert order is not None
 

@@ -11,13 +11,13 @@ from typing import Any
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_interleaved, uses_headers
 from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import read
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
-from holdfast.processors.engine.steps.serialization import Deserializer
 
 #: Number of argument columns of one stream's function: values, raw keys, timestamps, keys, headers.
 WIDTH = 5

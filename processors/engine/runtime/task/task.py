@@ -26,6 +26,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
 from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
@@ -62,7 +63,6 @@ from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
-from holdfast.processors.engine.steps.serialization import Deserializer
 from holdfast.processors.engine.steps.topic import TimestampType
 from holdfast.processors.engine.windows.stored import Closing
 

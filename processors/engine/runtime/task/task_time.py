@@ -19,6 +19,7 @@ from operator import length_hint
 from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.grouped_stream_time import Upstream
 from holdfast.processors.engine.runtime.reading.watermark_writer import WatermarkWriter
@@ -28,7 +29,6 @@ from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import clock_key
-from holdfast.processors.engine.steps.serialization import Deserializer
 from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker

@@ -24,11 +24,11 @@ from typing import Any
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.timers import Due, Pending, TimerClock, Timers
-from holdfast.processors.engine.steps.serialization import Deserializer
 
 #: Timers that one commit fires at most.
 FIRED_AT_ONCE = 5_000

@@ -116,7 +116,7 @@ def line_of(message_key: bytes, side: bytes) -> bytes:
 
 
 def place_of(line: bytes, time_ms: int) -> bytes:
-    """The changelog key of the first value of a time; ``line`` as of ``line_of``."""
+    """The changelog key of the first value at a time; ``line_of`` makes ``line``."""
     return line + b"%015d" % time_ms
 
 

@@ -32,7 +32,7 @@ EVENT_TIME_END_MS = 10**15
 AHEAD_KEPT = 64
 #: Default maximum by which the time of a message may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
-#: Numbers that are a time from 2001 to 2100 in seconds; in milliseconds they are of January and February 1970.
+#: As seconds, these numbers are times from 2001 to 2100; as milliseconds, times in January or February 1970.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
 #: Units of time, how many are a second, and how they become milliseconds.

@@ -16,7 +16,7 @@ from holdfast.processors.engine.aggregates.columns import Unfit
 from holdfast.processors.engine.aggregates.kernels import RANKS_MAX
 from holdfast.processors.engine.aggregates.message_columns import skipping_is_safe
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
-from holdfast.processors.engine.steps.serialization import deserializer, serializer
+from holdfast.processors.engine.formats.serialization import deserializer, serializer
 
 decode, encode = deserializer("json"), serializer("json")
 

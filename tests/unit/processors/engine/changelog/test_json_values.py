@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from holdfast import Application
 from holdfast.processors.engine.changelog.format import ValueNotStorable, decode_value, encode_value
+from holdfast.processors.engine.formats.serialization import serializer
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
-from holdfast.processors.engine.steps.serialization import serializer
 from holdfast.processors.testing import InMemoryCluster
 
 

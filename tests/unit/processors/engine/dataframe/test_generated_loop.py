@@ -16,6 +16,7 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import compile_run
 from holdfast.processors.engine.dataframe.plain_loop import CurrentMessage, compile_steps
+from holdfast.processors.engine.formats.serialization import ValueUnwritable
 from holdfast.processors.engine.runtime.task import task as tasks
 from holdfast.processors.engine.runtime.task.failed_message import failed_record
 from holdfast.processors.engine.runtime.task.task import Task
@@ -23,7 +24,6 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes, Output
-from holdfast.processors.engine.steps.serialization import ValueUnwritable
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.simulation.disk import SimulatedDisk

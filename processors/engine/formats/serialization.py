@@ -10,6 +10,7 @@ import msgspec
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.json_values import is_plain, output_fault
+from holdfast.processors.engine.formats.binary import NUMBERS, number_reader, number_writer, write_msgpack
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
@@ -60,12 +61,16 @@ _DESERIALIZERS: dict[str, Deserializer] = {
     "bytes": as_is,
     "str": bytes.decode,
     "string": bytes.decode,
+    "msgpack": msgspec.msgpack.Decoder().decode,
+    **{name: number_reader(name) for name in NUMBERS},
 }
 _SERIALIZERS: dict[str, Serializer] = {
     "json": _json_out,
     "bytes": _bytes_out,
     "str": _text_out,
     "string": _text_out,
+    "msgpack": write_msgpack,
+    **{name: number_writer(name) for name in NUMBERS},
 }
 
 

@@ -1,0 +1,1 @@
+"""Formats of keys, values and headers in Kafka: bytes in, Python objects out, and back."""
