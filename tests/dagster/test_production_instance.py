@@ -80,6 +80,7 @@ def settings(
     local.stop(settings, local.DAEMON)
 
 
+@pytest.mark.thorough
 def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
     settings: Settings, tmp_path: Path, jobs: Path, postgres: PostgresServer
 ) -> None:

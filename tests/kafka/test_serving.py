@@ -251,6 +251,7 @@ def test_verbs_need_the_token_and_pages_do_not(stream: Any, worker: Any) -> None
     assert one.terminate() == 0
 
 
+@pytest.mark.thorough
 def test_a_worker_below_a_thousand_hostile_connections_answers_and_works_on(
     stream: Any, worker: Any, waiting: Any
 ) -> None:

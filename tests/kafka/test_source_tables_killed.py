@@ -138,6 +138,7 @@ class Slowly(AtOnce):
         assert self.topic("rows-changelog") not in self.stream.topics.names()
 
 
+@pytest.mark.thorough
 def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(stream: Any, worker: Callable[..., Any]) -> None:
     Slowly(stream, worker).live()
 

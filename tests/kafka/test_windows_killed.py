@@ -97,6 +97,7 @@ class Hops(Scenario):
         assert sum(model.late for model in self.models) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", variants([1, 3]))
 def test_kill_9_neither_loses_nor_doubles_a_window(stream: Any, worker: Callable[..., Any], workers: int) -> None:
     Hops(stream, worker, workers).live()

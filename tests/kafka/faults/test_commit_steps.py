@@ -11,12 +11,16 @@ from tests.mechanics.tiers import variants
 #: Before the commit, a cold start shows most: all is restored. After it, a warm one: local state is behind, or torn.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]
 
+HARDEST = ("between offsets and commit", "between commit and local write", "between pieces of the local write")
+
 
 def each_step() -> list[object]:
     hardest = [(step, start == "cold") for step, start in zip(STEPS, EITHER, strict=True)]
     easier = [(step, not cold) for step, cold in hardest]
-    rows = [pytest.param(step, cold, id=f"{step}-{'cold' if cold else 'warm'}") for step, cold in hardest + easier]
-    return variants(rows, tested=len(STEPS))
+    # The simulation dies at each of them in `make test`; on a real broker, those whose end Kafka or the disk decides.
+    first = sorted(hardest, key=lambda row: row[0] not in HARDEST)
+    rows = [pytest.param(step, cold, id=f"{step}-{'cold' if cold else 'warm'}") for step, cold in first + easier]
+    return variants(rows, tested=len(HARDEST))
 
 
 @pytest.mark.parametrize(("step", "cold"), each_step())
