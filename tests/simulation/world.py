@@ -386,18 +386,28 @@ class World:
         self._raise()
         final.check_databases("restore", auditor.databases())
 
-    def _all_owned(self) -> bool:
-        """Whether a task runs for each partition: a stop during a handover leaves copies that are complete, but not
-        marked so."""
-        running = sum(
-            task.running
+    def _owners(self) -> list[tuple[str, str]]:
+        """The worker and the name of each task that runs."""
+        return [
+            (machine.alive.name, task.name)
             for machine in self.machines
             if machine.alive is not None and machine.app is not None and machine.app._worker is not None
             for task in machine.app._worker.assignment.tasks
-        )
+            if task.running
+        ]
+
+    def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
+        """Whether a task runs for each partition, and no rebalance goes on: a stop during a handover leaves copies that
+        are complete, but not marked so."""
+        group = self.cluster._broker.groups.get(GROUP)
+        alive = sum(machine.alive is not None for machine in self.machines)
+        if group is None or group.preparing or len(group.members) < alive:
+            return False
+        if any(member.given is not None for member in group.members):  # a member does not know its partitions yet
+            return False
         groups = 2 if self.schedule.grouped or (self.workload.apart and not self.joined) else 1
         groups += getattr(self.workload, "joins", False)
-        return running >= groups * self.schedule.partitions
+        return len(owners) >= groups * self.schedule.partitions
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
         """Every usable database of every machine."""
@@ -449,11 +459,17 @@ class World:
     def _until_settled(self, final: FinalCheck) -> None:
         # Behind group_by, each record may have a commit of its own, too, and one worker waits for all markers in turn.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers go on to write watermarks, so all partitions may never rest at once: each is looked at apart.
-        moving = set(range(self.schedule.partitions))
+        # Idle workers go on to write watermarks, so all partitions may never rest at once: each is looked at apart, as
+        # long as each stays where it is.
+        everywhere = set(range(self.schedule.partitions))
+        moving, known = set(everywhere), list[tuple[str, str]]()
 
         def settled() -> bool:
-            if not (self._all_owned() and final.settled()):
+            owners = self._owners()
+            if owners != known:
+                known[:] = owners
+                moving.update(everywhere)
+            if not (self._is_owned(owners) and final.settled()):
                 return False
             moving.intersection_update(final.missing(self.databases()))
             return not moving
