@@ -58,11 +58,12 @@ def _is_timeless(topology: Topology) -> bool:
 
 
 def _has_late_rows(topology: Topology) -> bool:
-    """Whether a join may meet a row that comes late: by a message in disorder, or by a result of a window."""
+    """Whether a row comes late: by a message in disorder, by a result of a window, or without a match at an end."""
     marks = [_MARKS.get(line.step, Mark.NONE) for line in topology.lines]
     windows = "join_interval" in topology.steps and any(Mark.WINDOW & each for each in marks)
     joins = any(Mark.JOIN & each for each in marks)
-    return windows or (joins and not _is_sorted(topology.messages))
+    outer = any(line.step == "join_interval" and "'inner'" not in line.code for line in topology.lines)
+    return windows or outer or (joins and not _is_sorted(topology.messages))
 
 
 def with_copy(topology: Topology, random: Random) -> Topology | None:
