@@ -48,6 +48,10 @@ _READING_MODULES = frozenset(
         "decimal",
         "time",
         "uuid",
+        "msgspec",
+        "msgspec.json",
+        "msgspec.msgpack",
+        "msgspec._core",
     )
 )
 #: Methods that change none of the values that steps get.

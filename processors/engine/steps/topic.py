@@ -64,6 +64,8 @@ class Topic:
         self.deserialize_value = deserializer(value_deserializer)
         self.serialize_key = serializer(key_serializer)
         self.serialize_value = serializer(value_serializer)
+        #: The user's function that serializes values; None for a format by name.
+        self.value_function = value_serializer if callable(value_serializer) else None
         if timestamp_extractor is not None and not callable(timestamp_extractor):
             raise TopicInvalid(
                 f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",

@@ -21,7 +21,7 @@ from holdfast.processors.engine.state.time.window_keys import (
 )
 from holdfast.processors.engine.steps.in_place import copied, may_change
 from holdfast.processors.engine.windows.bounds import closed_upto, starts
-from holdfast.processors.engine.windows.spec import WindowSpec
+from holdfast.processors.engine.windows.spec import Trigger, WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 #: Number of steps whose windows a store caches.
@@ -32,12 +32,24 @@ MORE_MAX = 100_000
 _NONE: tuple[Result, ...] = ()
 
 
+def _asked_apart(trigger: Trigger | None) -> Trigger | None:
+    """The same trigger; one that may change its arguments gets copies, because the window keeps the originals."""
+    if trigger is None or not may_change(trigger):
+        return trigger
+
+    def ask(aggregated: Any, value: Any, *rest: Any) -> Any:
+        return trigger(copied(aggregated), copied(value), *rest)
+
+    return ask
+
+
 class WindowStore(StoredWindows):
     """The tumbling or hopping windows of one step in one task."""
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        self._triggers = spec.before_update is not None or spec.after_update is not None
+        self._before, self._after = _asked_apart(spec.before_update), _asked_apart(spec.after_update)
+        self._triggers = self._before is not None or self._after is not None
         #: With ``key``: the entries that ``closing`` returned and ``closed`` has not counted yet.
         self._left: deque[DueEntry] = deque()
         #: Whether a function may change a message that another window also contains.
@@ -109,9 +121,9 @@ class WindowStore(StoredWindows):
         self, held: Any, window: tuple[int, int], message: tuple[Any, Any, int, Any]
     ) -> tuple[dict[str, Any] | None, list[Result]]:
         """The stored value after a message, None if the window was sent with it; and the results to send early."""
-        spec, (value, _, time_ms, _) = self.spec, message
-        aggregation, early = spec.aggregation, []
-        before, after = spec.before_update, spec.after_update
+        value, _, time_ms, _ = message
+        aggregation, early = self.spec.aggregation, []
+        before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
             held = None  # the message starts the window again

@@ -166,8 +166,11 @@ class DatedValues:
 
     @property
     def stream_ms(self) -> int:
-        """The stream time of the task, in milliseconds; ``NO_TIME`` before the first message."""
-        return self.stream.time_ms
+        """The time by which values are over, in milliseconds; ``NO_TIME`` before the first message.
+
+        The stream time of the task; during a timer's call, the timer's time.
+        """
+        return self.stream.ends_ms
 
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
         """The moments with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""

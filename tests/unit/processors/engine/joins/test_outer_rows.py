@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -38,3 +40,33 @@ def test_a_row_that_a_timer_sends_counts_in_the_window_that_was_open_at_the_time
     assert [((each["start"] - begin) // 1000, each["n"]) for each in found] == [
         (start_s, 1) for start_s in (0, 10, 20, 30, 40, 3_600)
     ]
+
+
+class Later:
+    """Emits a row 100 ms after each message."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        context.set_timer("later", at=timedelta(milliseconds=100))
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        context.emit("timer")
+
+
+@pytest.mark.parametrize("how", ["inner", "outer"])
+@pytest.mark.parametrize("others", [(1_000,), (120, 1_000), (300, 1_000), (301, 1_000)])
+def test_a_row_of_a_timer_matches_what_was_there_at_the_timers_time(how: Any, others: tuple[int, ...]) -> None:
+    """Whichever message of another key makes it due: the match ends 300 ms after it came, with the grace."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    begin = int(cluster.clock.time() * 1000) - 600_000
+    cluster.produce("in", b'"message"', b"x", timestamp_ms=begin)
+    for after_ms in others:
+        cluster.produce("in", b'"other"', b"y", timestamp_ms=begin + after_ms)
+    app = Application("localhost:9092", consumer_group="p", auto_offset_reset="earliest")
+    frame = app.dataframe(app.topic("in"))
+    rows = frame.process(Later).join_interval(frame, how, lambda left, right: [left, right], 100, "near", 200)
+    rows.to_topic(app.topic("out"))
+    cluster.run(app)
+    found = [(json.loads(record.value or b""), record.timestamp_ms) for _, record in cluster.read("out")]
+    of_message = [(row, at - begin) for row, at in found if row[1] == "message"]
+    assert of_message == [(["timer", "message"], 100)]

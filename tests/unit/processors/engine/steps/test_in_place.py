@@ -309,6 +309,60 @@ def test_a_result_does_not_see_what_a_step_changed_in_another_one(cluster: InMem
     assert [value["first"]["deep"] for value in sent(cluster, "a")] == [{"list": [10, "spoilt"]}] * 2
 
 
+def stamped(value: Any) -> bytes:
+    """A serializer that changes what it gets."""
+    if "deep" in value:
+        return json.dumps(spoil(value)).encode()
+    spoil(value["right"])
+    return json.dumps(value).encode()
+
+
+def test_a_branch_and_a_table_do_not_see_what_a_serializer_changed(cluster: InMemoryCluster) -> None:
+    app = application()
+    frame = app.dataframe(app.topic("in"))
+    frame.filter(lambda value: value["n"] > 0).to_topic(app.topic("a", value_serializer=stamped))
+    frame.filter(lambda value: value["n"] > 0).to_topic(app.topic("b"))
+    frame.to_table("rows")
+    feed(cluster, "in", 1, 2)
+    cluster.run(app)
+    assert [value["n"] for value in sent(cluster, "a")] == [-1, -1]
+    assert sent(cluster, "b") == [message(1), message(2)]
+    assert list(cluster.state(app, "rows").values()) == [message(2)]
+
+
+def test_a_match_does_not_see_what_a_serializer_changed(cluster: InMemoryCluster) -> None:
+    app = application()
+    left, right = app.dataframe(app.topic("in")), app.dataframe(app.topic("right"))
+    joined = right.join_interval(left, on_merge=lambda right, left: {"left": left["n"], "right": right}, backward_ms=10)
+    joined.to_topic(app.topic("a", value_serializer=stamped))
+    feed(cluster, "in", 3, 4)
+    feed(cluster, "right", 5)
+    cluster.run(app)
+    spoilt = {"n": -1, "deep": {"list": [5, "spoilt"]}}
+    assert sent(cluster, "a") == [{"left": number, "right": spoilt} for number in (3, 4)]
+
+
+@pytest.mark.parametrize("when", ["before_update", "after_update"])
+@pytest.mark.parametrize("kind", ["tumbling", "hopping"])
+def test_a_window_does_not_see_what_a_trigger_changed(cluster: InMemoryCluster, when: str, kind: str) -> None:
+    def looks(aggregated: Any, value: Any, *_: Any) -> bool:
+        spoil(value)
+        aggregated.sort(key=lambda each: each["n"])
+        del aggregated[1:]
+        spoil(aggregated[0])
+        return False
+
+    app = application()
+    frame = app.dataframe(app.topic("in"))
+    declared = (
+        frame.tumbling_window if kind == "tumbling" else lambda *a, **k: frame.hopping_window(1_000, 500, *a[1:], **k)
+    )
+    declared(1_000, name="w", **{when: looks}).collect().final().to_topic(app.topic("a"))
+    feed(cluster, "in", 3, 1, 2, 5_000)
+    cluster.run(app)
+    assert {json.dumps(each["value"]) for each in sent(cluster, "a")} == {json.dumps([message(n) for n in (3, 1, 2)])}
+
+
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
