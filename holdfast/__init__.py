@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.infra.errors import HoldfastError
     from holdfast.infra.kafka.errors import KafkaFailed
     from holdfast.infra.kafka.records import Partition
-    from holdfast.infra.settings import Settings, load_settings
+    from holdfast.infra.settings.settings import Settings, load_settings
     from holdfast.infra.warehouse.catalog import read_table
     from holdfast.orchestration.definitions import definitions
     from holdfast.orchestration.verbs import open_verbs
@@ -143,7 +143,7 @@ _NAMES = {
     "infra.errors": "HoldfastError",
     "infra.kafka.errors": "KafkaFailed",
     "infra.kafka.records": "Partition",
-    "infra.settings": "Settings load_settings",
+    "infra.settings.settings": "Settings load_settings",
     "infra.warehouse.catalog": "read_table",
     "orchestration.definitions": "definitions",
     "orchestration.verbs": "open_verbs",

@@ -107,7 +107,7 @@ _LAZIES = (
     Lazy(
         "dead-letters",
         f"{_COMMANDS}.changes.dead_letters:dead_letters",
-        "List a processor's dead letters with their reasons; `--replay` sends them again, by plan.",
+        "List a processor's dead letters with their reasons; `--replay` plans and applies sending them again.",
     ),
     Lazy(
         "query",

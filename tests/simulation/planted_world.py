@@ -12,13 +12,13 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application import worker_start
 from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
+from holdfast.processors.engine.formats import serialization
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.ownership import assignment
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.tickets import Work
-from holdfast.processors.engine.steps import serialization
 from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
