@@ -396,7 +396,11 @@ def _finished(scope: Scope, seed: int) -> Topology:
     text = "'str'" in "".join(line.code for line in scope.lines)
     random = Random(f"messages of {seed}")
     needs = Needs(
-        sorted=not scope.wild and bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)),
+        sorted=not scope.wild
+        and (
+            (bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)))
+            or (grouped and any(line.step == "table join" for line in scope.lines))  # each change of either is a row
+        ),
         unique=(grouped and not scope.wild) or random.random() < 0.4,
         calm=scope.groups and not scope.wild,
         plain=scope.groups and not scope.wild,
