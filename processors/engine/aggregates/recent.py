@@ -202,9 +202,10 @@ class MovingAverage(Step):
         A message ahead of the worker's clock gets an average up to its own time; averages of other messages leave it
         out.
         """
-        held: list[list[Any]] = state.get(NUMBERS, default=[])
         times = state.key_times
-        if times.admits():
+        admitted = times.admits()  # first: the numbers of a forgotten key leave with it
+        held: list[list[Any]] = state.get(NUMBERS, default=[])
+        if admitted:
             insort(held, [timestamp, number], key=lambda each: each[0])
             held = [each for each in held if each[0] > times.newest_ms - self._lasts_ms]
             state.set(NUMBERS, held)

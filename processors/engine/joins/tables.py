@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, cast
 
+from holdfast.processors.engine.formats.serialization import name_of_deserializer
 from holdfast.processors.engine.joins.foreign_keys import (
     Answer,
     AnswerTime,
@@ -26,6 +27,9 @@ from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.windows.results import Stream
+
+#: Formats of keys that a reference may be equal to: its text.
+TEXT_KEYS = ("bytes", "str", "string", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,15 @@ class Table(Generic[Stream]):
                 "the task that it comes from, and wait for itself.",
                 action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`.",
                 topic=min(shared),
+            )
+        named = name_of_deserializer(theirs.topic.deserialize_key)
+        if named is not None and named not in TEXT_KEYS:
+            raise JoinInvalid(
+                f"`table.join` got `on=`, and topic {theirs.topic.name} of the other table has keys in {named!r}; a "
+                "reference is compared with the text of a key.",
+                action="Group the other topic by a field with its key: "
+                "`app.dataframe(topic).group_by(field).to_table()`; or join a global table of it.",
+                topic=theirs.topic.name,
             )
         if callable(on):
             check_function(on, "`on` of `join`", ("row",))

@@ -109,6 +109,10 @@ class FewerResults:
             found.append(Closing(place, raw_key, *(held or (None, 0))))
         return found
 
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a result is due at this stream time, or a record that holds nothing back can leave."""
+        return bool(state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), 1))
+
     def closed(self, closing: Closing) -> None:
         """Records that all results up to this one are sent."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)

@@ -33,7 +33,9 @@ from holdfast.processors.engine.windows.fixed import WindowStore
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
+    from holdfast.processors.engine.state.time.stream_time import StreamTime
     from holdfast.processors.engine.windows.by_columns import ColumnarWindows
+    from holdfast.processors.engine.windows.spec import WindowSpec
 
 _log = structlog.get_logger("columns")
 
@@ -74,6 +76,10 @@ class ColumnarStream:
             self._rested = 0
         else:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
+
+    def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Parts of a run; each ends where windows may become due whose results meet messages."""
+        yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
         """Process a run; returns False when nothing was done, and the steps must process the run."""
@@ -143,6 +149,26 @@ class WindowedStream(ColumnarStream):
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
         super().__init__(columns)
         self._columns, self._boxes, self._times = columns, boxes, times
+        #: If its results meet messages: its windows, and the stream time of the task.
+        self.meeting: tuple[WindowSpec, StreamTime] | None = None
+
+    def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Parts of a run that end where a window may become due: at most one in each step of the windows."""
+        if self.meeting is None:
+            yield first, last
+            return
+        spec, stream = self.meeting
+        behind_ms, step_ms, reached_ms = spec.duration_ms + spec.grace_ms, spec.step_ms, stream.time_ms
+        begin, due = first, (reached_ms - behind_ms) // step_ms
+        for index in range(first, last):
+            time_ms = batch.timestamps[index]
+            if reached_ms < time_ms <= stream.reach_ms:
+                reached_ms = time_ms
+                if (now_due := (time_ms - behind_ms) // step_ms) != due:
+                    yield begin, index + 1
+                    begin, due = index + 1, now_due
+        if begin < last:
+            yield begin, last
 
     def _taken(self, batch: Batch, first: int, last: int) -> bool:
         run = self._columns.computed(batch.keys[first:last], batch.values[first:last], batch.timestamps[first:last])
@@ -176,7 +202,11 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
-    if step.store is None or (time is not None and time.timers is not None):  # timers fire between messages
+    if step.store is None:
+        return None
+    if time is not None and (
+        time.timers is not None or time.closings.meeting - {step.store}
+    ):  # they act between messages
         return None
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
         return None  # after `concat`, each stream would have separate rows
@@ -206,9 +236,12 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     output_bytes_max = min((record_bytes_max.get(topic, UNLIMITED) for topic in topics), default=UNLIMITED)
     try:
         if isinstance(windows, WindowStore) and time is not None:
-            return _windowed(
+            made = _windowed(
                 windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times
             )
+            if step.store in time.closings.meeting:
+                made.meeting = windows.spec, time.stream
+            return made
         aggregation = aggregation_of(step)
         if aggregation is not None:
             return _aggregated(aggregation, states[step.store], output_bytes_max, boxes, times)
@@ -242,7 +275,7 @@ def _windowed(
     output_bytes_max: int,
     boxes: list[Outbox],
     times: RecordTimes,
-) -> ColumnarStream:
+) -> WindowedStream:
     from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 
     columns = ColumnarWindows(

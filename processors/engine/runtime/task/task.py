@@ -48,7 +48,7 @@ from holdfast.processors.engine.runtime.task.failed_message import (
 )
 from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, InterleavedStreams, interleaved_streams
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
-from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.runtime.task.task_time import Closings, OnWindowError, TaskTime
 from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, Until
 from holdfast.processors.engine.runtime.task.timed_steps import (
     add_steps,
@@ -190,15 +190,18 @@ class Task(TaskFacts):
             self.time.keep() if self.progressed else None  # otherwise the stores stay as they were restored
             return
 
-        def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
-
-        self.time.before_commit(fail, self._timer_fails(on_failure))
+        self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
         for writer in self.time.watermark_writers:
             if (value := writer.tell(self.time.watermark_ms(writer), self._monotonic())) is not None:
                 places = [(topic, number) for topic, each in writer.topics.items() for number in range(each.partitions)]
                 self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
                 self.time.dirty = True
+
+    def _window_fails(self, on_failure: OnFailure) -> OnWindowError:
+        def fail(topic: str, closing: Closing, error: BaseException) -> None:
+            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
+
+        return fail
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
@@ -256,9 +259,13 @@ class Task(TaskFacts):
         if self.time is not None:
             self.time.work += last - first
         if stream.columns is not None:
+            if not self._acted_between(on_failure):
+                return 0  # a commit comes first
             for begin, end in stream.columns.runs(first, last):
-                self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
-                index = end
+                for piece in stream.columns.pieces(batch, begin, end):
+                    index = self._by_columns(stream, stream.columns, batch, piece, on_failure)
+                    if index < piece[1] or not self._acted_between(on_failure):
+                        return index - first  # a commit comes first
             if index < last:
                 stream.columns.leave(batch, index, last)
         if index < last:
@@ -267,19 +274,34 @@ class Task(TaskFacts):
 
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
-    ) -> None:
-        """Process records by columns; halve a run for which that fails, and process the smallest halves one by one."""
+    ) -> int:
+        """Process records by columns; halve a run for which that fails, and process the smallest halves one by one.
+
+        Returns the index after the last processed record; it is less than the end of the run if a commit comes first.
+        """
         first, last = run
         if columns.take(batch, first, last):
             self._positions[batch.partition.topic] = batch.offsets[last - 1] + 1
-            return
+            return last
         middle = columns.split(first, last)
         if middle is None:
             columns.leave(batch, first, last)
-            self._one_by_one(stream, batch, first, last, on_failure)
-        else:
-            self._by_columns(stream, columns, batch, (first, middle), on_failure)
-            self._by_columns(stream, columns, batch, (middle, last), on_failure)
+            return self._one_by_one(stream, batch, first, last, on_failure)
+        reached = self._by_columns(stream, columns, batch, (first, middle), on_failure)
+        return self._by_columns(stream, columns, batch, (middle, last), on_failure) if reached == middle else reached
+
+    @property
+    def _between(self) -> Closings | None:
+        """What acts between messages; None if nothing does."""
+        return self.time.closings if self.time is not None and self.time.closings.act_between else None
+
+    def _acted_between(self, on_failure: OnFailure) -> bool:
+        """Close windows and fire timers that are due before the next message; False if a commit comes first."""
+        between = self._between
+        if between is None or not between.stop_messages():
+            return True
+        self.held = not between.act(self._window_fails(on_failure), self._timer_fails(on_failure))
+        return not self.held
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
         """Process records through the stream's steps, message by message; returns the index after the last one."""
@@ -350,8 +372,8 @@ class Task(TaskFacts):
         batch, first, last = records
         # A message that raises stops the run. The rest of the iterators shows which message it was, and feeds the next
         # run.
-        timers = None if self.time is None else self.time.timers
-        values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
+        between = self._between
+        values = iter(readable.values) if between is None else Until(readable.values, between.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
         columns = values, raw_keys, timestamps, iter(readable.keys), iter(readable.headers)
         if self.time is not None:
@@ -369,7 +391,7 @@ class Task(TaskFacts):
     ) -> int:
         """Process records by a generated function of ``columns``; returns their number, as ``_run`` does."""
         count, values = records.size, columns[-WIDTH]
-        timers = None if self.time is None else self.time.timers
+        between = self._between
         while True:
             try:
                 function(*columns)
@@ -391,9 +413,9 @@ class Task(TaskFacts):
             else:
                 reached = count - length_hint(values)
                 self._positions.update(records.behind(reached))
-                if timers is None or reached == count:
+                if between is None or reached == count:
                     return reached
-                if not timers.fire_between(self._timer_fails(on_failure)):
+                if not between.act(self._window_fails(on_failure), self._timer_fails(on_failure)):
                     self.held = True
                     return reached
 

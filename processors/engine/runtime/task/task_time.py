@@ -49,6 +49,22 @@ class WindowSteps:
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
+    #: Whether a later step also gets messages, or shares its store with a step that does. Such results come between the
+    #: messages, so that they do not depend on when commits are; others come with the commit, which is cheaper.
+    between: bool = False
+
+
+@contextmanager
+def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
+    """Limits windows and values to the time of the fired timers.
+
+    The timers' outputs and reads belong to that time.
+    """
+    stream.call_ms = None if timers is None else timers.reached_ms
+    try:
+        yield
+    finally:
+        stream.call_ms = None
 
 
 class TaskTime:
@@ -76,16 +92,12 @@ class TaskTime:
         self.work = 0
         #: The time at the last commit, for a task without a store that keeps it.
         self._then = Remembered()
-        self._steps: list[WindowSteps] = []
+        self.closings = Closings(self, states)
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
         #: Whether there is something to commit, even if no input moved.
         self.dirty = False
         self._reached_ms = NO_TIME
-
-    def add(self, steps: WindowSteps) -> None:
-        """Closes the windows of a step from now on."""
-        self._steps.append(steps)
 
     @property
     def takers(self) -> Mapping[str, Taker]:
@@ -130,6 +142,7 @@ class TaskTime:
         # message.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
+        self.closings.begin()
         if self.timers is not None:
             self.timers.look_again()
         self.look()
@@ -219,26 +232,13 @@ class TaskTime:
             self.timers.fire(on_timer_error)
         if removes:
             self.more = False
-            with self._as_far_as_timers():
-                for steps in self._steps:
-                    self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
+            with as_far_as_timers(self.stream, self.timers):
+                self.more |= self.closings.close(on_error)
                 self._remove()
             self._reached_ms = self.stream.time_ms
         if self.timers is not None:
             self.more |= self.timers.more
         self.keep()
-
-    @contextmanager
-    def _as_far_as_timers(self) -> Iterator[None]:
-        """Limits windows and values to the time of the fired timers.
-
-        The timers' outputs and reads belong to that time.
-        """
-        self.stream.call_ms = None if self.timers is None else self.timers.reached_ms
-        try:
-            yield
-        finally:
-            self.stream.call_ms = None
 
     def _remove(self) -> None:
         for each in self._clocks:
@@ -248,7 +248,7 @@ class TaskTime:
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""
-        with self._as_far_as_timers():
+        with as_far_as_timers(self.stream, self.timers):
             for each in self._clocks:
                 self.dirty |= each.save()
         self.dirty |= self.timers is not None and self.timers.fired
@@ -256,6 +256,7 @@ class TaskTime:
     def committed(self) -> None:
         """The commit is done."""
         self.dirty = False
+        self.closings.committed()
         if not self.is_kept:
             self._then = Remembered(self.stream.time_ms, self.stream.ahead, dict(self.stream.told))
         for each in self._clocks:
@@ -276,6 +277,76 @@ class TaskTime:
             self.stream.advance(reached)
         return self.stream.time_ms > before
 
+
+class Closings:
+    """Closes the windows of a task: with each commit, and between messages those whose results meet messages.
+
+    Between messages, as timers fire: a window closes behind the message that makes it due, and before the next one. So
+    what a join or a shared store has of it does not depend on when commits are.
+    """
+
+    def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
+        self._time, self._states = time, states
+        #: The stores of windows whose results meet messages in a later step (``timed_steps.meeting_windows``).
+        self.meeting: frozenset[str] = frozenset()
+        self._steps: list[WindowSteps] = []
+        #: Of the steps, those whose windows close between messages; and how many have, since the last commit.
+        self._between: list[WindowSteps] = []
+        self._since = 0
+        #: The stream time up to which none of their windows is due.
+        self._looked_ms = NO_TIME
+
+    def add(self, steps: WindowSteps) -> None:
+        """Closes the windows of a step from now on."""
+        self._steps.append(steps)
+        if steps.between:
+            self._between.append(steps)
+
+    def begin(self) -> None:
+        """Called when uncommitted work is dropped, or a command has changed the stores."""
+        self._since, self._looked_ms = 0, NO_TIME
+
+    def committed(self) -> None:
+        """The commit is done."""
+        self._since = 0
+
+    def close(self, on_error: OnWindowError) -> bool:
+        """Closes the windows that are due, up to the limit of a commit; True if more may be due."""
+        closed = [self._close(steps, on_error) for steps in self._steps]
+        return CLOSED_AT_ONCE in closed
+
+    @property
+    def act_between(self) -> bool:
+        """Whether timers fire, or windows close, between messages."""
+        return self._time.timers is not None or bool(self.meeting)
+
+    def stop_messages(self) -> bool:
+        """Whether no message may be processed now: timers or windows may be due, or a commit comes first."""
+        timers, time_ms = self._time.timers, self._time.stream.time_ms
+        if timers is not None and timers.stop_messages():
+            return True
+        if self._since >= CLOSED_AT_ONCE:
+            return True
+        if not self._between or time_ms == self._looked_ms:
+            return False
+        if any(each.windows.due_at(time_ms) for each in self._between):
+            return True
+        self._looked_ms = time_ms
+        return False
+
+    def act(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> bool:
+        """Fires due timers, and closes due windows whose results meet messages.
+
+        False if a commit comes first, because of its limits. Raises what ``on_error`` and ``on_timer_error`` raise.
+        """
+        time = self._time
+        if time.timers is not None and not time.timers.fire_between(on_timer_error):
+            return False
+        with as_far_as_timers(time.stream, time.timers):
+            for steps in self._between:
+                self._since += self._close(steps, on_error)
+        return not self.stop_messages()
+
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)
         begin = 0
@@ -287,7 +358,7 @@ class TaskTime:
         self._send(steps, found[begin:], on_error)
         if found:
             steps.windows.closed(found[-1])
-            self.dirty = True
+            self._time.dirty = True
         return len(found)
 
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:

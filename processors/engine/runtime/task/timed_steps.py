@@ -43,6 +43,7 @@ def time_of(
     if not (tells or timers or expiring or any(window_of(node) is not None for node in steps)):
         return None
     made = TaskTime(states, times)
+    made.closings.meeting = meeting_windows([frame.source for frame in frames])
     for node in steps:
         spec = window_of(node)
         if spec is not None and node.store is not None:
@@ -58,6 +59,40 @@ def time_of(
         if name in timers or name in expiring:
             made.stores[name] = StoreTime(state, options, made.stream, regrouped=regrouped)
     return made
+
+
+def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
+    """The stores of windows whose results meet messages: behind the window is a step that messages reach, too.
+
+    Such a step has several parents (``concat``), or shares its store with a step that is not behind the window: a join,
+    a table, or a store that several streams use.
+    """
+    found = set()
+    nodes = steps_of(sources)
+    for window in nodes:
+        spec = window_of(window)
+        if spec is None or window.store is None or not (spec.final or spec.every_ms is not None):
+            continue  # the results of others come with their messages
+        behind = {id(node): node for child in window.children for node in child.walk()}
+        apart = _reached_without(window, sources)
+        others = {node.store for node in apart.values()}
+        for place, node in behind.items():
+            writes = node.store is not None or (node.topic is not None and node.topic.repartitions)
+            if (writes and place in apart) or (node.store is not None and node.store in others):
+                found.add(window.store)
+    return frozenset(found)
+
+
+def _reached_without(window: Node, sources: Sequence[Node]) -> dict[int, Node]:
+    """By id, the steps that messages reach without this window."""
+    found: dict[int, Node] = {}
+    waiting = list(sources)
+    while waiting:
+        node = waiting.pop()
+        if node is not window and id(node) not in found:
+            found[id(node)] = node
+            waiting.extend(node.children)
+    return found
 
 
 def watermark_writers_of(
@@ -164,7 +199,8 @@ def add_steps(
             windows = time.windows[node.store or ""]
             for closes in (windows, windows.keys_ahead, time.held.get(node.store or "")):
                 if closes is not None:
-                    time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
+                    between = node.store in time.closings.meeting and closes is not windows.keys_ahead
+                    time.closings.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key, between))
         processor = processors.get(id(declared))
         if processor is not None and processor.fires and time.timers is not None:
             first = Node("source", children=[replace(node, function=processor.on_timer)])

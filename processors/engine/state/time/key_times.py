@@ -19,21 +19,27 @@ A key without messages has no time of its own. It is removed ``remember_ms`` of 
 Invariants:
     - Each value with the prefix, and each record of a newest message, has an entry in the index. An entry without its
       value leaves when it is due.
-    - Removing changes no answer, unless the key is forgotten.
+    - Removing changes no answer: the stream time says whether a key is forgotten, not the commit that removes it. A key
+      is forgotten with all of its values.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from contextlib import closing
+from itertools import islice
+from typing import Any, NamedTuple
 
 from holdfast.processors.engine.changelog.format import event_time_ms, key_prefix
 from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES, NEWEST
+from holdfast.processors.engine.state.ranges import behind, state_keys
 from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
 #: Maximum number of checks of a key without an effect, while the key is remembered.
 LOOKS = 16
+#: Values of a forgotten key that one check deletes at most.
+FORGOTTEN_AT_ONCE = 1_000
 
 
 class Keeping(NamedTuple):
@@ -72,6 +78,10 @@ class KeyTimes:
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
+        if held is not None and self._end_ms(held) <= self._stream.time_ms:  # no commit has removed it yet
+            while not self._forget(state.message_key):
+                pass
+            held = None
         if held is None:
             place_ms = _bounded(self._forgotten_ms(now_ms))
             self._index.enter(Entry(place_ms, state.message_key, NEWEST))
@@ -129,17 +139,14 @@ class KeyTimes:
         """When to check an entry's value again; None if the value was deleted."""
         state, keeping, message_key = self._state, self._keeping, entry.message_key
         held = state.read_own(message_key, NEWEST)
-        forgotten_ms = NO_TIME if held is None else self._forgotten_ms(held[1])
+        forgotten_ms = NO_TIME if held is None else self._end_ms(held)
         if entry.name == NEWEST:
             if held is None or held[2] != entry.time_ms:
                 return None  # a command cleared the key meanwhile
             if forgotten_ms > now_ms:
                 state.write_own(message_key, NEWEST, [*held[:2], _bounded(forgotten_ms), held[3]])
                 return int(forgotten_ms)
-            state.write_own(message_key, NEWEST, None)
-            for name in keeping.lasting:
-                state.erase(message_key, name)
-            return None
+            return None if self._forget(message_key) else now_ms
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
@@ -152,12 +159,32 @@ class KeyTimes:
             state.write_own(message_key, ENDS + entry.name, None)
         return None
 
+    def _forget(self, message_key: bytes) -> bool:
+        """Deletes a part of a key's values, and with the last of them the key; True if the key is forgotten."""
+        state, keeping = self._state, self._keeping
+        first = keeping.prefix.encode()
+        with closing(state_keys(state, message_key, first, behind(first), reverse=False)) as found:
+            names = [key.decode() for key, _ in islice(found, FORGOTTEN_AT_ONCE if first else 0)]
+        for name in (*names, *keeping.lasting):
+            state.erase(message_key, name)
+        if len(names) == FORGOTTEN_AT_ONCE:
+            return False
+        state.write_own(message_key, NEWEST, None)
+        return True
+
     def _judged_by(self, newest_ms: int) -> int:
         """The time that decides whether a message of a key is late.
 
         The key's newest time; after ``group_by``, at most stream time.
         """
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
+
+    def _end_ms(self, held: list[Any]) -> int:
+        """When the key of a record is forgotten; a message that was dated ahead counts once the clock is there."""
+        _, seen_ms, _, ahead_ms = held
+        return self._forgotten_ms(
+            max(seen_ms, ahead_ms) if ahead_ms is not None and ahead_ms <= self._stream.cap_ms else seen_ms
+        )
 
     def _forgotten_ms(self, seen_ms: int) -> int:
         """When a key is forgotten; ``seen_ms`` is up to a part of ``remember_ms`` before its last message."""

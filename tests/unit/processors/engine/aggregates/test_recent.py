@@ -187,6 +187,25 @@ def test_a_key_without_messages_is_forgotten_and_nothing_of_it_stays(cluster: In
     assert len(run(cluster, app, (0, {"id": 1, "n": 1}))) == 1  # it is not known that it was there
 
 
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("how", ["backlog", "live", "each"])
+def test_a_key_is_forgotten_by_the_stream_time_and_not_by_a_commit(
+    cluster: InMemoryCluster, name: str, how: str
+) -> None:
+    app = build(STEPS[name], commit_every=1 if how == "each" else 0)
+    messages = [(b"a", 0, 1), (b"a", 40, 2), (b"b", 12_000, 1), (b"a", 0, 4), (b"a", 1, 2), (b"a", 2, 2)]
+    for key, at, number in messages:
+        cluster.produce("in", json.dumps({"id": number, "n": number}).encode(), key, timestamp_ms=T + at)
+        if how == "live":
+            cluster.run(app)
+    cluster.run(app)
+    found = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    if name == "averages":
+        assert [each["mean"] for each in found] == [1, 1.5, 1, 4, 3, 8 / 3]
+    else:
+        assert [each["id"] for each in found] == [1, 2, 1, 4, 2]
+
+
 def test_what_a_key_has_seen_leaves_with_its_own_time(cluster: InMemoryCluster) -> None:
     app = build(STEPS["duplicates"])
     run(cluster, app, (1_000_000, {"id": 0, "n": 0}), key=b"b")

@@ -395,3 +395,14 @@ def test_what_can_not_run_is_refused(declare: Any, error: type[HoldfastError], s
     with pytest.raises(error) as refused:
         declare(application())
     assert said in f"{refused.value.message} {refused.value.action}"
+
+
+@pytest.mark.parametrize("keys", ["long", "msgpack"])
+def test_keys_that_are_no_texts_are_refused(keys: str) -> None:
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    orders, products = app.table(app.topic("orders")), app.table(app.topic("products", key_deserializer=keys))
+    with pytest.raises(JoinInvalid, match=f"products of the other table has keys in '{keys}'") as refused:
+        orders.join(products, on="product")
+    grouped = app.dataframe(app.topic("others", key_deserializer=keys)).group_by("id").to_table("by-id")
+    assert "group_by(field)" in str(refused.value.action)
+    orders.join(grouped, on="product")
