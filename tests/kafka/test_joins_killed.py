@@ -164,6 +164,7 @@ class Joins(OfBacklog):
         assert repr(sorted(found.items())) == repr(sorted(referred(self.stream).items()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", variants([1, 3]))
 def test_kill_9_neither_loses_nor_doubles_a_row(stream: Any, worker: Callable[..., Any], workers: int) -> None:
     Joins(stream, worker, workers).live()

@@ -33,6 +33,7 @@ def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tolerance", variants([TOLERANCE_MS, None]))
 def test_an_as_of_join_is_what_spark_recomputes(spark: Any, tolerance: int | None) -> None:
     """Right messages come in order, left ones up to 50 ms late: a table of all messages has all matches, too."""

@@ -218,6 +218,7 @@ class Results:
         return tuple(float(found[name]) if kind == "DOUBLE" else found[name] for name, kind in columns.items())
 
 
+@pytest.mark.thorough
 def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, file: Path, tmp_path: Path) -> None:
     results = Results(spark, tmp_path, file)
     found = results.compared()

@@ -44,6 +44,7 @@ def test_a_kill_at_a_step_of_the_commit_cycle_loses_and_doubles_nothing(on_site,
         ],
     ),
 )
+@pytest.mark.thorough
 def test_at_least_once_a_kill_at_a_step_of_the_commit_cycle_loses_nothing(on_site, die_at, waiting, step, cold):
     on_site.feed_numbers(1500)
     assert die_at(step, 4, "at-least-once") == -9

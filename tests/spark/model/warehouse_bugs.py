@@ -16,7 +16,8 @@ from holdfast.assets.spark import snapshot as steps
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema import inference
 from holdfast.processors.lifecycle.verbs import restore_table, table_choice
-from holdfast.processors.snapshots import plan, retention
+from holdfast.processors.snapshots import plan
+from holdfast.processors.snapshots import table_retention as retention
 from holdfast.processors.snapshots.facts import StorePoint
 from holdfast.processors.snapshots.manifest import HISTORY, INCREMENTAL
 from holdfast.processors.snapshots.names import BRANCH
