@@ -426,6 +426,8 @@ def _finished(scope: Scope, seed: int) -> Topology:
         "wild": scope.wild,
     }
     rules = {rule for rule, is_held in holds.items() if is_held}
+    if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
+        scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
     made = Topology(
         tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),

@@ -77,6 +77,11 @@ def later(value: Value, key: Any, timestamp: int, headers: Any) -> int:
     return timestamp + value["n"] % 3
 
 
+def unmoved(value: Value, key: Any, timestamp: int, headers: Any) -> int:
+    """The event time that the message has."""
+    return timestamp
+
+
 def of_value(value: Any, headers: Any, timestamp: int, kind: int) -> int:
     """The event time of a message: that of its record, so that no two topics get equal times by it."""
     return int(timestamp)
