@@ -385,7 +385,9 @@ def _by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
     random = Random(f"clock of {seed}")
     by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
     code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
-    if by_silence and not scope.groups:
+    # Silence lasts until the windows are closed, and rows without a match may be due later.
+    outer = any(each.step == "join_interval" and "'inner'" not in each.code for each in scope.lines)
+    if by_silence and not scope.groups and not outer:
         code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
     return replace(line, code=code)
 
