@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from tests.combinations.grammar import STEPS, Mark
-from tests.combinations.topology import Line, Message, Topology
+from tests.combinations.topology import Line, Message, Topology, has_outer_rows
 
 _MARKS = {step.name: step.marks for step in STEPS}
 #: Times of other streams, or order, matter to these: a change of the topology may change them, too.
@@ -62,8 +62,7 @@ def _has_late_rows(topology: Topology) -> bool:
     marks = [_MARKS.get(line.step, Mark.NONE) for line in topology.lines]
     windows = "join_interval" in topology.steps and any(Mark.WINDOW & each for each in marks)
     joins = any(Mark.JOIN & each for each in marks)
-    outer = any(line.step == "join_interval" and "'inner'" not in line.code for line in topology.lines)
-    return windows or outer or (joins and not _is_sorted(topology.messages))
+    return windows or has_outer_rows(topology.lines) or (joins and not _is_sorted(topology.messages))
 
 
 def with_copy(topology: Topology, random: Random) -> Topology | None:
@@ -109,9 +108,8 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
     declared = next(line for line in topology.lines if line.name == topic)
     lines = list(topology.lines)
     lines[index] = replace(branch, of=(stream,))
-    at = (
-        lines.index(source) + 1
-    )  # of equal times the stream that is declared first is next: the copy has its topic's place
+    # Of equal times, the stream that is declared first is next: the copy has its topic's place.
+    at = lines.index(source) + 1
     lines[at:at] = [
         replace(declared, code=declared.code.replace(repr(topic), repr(copy)), name=copy),
         replace(source, of=(copy,), name=stream),

@@ -11,7 +11,7 @@ from typing import Any
 from tests.combinations.grammar import CHOICES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
-from tests.combinations.topology import Compared, Line, Topology
+from tests.combinations.topology import Compared, Line, Topology, has_outer_rows
 
 _WORD = re.compile(r"\b[A-Z_]{2,}\b")
 _OPERAND = re.compile(r"\{([a-z]+)\}")
@@ -224,9 +224,9 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 #: Steps that add a step to their right stream.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
-#: Steps whose results are known where a task waits for its own work.
-#: With more joins by interval than this, a topology gets few messages.
+#: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
+#: Steps whose results are known where a task waits for its own work.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
 
@@ -386,8 +386,7 @@ def _by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
     by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
     code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
     # Silence lasts until the windows are closed, and rows without a match may be due later.
-    outer = any(each.step == "join_interval" and "'inner'" not in each.code for each in scope.lines)
-    if by_silence and not scope.groups and not outer:
+    if by_silence and not scope.groups and not has_outer_rows(scope.lines):
         code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
     return replace(line, code=code)
 
@@ -414,9 +413,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     )
     settings: dict[str, Any] = {"dead_letter_topic": "dead"} if fails else {}
     messages = draw_messages(random, topics, scope.partitions, needs)
-    if (
-        sum(line.step == "join_interval" for line in scope.lines) > JOINS_IN_A_CHAIN
-    ):  # each multiplies the rows of a key
+    if sum(line.step == "join_interval" for line in scope.lines) > JOINS_IN_A_CHAIN:
         messages = tuple(each for at, each in enumerate(messages) if at < FEW or (each.key or b"")[:1] == b"z")
     closed = bool(messages) and bool(messages[-1].key) and messages[-1].key[:1] == b"z"
     holds = {

@@ -5,7 +5,7 @@ The code that is printed is the code that runs: ``build`` executes it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import CodeType
@@ -68,6 +68,11 @@ class Message:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def has_outer_rows(lines: Iterable[Line]) -> bool:
+    """Whether a join by interval sends rows without a match, when their time is over."""
+    return any(line.step == "join_interval" and "'inner'" not in line.code for line in lines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.infra.errors import HoldfastError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Places = NDArray[np.int64]
+    from holdfast.processors.engine.aggregates.kernels import Places
 
 
 class LateMessage(HoldfastError):
@@ -36,6 +33,11 @@ def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
 def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
     """The last time at which a closed window is due, by ``is_closed``."""
     return max(time_ms - grace_ms, closed_ms)
+
+
+def steps_closed(time_ms: int, duration_ms: int, grace_ms: int, step_ms: int) -> int:
+    """A number that grows with the time where, by ``is_closed``, a tumbling or hopping window may close."""
+    return (time_ms - duration_ms - grace_ms) // step_ms
 
 
 def starts(time_ms: int, duration_ms: int, step_ms: int) -> range:

@@ -97,8 +97,7 @@ class FewerResults:
         """The due results, in the order of their times, at most ``limit``. ``closed`` counts them."""
         self._found.clear()
         found = []
-        before = hold_before(self._stream.ends_ms)
-        for place, _ in state_keys_between(self._state, OWN_KEY, self._after, before, limit):
+        for place, _ in self._due(limit, self._stream.ends_ms):
             due_ms, raw_key = held_of(place)
             self._state.point_at(raw_key, max(self._stream.time_ms, 0))
             known = self._state.get(HELD)
@@ -111,7 +110,10 @@ class FewerResults:
 
     def due_at(self, time_ms: int) -> bool:
         """Whether a result is due at this stream time, or a record that holds nothing back can leave."""
-        return bool(state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), 1))
+        return bool(self._due(1, time_ms))
+
+    def _due(self, limit: int, time_ms: int) -> list[tuple[str, bytes]]:
+        return state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), limit)
 
     def closed(self, closing: Closing) -> None:
         """Records that all results up to this one are sent."""

@@ -68,10 +68,6 @@ class KeysAhead:
         self.next_ms = self._gone_ms = NO_TIME
         self._found.clear()
 
-    def due_at(self, time_ms: int) -> bool:
-        """False: the worker's clock makes these windows due, not the stream time."""
-        return False
-
     def is_due(self, now_ms: int) -> bool:
         """Whether the worker's clock may have reached a time of a key."""
         return bool(self._found) or self.next_ms <= now_ms

@@ -86,9 +86,6 @@ class Closes(Protocol):
     def closed(self, closing: Closing) -> None:
         """Records that all results up to this one are sent."""
 
-    def due_at(self, time_ms: int) -> bool:
-        """Whether a result is due at this stream time."""
-
 
 @dataclass(slots=True)
 class MessagePlace:

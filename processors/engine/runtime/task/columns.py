@@ -29,6 +29,7 @@ from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
+from holdfast.processors.engine.windows.bounds import steps_closed
 from holdfast.processors.engine.windows.fixed import WindowStore
 
 if TYPE_CHECKING:
@@ -158,15 +159,16 @@ class WindowedStream(ColumnarStream):
             yield first, last
             return
         spec, stream = self.meeting
-        behind_ms, step_ms, reached_ms = spec.duration_ms + spec.grace_ms, spec.step_ms, stream.time_ms
-        begin, due = first, (reached_ms - behind_ms) // step_ms
+        times = spec.duration_ms, spec.grace_ms, spec.step_ms
+        begin, reached_ms = first, stream.time_ms
+        closed = steps_closed(reached_ms, *times)
         for index in range(first, last):
             time_ms = batch.timestamps[index]
             if reached_ms < time_ms <= stream.reach_ms:
                 reached_ms = time_ms
-                if (now_due := (time_ms - behind_ms) // step_ms) != due:
+                if (now_closed := steps_closed(time_ms, *times)) != closed:
                     yield begin, index + 1
-                    begin, due = index + 1, now_due
+                    begin, closed = index + 1, now_closed
         if begin < last:
             yield begin, last
 
@@ -204,10 +206,8 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     step = frame.source.children[0]
     if step.store is None:
         return None
-    if time is not None and (
-        time.timers is not None or time.closings.meeting - {step.store}
-    ):  # they act between messages
-        return None
+    if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
+        return None  # they act between its messages
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
         return None  # after `concat`, each stream would have separate rows
     windows = None if time is None else time.windows.get(step.store)

@@ -49,9 +49,9 @@ class WindowSteps:
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
-    #: Whether a later step also gets messages, or shares its store with a step that does. Such results come between the
+    #: If results meet messages in a later step: whether one is due at a stream time. Such results come between the
     #: messages, so that they do not depend on when commits are; others come with the commit, which is cheaper.
-    between: bool = False
+    due_at: Callable[[int], bool] | None = None
 
 
 @contextmanager
@@ -291,7 +291,7 @@ class Closings:
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
         #: Of the steps, those whose windows close between messages; and how many have, since the last commit.
-        self._between: list[WindowSteps] = []
+        self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The stream time up to which none of their windows is due.
         self._looked_ms = NO_TIME
@@ -299,8 +299,8 @@ class Closings:
     def add(self, steps: WindowSteps) -> None:
         """Closes the windows of a step from now on."""
         self._steps.append(steps)
-        if steps.between:
-            self._between.append(steps)
+        if steps.due_at is not None:
+            self._between.append((steps, steps.due_at))
 
     def begin(self) -> None:
         """Called when uncommitted work is dropped, or a command has changed the stores."""
@@ -329,7 +329,7 @@ class Closings:
             return True
         if not self._between or time_ms == self._looked_ms:
             return False
-        if any(each.windows.due_at(time_ms) for each in self._between):
+        if any(due_at(time_ms) for _, due_at in self._between):
             return True
         self._looked_ms = time_ms
         return False
@@ -343,7 +343,7 @@ class Closings:
         if time.timers is not None and not time.timers.fire_between(on_timer_error):
             return False
         with as_far_as_timers(time.stream, time.timers):
-            for steps in self._between:
+            for steps, _ in self._between:
                 self._since += self._close(steps, on_error)
         return not self.stop_messages()
 

@@ -197,10 +197,16 @@ def add_steps(
         if window_of(node) is not None:
             run = compiled(node, timing)
             windows = time.windows[node.store or ""]
-            for closes in (windows, windows.keys_ahead, time.held.get(node.store or "")):
+            held, meets = time.held.get(node.store or ""), node.store in time.closings.meeting
+            # what is ahead becomes due by the worker's clock, with a commit
+            for closes, due_at in (
+                (windows, windows.due_at),
+                (windows.keys_ahead, None),
+                (held, held.due_at if held is not None else None),
+            ):
                 if closes is not None:
-                    between = node.store in time.closings.meeting and closes is not windows.keys_ahead
-                    time.closings.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key, between))
+                    steps = WindowSteps(topic.name, closes, run.function, topic.deserialize_key)
+                    time.closings.add(replace(steps, due_at=due_at) if meets else steps)
         processor = processors.get(id(declared))
         if processor is not None and processor.fires and time.timers is not None:
             first = Node("source", children=[replace(node, function=processor.on_timer)])

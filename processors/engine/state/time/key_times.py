@@ -161,10 +161,10 @@ class KeyTimes:
 
     def _forget(self, message_key: bytes) -> bool:
         """Deletes a part of a key's values, and with the last of them the key; True if the key is forgotten."""
-        state, keeping = self._state, self._keeping
-        first = keeping.prefix.encode()
-        with closing(state_keys(state, message_key, first, behind(first), reverse=False)) as found:
-            names = [key.decode() for key, _ in islice(found, FORGOTTEN_AT_ONCE if first else 0)]
+        state, keeping, names = self._state, self._keeping, list[str]()
+        if first := keeping.prefix.encode():
+            with closing(state_keys(state, message_key, first, behind(first), reverse=False)) as found:
+                names = [key.decode() for key, _ in islice(found, FORGOTTEN_AT_ONCE)]
         for name in (*names, *keeping.lasting):
             state.erase(message_key, name)
         if len(names) == FORGOTTEN_AT_ONCE:
@@ -182,9 +182,9 @@ class KeyTimes:
     def _end_ms(self, held: list[Any]) -> int:
         """When the key of a record is forgotten; a message that was dated ahead counts once the clock is there."""
         _, seen_ms, _, ahead_ms = held
-        return self._forgotten_ms(
-            max(seen_ms, ahead_ms) if ahead_ms is not None and ahead_ms <= self._stream.cap_ms else seen_ms
-        )
+        if ahead_ms is not None and ahead_ms <= self._stream.cap_ms:
+            seen_ms = max(seen_ms, ahead_ms)
+        return self._forgotten_ms(seen_ms)
 
     def _forgotten_ms(self, seen_ms: int) -> int:
         """When a key is forgotten; ``seen_ms`` is up to a part of ``remember_ms`` before its last message."""

@@ -397,12 +397,20 @@ def test_what_can_not_run_is_refused(declare: Any, error: type[HoldfastError], s
     assert said in f"{refused.value.message} {refused.value.action}"
 
 
-@pytest.mark.parametrize("keys", ["long", "msgpack"])
-def test_keys_that_are_no_texts_are_refused(keys: str) -> None:
-    app = Application("in-memory", consumer_group="g", loglevel=None)
+@pytest.mark.parametrize(("keys", "raw"), [("long", (7).to_bytes(8, "big")), ("msgpack", b"\x07")])
+def test_keys_that_are_no_texts_are_refused_and_grouped_by_a_field_they_match(keys: str, raw: bytes) -> None:
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
     orders, products = app.table(app.topic("orders")), app.table(app.topic("products", key_deserializer=keys))
     with pytest.raises(JoinInvalid, match=f"products of the other table has keys in '{keys}'") as refused:
         orders.join(products, on="product")
     grouped = app.dataframe(app.topic("others", key_deserializer=keys)).group_by("id").to_table("by-id")
     assert "group_by(field)" in str(refused.value.action)
-    orders.join(grouped, on="product")
+    orders.join(grouped, on="product").to_stream().to_topic(app.topic("out"))
+    cluster = InMemoryCluster()
+    for topic in ("orders", "others", "out"):
+        cluster.create_topic(topic)
+    cluster.produce("others", b'{"id": 7, "name": "tea"}', raw)
+    cluster.produce("orders", b'{"product": 7}', b"o")
+    cluster.run(app)
+    found = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    assert found == [{"product": 7, "id": 7, "name": "tea"}]
