@@ -19,9 +19,9 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
         name=MESSAGES_ARRIVE,
-        description="No message of the last hour was late for a window, put aside, or skipped by the failure policy. A "
-        "warning has the counts, the rate, the newest reason, and the command that shows them. The telemetry sensor "
-        "updates this check.",
+        description="No message of the last hour was late for a window, put aside, skipped by the failure policy, or "
+        "in a partition where its key finds no match. A warning has the counts, the rate, the newest reason, and the "
+        "command that shows them. The telemetry sensor updates this check.",
     )
     def messages_arrive(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
         seen = processor_now(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
@@ -39,7 +39,12 @@ def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
         sentence, action = "No worker answers, so nobody knows.", f"See `holdfast status {processor}`."
         return CheckResult(key, MESSAGES_ARRIVE, False, sentence, expected, action, warns=True)
     counts = judged.counts
-    metadata = {"late": counts.late, "put_aside": counts.put_aside, "skipped": counts.skipped}
+    metadata = {
+        "late": counts.late,
+        "put_aside": counts.put_aside,
+        "skipped": counts.skipped,
+        "misplaced": counts.misplaced,
+    }
     rate = {"per_minute": judged.per_minute}
     said = judged.passed, judged.sentence, expected, judged.action
     return CheckResult(key, MESSAGES_ARRIVE, *said, warns=True, metadata={**metadata, **rate})

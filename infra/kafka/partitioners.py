@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from holdfast.infra.kafka.records import KeysOf
 
@@ -16,6 +18,8 @@ BOTH = "both"
 #: Below this probability, the fit of keys to a hash is not chance.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
+#: From this number of keys on, numpy hashes them together: below it, its calls cost more than they save.
+TOGETHER_MIN = 64
 
 
 def murmur2(data: bytes) -> int:
@@ -33,6 +37,46 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
+def murmur2_of(keys: Sequence[bytes]) -> list[int]:
+    """``murmur2`` of many keys; with numpy, keys of one length are hashed together."""
+    if len(keys) < TOGETHER_MIN or (np := _numpy()) is None:
+        return list(map(murmur2, keys))
+    found, by_length = [0] * len(keys), dict[int, list[int]]()
+    for index, key in enumerate(keys):
+        by_length.setdefault(len(key), []).append(index)
+    for length, indices in by_length.items():
+        hashes = _murmur2_of_length(np, b"".join([keys[index] for index in indices]), length, len(indices))
+        for index, made in zip(indices, hashes, strict=True):
+            found[index] = made
+    return found
+
+
+def _murmur2_of_length(np: Any, joined: bytes, length: int, count: int) -> list[int]:
+    m, h = np.uint32(0x5BD1E995), np.full(count, 0x9747B28C ^ length, np.uint32)
+    table = np.frombuffer(joined, np.uint8).reshape(count, length).astype(np.uint32)
+    for start in range(0, length - 3, 4):
+        word = [table[:, start + place] << np.uint32(8 * place) for place in range(4)]
+        k = (word[0] | word[1] | word[2] | word[3]) * m
+        h = (h * m) ^ ((k ^ (k >> np.uint32(24))) * m)
+    if length & 3:
+        for place in range(length & 3):
+            h = h ^ (table[:, (length & ~3) + place] << np.uint32(8 * place))
+        h = h * m
+    h = (h ^ (h >> np.uint32(13))) * m
+    hashes: list[int] = (h ^ (h >> np.uint32(15))).tolist()
+    return hashes
+
+
+@cache
+def _numpy() -> Any:
+    """numpy, which an installation of the engine alone may not have; None without it."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
 def offsets_partition(group: str, count: int) -> int:
     """The partition of ``__consumer_offsets`` that has a group's offsets: Java's hash of the name, without its sign."""
     units = group.encode("utf-16-be")
@@ -48,6 +92,14 @@ PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,
     CRC32: lambda key, count: zlib.crc32(key) % count,
 }
+
+
+def partitions_of(partitioner: str, keys: Sequence[bytes], count: int) -> list[int]:
+    """The partition of each key by this partitioner, in a topic with ``count`` partitions."""
+    if partitioner == MURMUR2:
+        return [(each & 0x7FFFFFFF) % count for each in murmur2_of(keys)]
+    place = PARTITIONERS[partitioner]
+    return [place(key, count) for key in keys]
 
 
 def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:

@@ -59,9 +59,10 @@ class DeadLetters(_Document):
 class NewestLost(_Document):
     """The newest message that did not arrive."""
 
-    kind: str = Field(description="late, put_aside or skipped.")
+    kind: str = Field(description="late, put_aside, skipped or misplaced.")
     reason: str
     at: float = Field(description="Seconds since 1970.")
+    topic: str = Field(default="", description="The input of a misplaced message; empty for others.")
 
 
 class Arrivals(_Document):
@@ -70,6 +71,7 @@ class Arrivals(_Document):
     late: int = Field(description="Windows that messages came too late for, and messages dropped as too old.")
     put_aside: int
     skipped: int
+    misplaced: int = Field(default=0, description="Messages whose key belongs to another partition: no match here.")
     newest: NewestLost | None
     per_minute: float = Field(description="Over the last ten minutes.")
     sentence: str

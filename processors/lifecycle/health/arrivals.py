@@ -1,4 +1,4 @@
-"""Judges whether messages reach their store: whether any is late, set aside or skipped.
+"""Judges whether messages reach their store: whether any is late, set aside, skipped or misplaced.
 
 Invariants:
     - The judgement is pure: the statuses of the workers, and the time.
@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.processors.engine.runtime.task.arrivals import Counts, together
+from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
 #: How long the newest message that did not arrive is reported, seconds.
 TOLD_S = 3_600.0
 
-_WORDS = {"late": "too late", "put_aside": "put aside", "skipped": "skipped by the failure policy"}
+_WORDS = {
+    "late": "too late",
+    "put_aside": "put aside",
+    "skipped": "skipped by the failure policy",
+    "misplaced": "in a partition where their key finds no match",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: flo
     if newest is None or now - newest.at > TOLD_S:
         return Arrived(True, f"All messages of the last hour arrived; before it, {told}.", "", counts, per_minute)
     sentence = f"Messages do not arrive: {told}, {per_minute:g} per minute lately. The newest: {newest.reason}."
-    return Arrived(False, sentence, action_of(processor, newest.kind), counts, per_minute)
+    return Arrived(False, sentence, action_of(processor, newest), counts, per_minute)
 
 
 def counts_in_words(counts: Counts) -> str:
@@ -52,8 +57,15 @@ def counts_in_words(counts: Counts) -> str:
     return ", ".join(found)
 
 
-def action_of(processor: str, kind: str) -> str:
-    """The command that shows the messages of a kind, and the action."""
+def action_of(processor: str, newest: Newest) -> str:
+    """The command that shows messages such as the newest one, and the action."""
+    kind = newest.kind
+    if kind == "misplaced":
+        return (
+            f"`holdfast consume {newest.topic}` shows the partitions of its keys. Set the same partitioner in all its "
+            "producers (`murmur2_random` is Java's), and write its records again; or bring its stream to the right "
+            'partitions: `sdf.group_by("field")`.'
+        )
     if kind == "put_aside":
         return f"Read the reasons with `holdfast dead-letters {processor}`; after a correction, add `--replay`."
     if kind == "late":

@@ -37,6 +37,7 @@ from holdfast.processors.engine.runtime.ownership.same_meaning import check_mean
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.ownership.still_ours import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.reading.misplaced_keys import key_places
 from holdfast.processors.engine.runtime.reading.watermark_writer import Groups
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.inputs_in_order import order_of
@@ -265,6 +266,9 @@ class Assignment:
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
         check_together(self.options.group, self._topology, self.pending, topics)
+        widths = {name: seen.partitions for name, seen in described.items()}
+        for task in self.pending:
+            task.arrivals.judge_places(key_places(self._topology, task.inputs, task.partition, widths))
         for name in names:
             if name not in described:
                 raise source_missing(name)

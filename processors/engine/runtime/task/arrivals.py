@@ -1,4 +1,4 @@
-"""Counts messages of a task that did not reach their store: late for a window, set aside, or skipped by the policy.
+"""Counts messages of a task that did not arrive: late, set aside, skipped by the policy, or in the wrong partition.
 
     commit ──► counts in the note beside the task's offsets ──► its heir, or the same worker after a restart
 
@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
 #: Maximum characters of the newest reason, so that a note stays small.
@@ -22,26 +23,34 @@ REASON_MAX = 160
 RATE_MINUTES = 10
 
 
-class Newest(msgspec.Struct, frozen=True):
-    """The newest message that did not arrive: ``kind`` is a field of ``Counts``; ``at`` is seconds since 1970."""
+class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The newest message that did not arrive: ``kind`` is a field of ``Counts``; ``at`` is seconds since 1970.
+
+    ``topic`` is the input of a misplaced message, otherwise empty.
+    """
 
     kind: str
     reason: str
     at: float
+    topic: str = ""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Counts since the first message of a task; ``late`` counts windows and dropped messages."""
+    """Counts since the first message of a task; ``late`` counts windows and dropped messages.
+
+    ``misplaced`` counts messages whose key belongs to another partition, so that it finds no match here.
+    """
 
     late: int = 0
     put_aside: int = 0
     skipped: int = 0
     newest: Newest | None = None
+    misplaced: int = 0
 
     @property
     def total(self) -> int:
         """The sum of all counts."""
-        return self.late + self.put_aside + self.skipped
+        return self.late + self.put_aside + self.skipped + self.misplaced
 
 
 NONE = Counts()
@@ -52,7 +61,8 @@ def together(counts: Iterable[Counts]) -> Counts:
     found = list(counts)
     newest = max((each.newest for each in found if each.newest is not None), key=lambda each: each.at, default=None)
     late, put_aside = sum(each.late for each in found), sum(each.put_aside for each in found)
-    return Counts(late, put_aside, sum(each.skipped for each in found), newest)
+    skipped, misplaced = sum(each.skipped for each in found), sum(each.misplaced for each in found)
+    return Counts(late, put_aside, skipped, newest, misplaced)
 
 
 class Counting(Protocol):
@@ -73,6 +83,9 @@ class Arrivals:
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
+        self._places: KeyPlaces | None = None
+        #: An offset to the misplaced messages that ``_places`` counts.
+        self._misplaced = 0
         #: At the last commit.
         self._kept = NONE
         #: For the last minutes: minute since 1970 -> the total at its begin.
@@ -86,6 +99,20 @@ class Arrivals:
     def begin(self, time: Counting | None, now_ms: Callable[[], int]) -> None:
         """Start counting with the windows and the clock of a starting task."""
         self._time, self._now_ms = time, now_ms
+
+    def judge_places(self, places: KeyPlaces | None) -> None:
+        """Count misplaced messages from now on; None counts none."""
+        self._places = places
+
+    @property
+    def judges_places(self) -> bool:
+        """Whether keys are judged (``saw``)."""
+        return self._places is not None
+
+    def saw(self, topic: str, keys: list[bytes | None], first: int, last: int) -> None:
+        """Note the keys of processed messages, ``first`` to ``last`` - 1 of ``keys``."""
+        if self._places is not None:
+            self._places.saw(topic, keys[first:last])
 
     def failed(self, failed: FailedMessage, *, put_aside: bool) -> None:
         """Count a message that the failure policy set aside or skipped."""
@@ -102,7 +129,17 @@ class Arrivals:
         if total > self._kept.late and self._newest == self._kept.newest:
             stores = ", ".join(sorted(store for store, count in late.items() if count))
             self._newest = Newest("late", f"too late for store {stores}"[:REASON_MAX], self._now_ms() / 1000)
-        return Counts(total, self._put_aside, self._skipped, self._newest)
+        misplaced = self._misplaced_now()
+        return Counts(total, self._put_aside, self._skipped, self._newest, misplaced)
+
+    def _misplaced_now(self) -> int:
+        if self._places is None:
+            return self._misplaced
+        self._places.judge()
+        count, newest = self._misplaced + self._places.count, self._places.newest
+        if newest is not None and count > self._kept.misplaced and self._newest == self._kept.newest:
+            self._newest = Newest("misplaced", _place_of(newest)[:REASON_MAX], self._now_ms() / 1000, newest.topic)
+        return count
 
     def committed(self, counts: Counts) -> None:
         """Keep the counts of a commit."""
@@ -119,6 +156,9 @@ class Arrivals:
         kept = self._kept
         self._put_aside, self._skipped, self._newest = kept.put_aside, kept.skipped, kept.newest
         self._late = kept.late - (0 if self._time is None else sum(self._time.late.values()))
+        if self._places is not None:
+            self._places.forget()
+        self._misplaced = kept.misplaced - (0 if self._places is None else self._places.count)
 
     @property
     def per_minute(self) -> float:
@@ -126,3 +166,8 @@ class Arrivals:
         first = self._now_ms() // 60_000 - RATE_MINUTES
         before = [total for minute, total in self._before if minute > first]
         return (self._kept.total - before[0]) / RATE_MINUTES if before else 0.0
+
+
+def _place_of(found: Misplaced) -> str:
+    key = repr(found.key[:40])[1:]
+    return f"key {key} at {found.topic}[{found.partition}], but {found.partitioner} puts it into {found.belongs}"

@@ -235,7 +235,12 @@ class Task(TaskFacts):
         if self.time is not None:
             self.time.look()
         first, done = bisect_left(batch.offsets, self._positions[topic], first, last), 0
-        if topic not in self.regrouped or None not in batch.keys[first:last]:
+        if topic not in self.regrouped:
+            try:
+                return self._process(batch, first, last, on_failure)
+            finally:  # the messages before one that stops the worker are committed
+                self._saw_keys(Run(batch, first, last))
+        if None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
         for run in in_turn(without_watermarks(batch, first, last), self):
             if batch.keys[run.first] is None:
@@ -243,6 +248,14 @@ class Task(TaskFacts):
             else:
                 done += self._process(*run, on_failure)
         return done
+
+    def _saw_keys(self, run: Run) -> None:
+        """Note the keys of those records of a run that are processed, if keys are judged."""
+        if not self.arrivals.judges_places:
+            return
+        topic = run.batch.partition.topic
+        reached = bisect_left(run.batch.offsets, self._positions[topic], run.first, run.last)
+        self.arrivals.saw(topic, run.batch.keys, run.first, reached)
 
     def _take_watermark(self, batch: Batch, index: int) -> None:
         topic, offset = batch.partition.topic, batch.offsets[index]
@@ -346,7 +359,11 @@ class Task(TaskFacts):
             self.time.look()
             self.time.work += 1
         self._prefetch(*records.parts)
-        return self._run_function(self.woven.function, records, made, on_failure)
+        try:
+            return self._run_function(self.woven.function, records, made, on_failure)
+        finally:
+            for part in records.parts:
+                self._saw_keys(part)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Process records after their calls; returns the same as ``_run``."""

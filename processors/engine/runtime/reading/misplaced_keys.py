@@ -1,0 +1,127 @@
+"""Counts messages whose key belongs to another partition: the messages of a key are in two tasks, which share no state.
+
+A task with several inputs finds the partitioner of each input from the first keys that it reads::
+
+    keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
+    keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
+
+murmur2 counts if any input uses it, as Java's clients, Kafka Connect and Holdfast do; otherwise crc32, if any input
+uses it. Without either, such as with partitions that a program chooses, nothing is counted.
+
+Invariants:
+    - A topic with one partition, a record without a key and a repartition topic are never judged.
+    - Keys are judged in portions and at each commit, not one by one: they cost about 0.3 us each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, partitions_of
+from holdfast.processors.engine.topology import Topology
+
+#: Number of different keys of an input that show its partitioner: fewer could fit both hashes by chance.
+SHOWN_BY = 32
+#: The share of an input's keys that its partitioner explains: a topic whose producers were corrected has both for long.
+SHARE_MIN = 0.9
+#: Maximum number of keys that wait for a judgement.
+PORTION = 4_096
+
+
+class Misplaced(NamedTuple):
+    """One message whose key belongs to another partition than ``partition``: to ``belongs`` by ``partitioner``."""
+
+    topic: str
+    partition: int
+    key: bytes
+    partitioner: str
+    belongs: int
+
+
+def key_places(
+    topology: Topology, inputs: Sequence[str], partition: int, partitions: Mapping[str, int]
+) -> KeyPlaces | None:
+    """The judge of a task's keys; None if no store of the task has several inputs, or no input several partitions."""
+    shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs}
+    grouped = any(name in shared and topology.is_repartition(name) for name in inputs)
+    judged = [name for name in inputs if name in shared and not topology.is_repartition(name)]
+    counts = {name: partitions[name] for name in judged if partitions.get(name, 0) > 1}
+    return KeyPlaces(partition, counts, is_grouped=grouped) if counts else None
+
+
+def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | None:
+    """The partitioner that puts nearly all of these keys into this partition; None if neither does."""
+    seen = list(keys)
+    for name in (MURMUR2, CRC32):
+        if sum(place == partition for place in partitions_of(name, seen, count)) >= SHARE_MIN * len(seen):
+            return name
+    return None
+
+
+def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
+    """The partitioner by which misplaced keys are counted, from those of the inputs; None if none is known."""
+    known = set(by_input)
+    return next((name for name in (MURMUR2, CRC32) if name in known), None)
+
+
+class KeyPlaces:
+    """The misplaced messages of one task since it was opened.
+
+    Args:
+        partition: The number of the task's partition.
+        counts: The number of partitions by judged input.
+        is_grouped: Whether an input is a repartition topic, whose keys Holdfast places by murmur2.
+    """
+
+    def __init__(self, partition: int, counts: Mapping[str, int], *, is_grouped: bool = False) -> None:
+        self._partition, self._counts = partition, dict(counts)
+        #: By input whose partitioner is not found yet, the different keys that were read.
+        self._first: dict[str, set[bytes]] = {name: set() for name in counts}
+        self._found: dict[str, str | None] = {"group_by": MURMUR2} if is_grouped else {}
+        self._waiting: list[tuple[str, list[bytes | None]]] = []
+        self._size = 0
+        self.count = 0
+        #: The newest misplaced message; None without one.
+        self.newest: Misplaced | None = None
+
+    def saw(self, topic: str, keys: list[bytes | None]) -> None:
+        """Note the keys of processed messages of one input."""
+        if topic in self._counts and keys:
+            self._waiting.append((topic, keys))
+            self._size += len(keys)
+            if self._size > PORTION:
+                self.judge()
+
+    def judge(self) -> None:
+        """Count the misplaced ones of the noted keys; they wait while no input has shown its partitioner."""
+        for topic, keys in self._waiting if self._first else ():
+            self._look(topic, keys)
+        by = counting_partitioner(self._found.values())
+        if by is not None:
+            for topic, keys in self._waiting:
+                self._count(by, topic, [key for key in keys if key is not None])
+        if by is not None or not self._first or self._size > PORTION:
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the noted keys: their messages are read again, or can't be judged."""
+        self._waiting.clear()
+        self._size = 0
+
+    def _look(self, topic: str, keys: Iterable[bytes | None]) -> None:
+        first = self._first.get(topic)
+        if first is None:
+            return
+        first.update(key for key in keys if key is not None)
+        if len(first) >= SHOWN_BY:
+            self._found[topic] = partitioner_of(first, self._partition, self._counts[topic])
+            del self._first[topic]
+
+    def _count(self, by: str, topic: str, keys: Sequence[bytes]) -> None:
+        places = partitions_of(by, keys, self._counts[topic])
+        wrong = [index for index, place in enumerate(places) if place != self._partition]
+        self.count += len(wrong)
+        if wrong:
+            last = wrong[-1]
+            self.newest = Misplaced(topic, self._partition, keys[last], by, places[last])
