@@ -209,7 +209,8 @@ class _Tick:
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
         """Report an interrupted apply; while an apply runs, the check keeps its last result."""
         if begun is not None and is_broken_off(begun):
-            self._report(begun.processor, judge_interrupted(begun, found), None)
+            incident = incident_of(begun.processor, self.lifecycle.world)
+            self._report(begun.processor, judge_interrupted(begun, found, incident), None)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:
         answer = judge_beside(answer, name, strangers_beside(answer, name, self.begun.get(name), self.world))

@@ -146,6 +146,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         hanging: Hanging transactions on the changelogs; only for ``compact``.
         rates: Stage tag -> measured rate of such stages.
         released: The release that worked last; None when none is recorded. Only for deployments, like ``code``.
+        worked_instead: The version that worked last, if the deployed version never worked; otherwise empty.
         code: The definition's files.
         file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
@@ -179,6 +180,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hanging: tuple[HangingTransaction, ...] = ()
     rates: dict[str, Rate] = {}
     released: ReleaseFacts | None = None
+    worked_instead: str = ""
     code: CodeFacts | None = None
     releases: tuple[ReleaseFacts, ...] = ()
     before: ReleaseFacts | None = None
@@ -354,7 +356,7 @@ def read_facts(
         HoldfastError: A service does not answer.
     """
     name = topology.processor
-    deployment = source.deployment(name)
+    deployment, worked_last = source.deployment(name), source.released(name)
     instances = () if deployment is None else source.instances(name, deployment.slots)
     members = source.members(name)
     strangers = strangers_in(members, source.client_ids(name), sum(each.alive for each in instances))
@@ -395,9 +397,18 @@ def read_facts(
         counted=counted,
         hanging=source.hanging(logged) if hanging else (),
         rates=source.rates(name),
-        released=source.released(name) if releases else None,
+        released=worked_last if releases else None,
+        worked_instead=_worked_instead(name, source, deployment, worked_last),
         code=source.code(name, topology.code_version) if releases else None,
     )
+
+
+def _worked_instead(name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None) -> str:
+    """``Facts.worked_instead``; a rollback that was interrupted records a version that worked once."""
+    if deployed is None or last is None or last.code_version == deployed.code_version:
+        return ""
+    own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
+    return "" if any(each.worked for each in own) else last.code_version
 
 
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:

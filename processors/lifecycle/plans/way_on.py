@@ -17,7 +17,7 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
-from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.plans.stages import DeleteStateAside, RunProcessor, StopProcessor
 
 #: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers (in any version).
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
@@ -50,6 +50,17 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
         return record.verb not in HARMLESS
     starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
     return plan.after_kill == "go on" and starts_or_stops
+
+
+def only_starts_workers(record: ApplyRecord) -> bool:
+    """Whether the rest of an open apply starts workers, and then at most stops them and deletes replaced state.
+
+    Its state is whole, so the apply may be abandoned when its workers do not start.
+    """
+    plan = read(record)
+    after = () if plan is None else plan.stages[len(record.done) :]
+    later = all(isinstance(stage, StopProcessor | DeleteStateAside) for stage in after[1:])
+    return isinstance(next(iter(after), None), RunProcessor) and later
 
 
 def way_on(record: ApplyRecord) -> str:

@@ -48,9 +48,13 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run; ``alive``: it has a process nevertheless."""
+    """The instance should not run; ``alive``: it has a process nevertheless.
+
+    ``hangs``: the action that ends a silent supervisor; empty while the supervisor answers.
+    """
 
     alive: bool = False
+    hangs: str = ""
     kind: ClassVar[Kind] = "not-deployed"
     needs_recovery: ClassVar[bool] = False
 

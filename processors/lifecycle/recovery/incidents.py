@@ -158,7 +158,7 @@ def _unsupervised(
     if old is not None:
         return Observation(None, status, Outdated(old))
     if desired.desired == "stopped":
-        return Observation(None, status, NotDeployed(alive=status is not None))
+        return Observation(None, status, NotDeployed(status is not None, hangs.action or ""))
     phase = None if status is None else status.phase
     return Observation(None, status, Unsupervised(phase, hangs.action or ""))
 

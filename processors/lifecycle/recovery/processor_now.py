@@ -65,7 +65,7 @@ def judge(
     if isinstance(gravest, Outdated):  # a registry that is an older copy may have an apply that ended long ago
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
-        return judge_interrupted(begun, found)
+        return judge_interrupted(begun, found, incident)
     answer = judge_pause(judge_working(found, incident, now) or STARTING, last)
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         return judge_applying(begun)

@@ -17,8 +17,10 @@ from holdfast.infra.errors import in_one_line
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
+    Dead,
     Diagnosis,
     Differs,
+    Failed,
     Healthy,
     NotDeployed,
     Outdated,
@@ -135,12 +137,14 @@ def judge_behind(old: Behind) -> Answer:
     return Answer(False, "registry-behind", text, action=old.action)
 
 
-def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
-    """The answer for a processor with an interrupted apply; the processor may be half changed."""
-    plan, action = way_on.read(begun), way_on.way_on(begun)
-    hangs = next((each for each in found.values() if isinstance(each, Unsupervised)), None)
-    if hangs is not None:  # no command reaches a worker before
-        action = f"{hangs.action} Then: {action}"
+def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None = None) -> Answer:
+    """The answer for a processor with an interrupted apply; the processor may be half changed.
+
+    ``incident`` is the open incident, or else the newest.
+    """
+    plan, action = way_on.read(begun), _way_on(begun, found, incident)
+    if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):  # no command reaches a worker before
+        action = f"{hangs} Then: {action}"
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):
         held = "Recovery leaves the processor alone until then."
@@ -154,6 +158,31 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
         f"{sick}{' ' if sick else ''}{held} What to do: {action}"
     )
     return Answer(False, "apply-broken-off", text, action=action)
+
+
+def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None) -> str:
+    """The action that ends an interrupted apply, also if the recorded version does not start."""
+    action = way_on.way_on(begun)
+    if not any(map(_ended_by_itself, found.values())) or not way_on.only_starts_workers(begun):
+        return action
+    instead = f"holdfast apply abandon {begun.id} --reason WHY"
+    if way_on.keeps_recovery_away(begun):
+        return f"{action}; or, if its workers end again: {instead}, and recovery continues."
+    if incident is None or incident.outcome != "failed" or incident.opened_at < begun.started_at:
+        return action
+    return f"{instead}; then: {incident.action}"  # recovery has found that starting the workers again does not help
+
+
+def _ended_by_itself(found: Diagnosis) -> bool:
+    """Whether a worker stopped with an error, so that the next one may do the same."""
+    return isinstance(found, Failed) or (isinstance(found, Dead) and found.exit_status is not None)
+
+
+def _silent_supervisor(found: Diagnosis) -> str:
+    """The action that ends a silent supervisor; empty while it answers."""
+    if isinstance(found, Unsupervised):
+        return found.action
+    return found.hangs if isinstance(found, NotDeployed) else ""
 
 
 def asks_to_start(answer: Answer) -> bool:

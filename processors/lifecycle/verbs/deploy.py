@@ -169,7 +169,8 @@ def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
         and facts.working
         and all(each.code_version == version and not each.paused for each in facts.instances)
     )
-    meant = facts.desired == "deployed" and {each.slot for each in facts.instances} == set(wanted)
+    recorded = facts.desired == "deployed" and facts.deployed == version
+    meant = recorded and {each.slot for each in facts.instances} == set(wanted)
     released = None if facts.released is None else facts.released.release_id
     return right and meant and (facts.code is None or facts.code.release_id == released)
 

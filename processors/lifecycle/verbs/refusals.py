@@ -10,7 +10,7 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
-from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Request
+from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Request, Rollback
 
 #: How to undo a backfill that exchanges a store's entries.
 UNDO_EXCHANGE = (
@@ -145,6 +145,26 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
     if facts.behind is None or isinstance(request, Adopt):
         return None
     return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
+
+
+def never_worked(request: Request, facts: Facts) -> Refused | None:
+    """Refuses a verb that would start the recorded version, if it never worked and another version did.
+
+    An interrupted deploy leaves such a record. Its workers may still run the version before, and would be replaced by
+    workers that perhaps do not start.
+    """
+    name, worked = facts.processor, facts.worked_instead
+    if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):
+        return None
+    if any(each.alive and each.code_version == facts.deployed for each in facts.instances):
+        return None
+    return Refused(
+        f"Version {facts.deployed} of {name} is recorded by a deploy that has not ended well: it never worked, and "
+        f"version {worked} worked last.",
+        f"Wait for the deploy if it runs. Otherwise repeat it: `holdfast apply deploy {name}`. If it fails, version "
+        f"{worked} runs again.",
+        {"processor": name, "deployed": facts.deployed, "worked": worked},
+    )
 
 
 def held_elsewhere(request: Request, facts: Facts) -> Refused | None:

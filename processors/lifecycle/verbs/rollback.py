@@ -125,7 +125,7 @@ def _refused(target: ReleaseFacts, facts: Facts, verdicts: Sequence[Verdict]) ->
 
 def _runs(target: ReleaseFacts, now: ReleaseFacts, facts: Facts) -> bool:
     right = all(each.code_version == target.code_version and not each.paused for each in facts.instances)
-    meant = facts.desired == "deployed" and not facts.beyond
+    meant = facts.desired == "deployed" and facts.deployed == target.code_version and not facts.beyond
     return facts.working and right and meant and target.release_id == now.release_id
 
 

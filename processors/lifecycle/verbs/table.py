@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.verbs import (
     scale,
     stop,
 )
-from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, registry_behind
+from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_worked, registry_behind
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
@@ -59,7 +59,7 @@ def plan_of_installation(request: requests.OfInstallation, source: OrphanSource)
 
 def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
     """The plan for a request, from facts alone: a pure function."""
-    refused = held_elsewhere(request, facts) or registry_behind(request, facts)
+    refused = held_elsewhere(request, facts) or registry_behind(request, facts) or never_worked(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
     decided = _decided(request, facts, topology)

@@ -6,7 +6,7 @@ import inspect
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from holdfast.infra.database.records import ApplyRecord
+from holdfast.infra.database.records import ApplyRecord, Incident, StageNote
 from holdfast.orchestration.commands.changes.requests import VERBS
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.orchestration.view.reasons import Reason
@@ -40,9 +40,9 @@ from holdfast.processors.lifecycle.plans.requests import (
     verb_of,
 )
 from holdfast.processors.lifecycle.plans.shape import shape_of
-from holdfast.processors.lifecycle.plans.stages import DeleteTopic
+from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
-from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Outdated, Unsupervised
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Differs, Healthy, NotDeployed, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import judge, processor_now, strangers_beside
@@ -309,3 +309,49 @@ def test_workers_of_another_installation_are_stopped_before_the_version_is_deplo
     assert beside.action.endswith("in that installation); then: holdfast apply deploy orders")
     installed.registry.record_stopped("orders", NOW)  # it may be meant to run there
     assert strangers_beside(answer, "orders", None, world) == ()
+
+
+def test_a_supervisor_that_hangs_is_ended_first_also_where_the_processor_is_stopped(installed: Installation) -> None:
+    record = interrupted(Restore("orders"), installed)
+    action = judge_interrupted(record, {"0": NotDeployed(hangs=HANGS.action)}).action
+    assert action == f"{HANGS.action} Then: holdfast apply resume {record.id}"
+
+
+FAILS = {"0": Dead(1, None)}
+
+
+def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_whole(installed: Installation) -> None:
+    plan = decide(Restore("orders"), world_of(TOPOLOGY), TOPOLOGY)
+    starts = next(number for number, stage in enumerate(plan.stages) if isinstance(stage, RunProcessor))
+    record = broken_off(plan, installed, starts + 1)
+    instead = f"holdfast apply abandon {record.id} --reason WHY"
+    resume = f"holdfast apply resume {record.id}"
+    assert judge_interrupted(record, FAILS).action == (
+        f"{resume}; or, if its workers end again: {instead}, and recovery continues."
+    )
+    assert judge_interrupted(record, {"0": Healthy("running")}).action == resume
+    assert judge_interrupted(replace(record, done=()), FAILS).action == resume, "its state is half set aside"
+
+
+def test_where_recovery_found_that_a_version_does_not_start_its_action_follows(installed: Installation) -> None:
+    record = replace(interrupted(Restart("orders"), installed), done=(StageNote(1, "stop", "stopped", 0.0, 1.0),))
+    failed = Incident(
+        id=1,
+        processor=NAME,
+        kind="dead",
+        detail={},
+        opened_at=record.started_at,
+        claimed_by=None,
+        claimed_at=None,
+        attempts=1,
+        closed_at=record.started_at,
+        outcome="failed",
+        reason="",
+        timeline=(),
+        action="go back to version v1",
+    )
+    abandon = f"holdfast apply abandon {record.id} --reason WHY"
+    assert judge_interrupted(record, FAILS, failed).action == f"{abandon}; then: go back to version v1"
+    before = replace(failed, opened_at=record.started_at - timedelta(seconds=1))
+    for other in (None, before, replace(failed, outcome="recovered")):
+        assert judge_interrupted(record, FAILS, other).action == way_on(record)

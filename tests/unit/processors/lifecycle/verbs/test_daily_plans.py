@@ -10,7 +10,18 @@ import pytest
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
-from holdfast.processors.lifecycle.plans.requests import Request, Restart, Rollback
+from holdfast.processors.lifecycle.plans.requests import (
+    Clear,
+    OfProcessor,
+    Provision,
+    Reposition,
+    Request,
+    Restart,
+    Restore,
+    Rollback,
+    Scale,
+    Stop,
+)
 from holdfast.processors.lifecycle.plans.shape import shape_of, topology_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
@@ -79,6 +90,21 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
     assert any("which only a deployment starts" in each for each in plan.findings)
 
 
+@pytest.mark.parametrize(
+    "request_", [Restart("orders"), Scale("orders", 3), Restore("orders"), Clear("orders"), Reposition("orders")]
+)
+def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfProcessor) -> None:
+    """An interrupted deploy recorded it, and its workers still run the version before."""
+    former = (InstanceFacts("0", True, "running", FORMER.code_version),)
+    verdict = refused(plan_of(request_, worked_instead="v0", instances=former))
+    assert "it never worked, and version v0 worked last" in verdict.sentence
+    assert "`holdfast apply deploy orders`" in verdict.action
+    for allowed in (Rollback("orders"), Stop("orders"), Provision("orders")):
+        facts = facts_of(worked_instead="v0", instances=former)
+        assert not isinstance(decide(allowed, facts, TOPOLOGY).verdict, Refused)
+    assert not isinstance(plan_of(Restart("orders"), worked_instead="v0").verdict, Refused), "its workers run"
+
+
 def test_a_rollback_runs_the_release_that_worked_before_and_returns_when_it_fails() -> None:
     plan = plan_of(Rollback("orders"))
     (stage,) = plan.stages
@@ -109,6 +135,8 @@ def test_of_two_releases_of_a_version_the_one_that_worked_is_meant() -> None:
 
 def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
     assert isinstance(plan_of(Rollback("orders", NOW.release_id)).verdict, NothingToDo)
+    recorded = DeploymentFacts("v0", ("0",), "deployed", 3)  # by a rollback that was interrupted before it began
+    assert isinstance(plan_of(Rollback("orders", NOW.release_id), deployment=recorded).verdict, Ready)
     down = plan_of(Rollback("orders", NOW.release_id), instances=(InstanceFacts("0", False),))
     assert isinstance(down.verdict, Ready)
 
