@@ -29,7 +29,7 @@ from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.ages import is_ahead
+from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
@@ -121,7 +121,7 @@ def observe(
     try:
         up = world.deployer.running()
     except SupervisorSilent as hangs:
-        return {slot: _unsupervised(slot, desired, world, hangs, old) for slot in desired.slots}
+        return {slot: _unsupervised(slot, desired, world, hangs, old, limits) for slot in desired.slots}
     found: dict[str, Observation] = {}
     now = world.clock()
     for slot in (*desired.slots, *slots_beyond(processor, desired.slots, world)):
@@ -151,13 +151,14 @@ def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
 
 
 def _unsupervised(
-    slot: str, desired: Deployment, world: World, hangs: SupervisorSilent, old: Behind | None
+    slot: str, desired: Deployment, world: World, hangs: SupervisorSilent, old: Behind | None, limits: Limits
 ) -> Observation:
     """The observation of a slot whose supervisor is silent."""
     status = world.statuses(desired.processor, slot).status()
     if old is not None:
         return Observation(None, status, Outdated(old))
-    if desired.desired == "stopped":
+    may_end = status is None or age_s(desired.updated_at, world.clock()) < limits.stop_s
+    if desired.desired == "stopped" and may_end:
         return Observation(None, status, NotDeployed(status is not None, hangs.action or ""))
     phase = None if status is None else status.phase
     return Observation(None, status, Unsupervised(phase, hangs.action or ""))
