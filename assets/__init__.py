@@ -1,4 +1,4 @@
-"""The asset graph, one file for each noun in flow order, and its Spark side. Imports ``processors`` and ``infra``."""
+"""The Dagster asset graph, one file per kind of asset, and its Spark code. Imports ``processors`` and ``infra``."""
 
 if __name__ != "holdfast.assets":
     raise ImportError(

@@ -1,7 +1,8 @@
-"""Changelog assets: materialising one creates and corrects the topics that its processor needs.
+"""Changelog assets. Materialising a changelog asset creates and corrects the topics that its processor needs.
 
 Invariants:
-    - A run applies the plan of the verb ``provision``, which the materialisation explains; nothing is decided here.
+    - A run applies the plan of the verb ``provision``, and the materialisation's metadata explains the plan. Nothing is
+      decided in this module.
     - A refused plan changes nothing, and the step fails with the refusal's sentence and action.
 """
 
@@ -34,14 +35,14 @@ from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 
 PARTITIONS_MATCH = "partitions_match_source"
-#: Attempts while another apply of the processor is open, and the seconds between two attempts.
+#: Maximum attempts while another apply of the processor is open, and seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
-#: Seconds until every broker knows a topic that was just created, and the pause between two checks.
+#: Maximum seconds until every broker knows a topic that was just created, and seconds between two checks.
 SETTLE_S, SETTLE_CHECK_EVERY_S = 15.0, 0.2
 
 
 def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -> dg.AssetsDefinition:
-    """The asset of one store's changelog."""
+    """The Dagster asset of one store's changelog."""
     topology = definition.topology
     key = keys.changelog_key(definition.name, changelog.store)
     store = next(store for store in topology.stores if store.name == changelog.store)
@@ -98,10 +99,10 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
 def provisioned(
     verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Plan:
-    """The plan that creates and corrects the topics, applied unless refused; ``log`` gets explanation and progress.
+    """Plan and apply the verb ``provision``; returns the plan, which is not applied if it is refused.
 
-    One run may materialise two changelogs of a processor at once. The second step waits for the first one's apply and
-    then has nothing left to do.
+    One run may materialise two changelogs of a processor at the same time. The second step then waits for the apply of
+    the first step, and finds nothing left to do. ``log`` gets the explanation and the progress.
 
     Raises:
         ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
@@ -142,7 +143,7 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
 def judge_topic(
     definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
 ) -> Iterator[CheckResult]:
-    """The checks of a changelog; ``facts`` has its processor's topics.
+    """The results of a changelog's checks; ``facts`` has the topics of its processor.
 
     Raises:
         HoldfastError: Kafka does not answer.
@@ -167,7 +168,10 @@ def judge_topic(
 
 
 def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of a processor's topics by name; waits up to ``SETTLE_S`` until all exist, then omits the missing."""
+    """Topic name -> facts of a processor's topics; missing topics are left out.
+
+    Waits at most ``SETTLE_S`` seconds until all topics exist.
+    """
     names = [spec.name for spec in topology.topics()]
     facts: dict[str, TopicFacts] = {}
 

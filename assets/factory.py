@@ -1,4 +1,4 @@
-"""All assets and checks of the processors, as a pure function of their topologies.
+"""Builds all assets and checks of the processors, as a pure function of their topologies.
 
     topics/<t> ─► changelogs/<p>/<s>_changelog ─► processors/<p>/<p>_processor ─► state/<p>/<s>_state
                                                                                       └─► warehouse/<p>/<s>_snapshot
@@ -6,7 +6,7 @@
 
 Invariants:
     - Nothing here touches Kafka, the disk or the environment.
-    - A definition that can't be imported becomes an asset that shows the error; all other assets load.
+    - A definition that cannot be imported becomes an asset that shows the error. All other assets load normally.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,10 @@ IMPORTABLE = "importable"
 def build_processor(
     definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None, began: datetime | None = None
 ) -> dg.Definitions:
-    """The assets and checks of one processor, without its topics; ``began`` is as in ``build_assets``."""
+    """The assets and checks of one processor, without its topics.
+
+    ``began`` has the same meaning as in ``build_assets``.
+    """
     topology = definition.topology
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
     assets.append(processor_asset(definition))
@@ -71,9 +74,9 @@ def build_assets(
 ) -> dg.Definitions:
     """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
 
-    The links to the docs are below ``path_prefix``, the webserver's prefix. ``began`` is the time when the first store
-    began: the time partitions of all tables start at that time. All tables share one start, because Dagster publishes
-    only assets with equal partitions in one run, and each run starts a JVM.
+    Links to the docs begin with ``path_prefix``, the webserver's prefix. ``began`` is the start time of the first
+    store; the time partitions of all tables begin there. All tables have the same start, because one run can
+    materialise only assets with equal partitions, and each run starts a JVM.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))
@@ -94,7 +97,7 @@ def build_assets(
 
 
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """The asset of a definition that can't be imported, which shows the error; and the asset's check, which fails."""
+    """The asset of a definition that cannot be imported, which shows the error; and its check, which always fails."""
     key = keys.broken_key(broken.target)
     spec = dg.AssetSpec(
         key,

@@ -1,7 +1,7 @@
-"""The layers of the asset graph, by name: the first part of each of Holdfast's keys. Imports no Dagster module.
+"""The names of the layers of the asset graph; an asset key begins with its layer. Imports no Dagster module.
 
 Invariants:
-    - A project's own assets are not Holdfast's, whatever the shape of their keys.
+    - A project's own assets do not count as Holdfast's assets, because their keys have another number of parts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
 #: The layer of assets that belong to the whole installation.
 OPERATIONS = "operations"
-#: Layer -> the number of parts of its keys.
+#: Layer -> number of parts of the keys in this layer.
 _PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WAREHOUSE: 3}
 
 
 def is_ours(path: Sequence[str]) -> bool:
-    """Whether Holdfast made the asset with this key; the argument holds the parts of the key."""
+    """Whether Holdfast created the asset with this key; ``path`` has the parts of the key."""
     return len(path) == _PARTS.get(path[0])

@@ -1,8 +1,8 @@
-"""Maintenance assets: materialising one expires old versions of a store's tables and compacts small files.
+"""Maintenance assets. Materialising one expires old versions of a store's tables and compacts small files.
 
 Invariants:
     - A version that a kept tag refers to is never removed.
-    - Only a run imports Spark; loading definitions does not.
+    - Spark is imported only in a run, not when definitions are loaded.
 """
 
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from holdfast.processors.snapshots.names import table_name
 
 
 def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
-    """The asset that maintains the tables of one store."""
+    """The Dagster asset that maintains the warehouse tables of one store."""
 
     @dg.asset(
         key=keys.maintenance_key(definition.name, store),
@@ -51,7 +51,7 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
 
 
 def _metadata(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums over all tables, which Dagster plots, and one row for each table."""
+    """The sums over all tables, which Dagster plots, and a table with one row for each warehouse table."""
     names = [name for name in (rows[0] if rows else {}) if name != "table"]
     sums = {name: sum(row[name] for row in rows) for name in names}
     return {**sums, "tables": table(rows, ["table"]), "tables_kept": len(rows)}

@@ -1,7 +1,7 @@
 """The Dagster resources that assets use, as protocols; ``orchestration.resources`` implements them.
 
 Invariants:
-    - Asset bodies use these protocols only; they read no settings and open no connections.
+    - The functions of assets use only these protocols. They read no settings and open no connections.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """The Kafka cluster; resource key ``cluster``."""
+    """Access to the Kafka cluster; its resource key is ``cluster``."""
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap servers."""
+        """The bootstrap servers."""
 
     @property
     def client_config(self) -> ClientConfig:
-        """Security settings for every client."""
+        """The security settings for every Kafka client."""
 
     def topics(self) -> Topics:
         """The client that describes, creates and changes topics."""
 
 
 class Verbs(Protocol):
-    """Plans and applies the verbs of the lifecycle."""
+    """Plans and applies verbs, for example ``deploy``."""
 
     def orphans(self) -> OrphanFacts:
-        """The resources that no registered store owns."""
+        """The facts of resources that no registered store owns."""
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request; changes nothing."""
@@ -57,37 +57,37 @@ class Verbs(Protocol):
 
 
 class Machine(Protocol):
-    """The part of ``Lifecycle`` that a rollout needs."""
+    """The part of ``Lifecycle`` that is needed to compute a rollout."""
 
     @property
     def world(self) -> World:
-        """Supervisor, worker statuses and registry."""
+        """Access to supervisor, worker statuses and registry."""
 
     @property
     def project(self) -> Path:
-        """The working folder of processors."""
+        """The working folder of processors, from which their modules are imported."""
 
     def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
+        """The HOLDFAST_* variables of a processor. Never log them, because they may contain secrets."""
 
 
 class Lifecycle(Machine, Protocol):
-    """Deployment and recovery of processors; resource key ``lifecycle``."""
+    """Deploys and recovers processors; its resource key is ``lifecycle``."""
 
     @property
     def paths(self) -> Paths:
-        """Folders and files below the home folder."""
+        """The paths of folders and files in the home folder."""
 
     @property
     def restore_target_s(self) -> float:
-        """The longest acceptable restore of a whole changelog, seconds."""
+        """Maximum acceptable seconds for a restore of a whole changelog."""
 
     def verbs(self, who: str) -> Verbs:
-        """The verbs; the registry records ``who`` with each action."""
+        """An object that plans and applies verbs; the registry records ``who`` with each action."""
 
 
 class Warehouse(Protocol):
-    """Spark and the tables; resource key ``warehouse``."""
+    """Access to Spark and the tables; its resource key is ``warehouse``."""
 
     @property
     def session(self) -> Any:
@@ -95,8 +95,8 @@ class Warehouse(Protocol):
 
     @property
     def registry(self) -> Registry:
-        """The registry, which holds the shared state of snapshots."""
+        """The registry, which records the start and the end of each snapshot."""
 
     @property
     def maintenance(self) -> MaintenanceSettings:
-        """How long versions of tables are kept, and when tables are compacted."""
+        """Settings for the retention of table versions and for compacting tables."""

@@ -1,8 +1,9 @@
-"""Processor assets: materialising one deploys the processor and checks that it processes every partition.
+"""Processor assets. Materialising one deploys the processor and checks that it processes every partition.
 
 Invariants:
-    - A run applies the plan of the verb ``deploy``, which the materialisation explains. A refused plan changes nothing.
-    - The supervisor runs the processor; the Dagster run ends as soon as every partition has a running task.
+    - A run applies the plan of the verb ``deploy``, and the materialisation's metadata explains the plan. A refused
+      plan changes nothing.
+    - The supervisor runs the processor. The Dagster run ends as soon as every partition has a running task.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ ALL_ASSIGNED = "all_partitions_assigned"
 
 
 class DeployConfig(dg.Config):
-    """The time limit of a deployment, and the state that it may delete."""
+    """The timeout of a deployment, the stores that it may delete, and the confirmation."""
 
     timeout_s: float = Field(default=120.0, description="Seconds until the deployment must process every partition.")
     dropped: list[str] = Field(default_factory=list, description="Stores whose state this deployment deletes.")
@@ -42,7 +43,7 @@ class DeployConfig(dg.Config):
 
 
 def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
-    """The asset of one processor; materialising it deploys the definition's version."""
+    """The Dagster asset of one processor; materialising it deploys the definition's version."""
     topology = definition.topology
     key = keys.processor_key(definition.name)
 
@@ -90,7 +91,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # without this result, the check's page shows "did not run" without the reason
+            # without this result, the check's page would show "did not run" without the reason
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
@@ -105,7 +106,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The result of a deploy whose plan has nothing to do: the version that already runs."""
+    """The result of a deploy whose plan has nothing to do, which describes the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)
@@ -131,7 +132,7 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
 
 
 def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: Lifecycle) -> list[CheckResult]:
-    """The checks of a deployed processor as it runs now; none while a slot does not answer.
+    """The check results of a deployed processor as it runs now; empty if a slot does not answer.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -145,7 +146,7 @@ def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: 
 
 
 def judge_rollout(rollout: Rollout, done: DeploymentResult) -> list[CheckResult]:
-    """The checks ``healthy`` and ``all_partitions_assigned`` after a rollout."""
+    """The results of the checks ``healthy`` and ``all_partitions_assigned`` after a rollout."""
     key = keys.processor_key(rollout.processor)
     sick = {slot: status.phase for slot, status in done.statuses.items() if status.phase != "running"}
     others = {

@@ -1,9 +1,9 @@
-"""Publishing of a store: a snapshot of its current state, and versions of past moments built from its history.
+"""Publishes a store: a snapshot of its present state, and versions of past times that are built from its history.
 
 Invariants:
-    - A snapshot has the newest checkpoint's offsets, so table, changelog and store can be compared exactly.
+    - A snapshot has the offsets of the newest checkpoint, so table, changelog and store can be compared exactly.
     - A snapshot is published only if it equals the worker's checkpoint, key by key.
-    - Only a run imports Spark and RocksDB; loading definitions does not.
+    - Spark and RocksDB are imported only in a run, not when definitions are loaded.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The outcome of a run."""
+    """The result of a run."""
 
     #: The new snapshot; None if the run only built past versions.
     current: SnapshotResult | None
-    #: Partition -> the checkpoint's fingerprint at that snapshot.
+    #: Partition -> fingerprint of the worker's checkpoint at that snapshot.
     stored: dict[int, Fingerprint]
-    #: The changelog when the snapshot was planned.
+    #: The facts of the changelog when the snapshot was planned; None without a snapshot.
     changelog: ChangelogNow | None
     #: The past versions that the run built.
     past: tuple[PastVersion, ...]
     #: All snapshots of the table, newest first.
     snapshots: tuple[SnapshotManifest, ...]
-    #: The table's columns: name, SQL type and comment.
+    #: The columns of the table, each as (name, SQL type, comment).
     columns: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StorePublisher:
-    """Publishes one store of one processor."""
+    """Publishes one store of one processor as versions of its warehouse table."""
 
     definition: ProcessorDefinition
     store: str
@@ -62,13 +62,13 @@ class StorePublisher:
     tell: Callable[[str], None]
 
     def publish(self, windows: Sequence[Window], wanted: Wanted, full_every_s: float) -> Published:
-        """Publish the versions of these time partitions.
+        """Publish the table versions of these time partitions (windows).
 
-        A current window publishes the store. A past window is built from the history. If the history ends before the
-        window's end, the store is published first.
+        For a current window, a snapshot of the store is published. For a past window, a version is built from the
+        history. If the history ends before the window's end, a snapshot is published first.
 
         Raises:
-            SnapshotImpossible: No source gives the state of the checkpoint.
+            SnapshotImpossible: No source certainly gives the state of the checkpoint.
             NotCovered: The history lacks changes around the end of a window.
             SnapshotAuditFailed: The written table differs from the checkpoint.
         """
@@ -129,7 +129,7 @@ class StorePublisher:
         return changelog_now(topics, topology.log_names[self.store], upto)
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
-        """Partition -> the fingerprint of the checkpoint's RocksDB files."""
+        """Partition -> fingerprint of the checkpoint's RocksDB files."""
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
         from holdfast.processors.engine.state.fingerprint import Fingerprint
 

@@ -1,7 +1,7 @@
-"""The rollout of a processor on this machine: from its deployed release, or from its definition.
+"""Computes the rollout of a processor on this machine, from its deployed release or from its definition.
 
 Invariants:
-    - A deployed version runs from its release, also after the definition's files changed.
+    - A deployed version runs from its release, even if the definition's files have changed since.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 
 
 def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
-    """A client for each worker of a processor; slot 0 for a processor that is not deployed."""
+    """A client for each worker of a processor; for a processor that is not deployed, a client for slot 0."""
     slots = slots_at_work(processor, lifecycle.world) or FIRST_SLOTS
     return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 
 
 def slots_now(processor: str, machine: Machine) -> tuple[str, ...]:
-    """The slots of the recorded deployment; the first slot for a processor that is not deployed."""
+    """The slots of the recorded deployment; slot 0 for a processor that is not deployed."""
     deployed = machine.world.registry.deployment(processor)
     return FIRST_SLOTS if deployed is None else deployed.slots
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
-    """The rollout of the definition's current version."""
+    """The rollout of the definition's present version."""
     names = [spec.name for spec in definition.topology.inputs]
     facts = topics.describe(names)
     return Rollout(
@@ -48,7 +48,7 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """The rollout of the deployed release, or of the definition where no release is recorded."""
+    """The rollout of the deployed release; if no release is recorded, the rollout of the definition."""
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)
@@ -59,5 +59,5 @@ def deployed_rollout(
 
 
 def settings_of(processor: str, release: str, machine: Machine) -> dict[str, str]:
-    """The environment of a release, which includes the settings of its deployment."""
+    """The environment variables of a release's workers, which contain the settings of its deployment."""
     return DeployedSettings(machine.world.paths).environment_of(processor, release, machine.environment())

@@ -1,4 +1,4 @@
-"""The log of a run that applies a plan: progress lines, and the failure for a refused plan."""
+"""Texts of a run that applies a plan: its progress lines, and the failure for a refused plan."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 
 
 def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
-    """A function that logs each progress line once; lines that differ only in their seconds are the same."""
+    """Returns a function that logs each progress line once; lines that differ only in their seconds are the same."""
     last = ""
 
     def tell(text: str) -> None:
@@ -24,7 +24,7 @@ def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def refusal(plan: Plan, refused: Refused) -> dg.Failure:
-    """The failure of a step whose plan is refused, with the plan's explanation as metadata."""
+    """The Dagster failure for a refused plan, with the plan's explanation as metadata."""
     return dg.Failure(
         description=worded(refused.sentence, action=refused.action),
         metadata={"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash},

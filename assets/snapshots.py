@@ -1,9 +1,11 @@
-"""Snapshot assets: materialising the current time partition publishes the store as a table version; materialising a
-past one builds that version from the history.
+"""Snapshot assets: each materialisation publishes a table version of a store.
+
+The version of the current time partition is a snapshot of the store; one of a past time partition is built from the
+history.
 
 Invariants:
-    - One run does all partitions of a range, with one Spark session.
-    - A run without a partition, as "materialize all" starts it, does the current one.
+    - One run handles all partitions of a range, with one Spark session.
+    - A run without a partition, as "materialize all" starts it, handles the current partition.
 """
 
 import time
@@ -36,7 +38,7 @@ MATCHES_STATE = "matches_state"
 
 
 class SnapshotConfig(dg.Config):
-    """The source of a snapshot."""
+    """The config of a run: the source of the snapshot."""
 
     source: str = Field(
         default=Wanted.AUTO.value,
@@ -52,7 +54,7 @@ def snapshot_asset(
     settings: SnapshotSettings | None = None,
     began: datetime | None = None,
 ) -> dg.AssetsDefinition:
-    """The asset of one store's warehouse table; its time partitions start when the stores ``began``."""
+    """The asset of one store's warehouse table; ``began`` is the start of its first time partition."""
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen, began)
     key = keys.snapshot_key(definition.name, store)
@@ -95,7 +97,7 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # without this result, the check's page shows "did not run" without the reason
+            # without this result, the check's page would show "did not run" without the reason
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
@@ -112,7 +114,7 @@ def snapshot_asset(
 
 
 def _log_key(definition: ProcessorDefinition, store: str) -> dg.AssetKey:
-    """The asset of the store's changelog, or of the topic that its table is restored from."""
+    """The asset key of the store's changelog, or of the source topic that its table is restored from."""
     log = definition.topology.source_log_of(store)
     return keys.changelog_key(definition.name, store) if log is None else keys.topic_key(log.topic)
 
@@ -148,7 +150,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
             "history_corrections": dg.MetadataValue.int(result.corrections),
             "versions_committed": dg.MetadataValue.int(int(result.committed)),
             "lag_seconds": dg.MetadataValue.float(round(max(0.0, time.time() - newest.taken_at), 1)),
-            # as text: the id has more digits than a number in a browser
+            # as text, because the id has more digits than a number in a browser can have
             "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
         }
         if log is not None:
@@ -163,7 +165,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
 
 
 def _rows_by_window(asked: Sequence[Window], done: Published) -> Iterator[tuple[str, int]]:
-    """The row count of each requested time partition; a current one has as many rows as the new snapshot."""
+    """Each requested time partition with its number of rows; a current one has the rows of the new snapshot."""
     past = {each.tag: each.manifest.rows for each in done.past}
     for window in asked:
         if (tag := time_tag(window.key)) in past:
@@ -188,7 +190,7 @@ def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
 
 
 def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> dg.TableColumnLineage:
-    """The source of each table column: a column of the store or of its changelog."""
+    """The source of each table column, which is the store or its changelog."""
     state, changelog = keys.state_key(definition.name, store), _log_key(definition, store)
     sources = {"key": "key", "message_key": "key", "state_key": "key"}
     sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
@@ -201,7 +203,7 @@ def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> d
 
 
 def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
-    """The check after publishing; a run that only built past versions has nothing to compare and passes."""
+    """The check result after publishing. A run that only built past versions has nothing to compare, so it passes."""
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
     differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())
     if tabled:

@@ -1,8 +1,8 @@
-"""State assets: materialising one takes a checkpoint from the worker and compares it with the changelog.
+"""State assets. Materialising one takes a checkpoint from the workers and compares it with the changelog.
 
 Invariants:
-    - The worker that owns the store takes the checkpoint; no other process opens the live store.
-    - Store and changelog are compared at one offset vector: that of the checkpoint.
+    - The worker that owns a partition takes its checkpoint. No other process opens the live store.
+    - Store and changelog are compared at the same offsets, which are those of the checkpoint.
 """
 
 import time
@@ -33,7 +33,10 @@ CHECKPOINTS_STORED = "checkpoints_stored"
 def state_asset(
     definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
 ) -> dg.AssetsDefinition:
-    """The asset of one store; materialising it takes a checkpoint. A store without a changelog has no checks."""
+    """The Dagster asset of one store; materialising it takes a checkpoint.
+
+    A store without a changelog has no checks.
+    """
     key = keys.state_key(definition.name, store)
     changelog, log = definition.topology.changelog_of(store), definition.topology.source_log_of(store)
     topic = changelog.name if changelog is not None else None if log is None else log.topic
@@ -51,7 +54,7 @@ def state_asset(
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
-        # the job that publishes the store's snapshots makes the checkpoint first
+        # like for snapshots, because the job that publishes snapshots first materialises the state asset
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         code_version=definition.topology.code_version,
@@ -80,7 +83,8 @@ def state_asset(
         metadata |= _stream_time(statuses) | _timers(statuses, store)
         results = []
         if topic is not None:
-            # A partition of a table's topic that no worker has processed is no state.
+            # If a table's source topic replaces the changelog, a partition that no worker has processed contains no
+            # state yet.
             unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
@@ -142,20 +146,20 @@ def _summary(
 
 
 def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """Number of records that the workers still have to process; empty while a worker does not know its lag."""
+    """The number of records that the workers still have to process; empty if a worker does not know its lag."""
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
 
 
 def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """The least stream time of all workers; empty for a processor without windows."""
+    """The smallest stream time of all workers; empty for a processor without windows."""
     known = [status.stream_time for status in statuses if status.stream_time is not None]
     return {"stream_time": dg.MetadataValue.timestamp(min(known))} if known else {}
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """The timers of a store that have not fired, and when the next one is due; empty for a store without timers."""
+    """The number of pending timers of a store, and the time of the next one; empty for a store without timers."""
     found = together([each for status in statuses for task in status.tasks if (each := task.timers.get(store))])
     if found is None:
         return {}
@@ -165,7 +169,10 @@ def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """Whether the workers' last checkpoints could be stored; a warning, because processing does not need them."""
+    """The check whether the workers could store their last checkpoints.
+
+    A failure is a warning, because processing continues.
+    """
     stores = {status.slot: status.checkpoints for status in statuses if status.checkpoints is not None}
     failing = [
         f"Slot {slot}: {each['error']} ({each['failures']} failures{_next_attempt(each['retry_in_s'])})."

@@ -1,4 +1,4 @@
-"""The time partitions of snapshots: windows of an hour or a day, the current one included."""
+"""The time partitions of snapshot assets: windows of an hour or a day, including the current one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,15 @@ class Window:
     end: float
 
     def is_current(self, now: float) -> bool:
-        """Whether the window has not ended."""
+        """Whether the window has not ended yet."""
         return self.end > now
 
 
 def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = None) -> dg.TimeWindowPartitionsDefinition:
     """The hourly or daily partitions of every snapshot asset, in UTC.
 
-    The first partition is that of the settings; otherwise the window in which the stores ``began``, or the present one.
+    The first partition is set by the settings. Otherwise it is the window that contains ``began``, or the present
+    window.
     """
     since = settings.since
     if since is not None:
@@ -39,13 +40,13 @@ def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = Non
 
 
 def snapshot_freshness(settings: SnapshotSettings) -> dg.FreshnessPolicy:
-    """One snapshot per window: a warning after 1.5 windows without one, a failure after 2.5."""
+    """Expects one snapshot per window: a warning after 1.5 windows without a snapshot, a failure after 2.5 windows."""
     window = WINDOWS[settings.every]
     return dg.FreshnessPolicy.time_window(fail_window=window * 2.5, warn_window=window * 1.5)
 
 
 def current_key(partitions: dg.TimeWindowPartitionsDefinition, now: datetime | None = None) -> str:
-    """The key of the current partition."""
+    """The partition key of the current window."""
     moment = (now or datetime.now(UTC)).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return moment.strftime(partitions.fmt)
 

@@ -1,9 +1,10 @@
-"""Topics as external assets: source topics, repartition topics, and the output topics downstream of processors.
+"""External assets for topics: source topics, repartition topics, and output topics downstream of processors.
 
 Invariants:
-    - A topic is one asset, also where several processors read it.
-    - Dagster never materialises a topic: producers write its records.
-    - A repartition topic is downstream of the topics whose messages it has: its processor, which writes it, reads it.
+    - A topic is one asset, even if several processors read it.
+    - Dagster never materialises a topic, because producers write its records.
+    - A repartition topic is downstream of the source topics whose messages it contains, and not of its processor. The
+      processor both writes and reads it, which would be a cycle.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from holdfast.processors.engine.topology import RepartitionSpec
 
 
 def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:
-    """One external asset for each input, output and dead-letter topic of these processors, ordered by name."""
+    """One external asset for each input, output and dead-letter topic of these processors, sorted by name."""
     writers: dict[str, list[ProcessorDefinition]] = {}
     readers: dict[str, list[ProcessorDefinition]] = {}
     specs: dict[str, TopicSpec] = {}
@@ -49,7 +50,7 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
 
 
 def topic_facts(definitions: Sequence[ProcessorDefinition], topics: Topics) -> dict[str, dict[str, Any]]:
-    """Topic -> its partitions and records, for those topics of these processors that exist; changelogs left out.
+    """Topic -> number of partitions and records, for the existing topics of these processors except changelogs.
 
     Raises:
         HoldfastError: Kafka does not answer.
@@ -79,9 +80,9 @@ def _topic(
         text = f"Output topic of {', '.join(names)}."
     else:
         text = f"Source topic, read by {', '.join(reading)}."
-    # a source has no writer here, so its readers are named
+    # A source topic has no writer here, so the owners of its readers are used.
     owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
-    # Dagster allows no cycles, and a processor may read a topic that it writes
+    # Dagster allows no cycles, so a processor that also reads the topic is not upstream of it.
     deps = [keys.processor_key(name) for name in names if name not in reading]
     return _asset(spec, text, keys.safe(names[0]) if names else keys.SOURCES_GROUP, deps, owners)
 
@@ -96,7 +97,7 @@ def _grouped(spec: TopicSpec, processor: ProcessorDefinition, grouping: Repartit
 
 
 def _asset(spec: TopicSpec, text: str, group: str, deps: list[dg.AssetKey], owners: list[str]) -> dg.AssetSpec:
-    # the tag names the layer, because the group names the processor
+    # The layer is set as a tag, because the group is the processor.
     return dg.AssetSpec(
         keys.topic_key(spec.name),
         deps=deps,

@@ -1,4 +1,4 @@
-"""Holdfast: stateful Kafka processors in Python, and the whole life of their state.
+"""Holdfast: stateful Kafka processors in Python, with deployment, recovery, snapshots and repair of their state.
 
 The names in ``__all__`` are the public API. Every other name is private and may change without notice::
 
@@ -9,21 +9,21 @@ The names in ``__all__`` are the public API. Every other name is private and may
 - Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
   ``NotFound``, ``same_as``.
 - Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
-- Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
+- Errors: ``HoldfastError`` is the base class; its ``action`` is the command or edit that repairs the fault.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
   ``Partition``.
-- Verbs: ``open_verbs``; a request for each verb, which is ``Adopt``, ``Backfill``, ``Clean``, ``Clear``, ``Compact``,
-  ``Deploy``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``, ``Restore``, ``Rollback``,
-  ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
+- Verbs: ``open_verbs``; a request class for each verb, which is ``Adopt``, ``Backfill``, ``Clean``, ``Clear``,
+  ``Compact``, ``Deploy``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``, ``Restore``,
+  ``Rollback``, ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
 - Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
-- Dagster: ``definitions``, to merge with your own assets.
+- Dagster: ``definitions``, which you can merge with your own assets.
 - Settings: ``Settings`` and ``load_settings``.
 
 Invariants:
-    - A name is imported at its first use. ``import holdfast`` loads neither Kafka nor RocksDB, so set-up and
-      ``holdfast --help`` stay quick.
-    - In the repository the four folders of this package are links to the folders at the top. Each module has one
-      name, ``holdfast.…``; the folders refuse an import under another name.
+    - A name is imported at its first use. ``import holdfast`` imports neither the Kafka client nor RocksDB, so set-up
+      and ``holdfast --help`` are fast.
+    - In the repository, the four folders of this package are links to the folders at the top level. Each module has
+      only one name, ``holdfast.…``. An import under another name raises an error.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ __all__ = [
     "state_at",
 ]
 
-#: The public names of each module.
+#: Module -> its public names, separated by spaces.
 _NAMES = {
     "assets.spark.past": "key_at state_at",
     "infra.errors": "HoldfastError",
@@ -172,11 +172,11 @@ _HOMES = {name: f"holdfast.{module}" for module, names in _NAMES.items() for nam
 
 
 def __getattr__(name: str) -> Any:
-    """The public name, imported from its module at its first use.
+    """Imports a public name from its module at its first use.
 
     Raises:
         AttributeError: The package has no such public name.
-        ExtraMissing: An extra is not installed whose libraries the name needs.
+        ExtraMissing: The name needs libraries of an extra that is not installed.
     """
     if name == "__version__":
         from importlib.metadata import version

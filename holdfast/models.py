@@ -1,4 +1,4 @@
-"""What topics are declared with, where users of Quix Streams import it from: ``from holdfast.models import …``."""
+"""Classes for declaring topics, under the import path that Quix Streams uses: ``from holdfast.models import …``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outside world: settings, and one adapter for each vendor library. Imports no other folder of Holdfast."""
+"""Settings, and one adapter for each vendor library or system service. Imports no other folder of Holdfast."""
 
 if __name__ != "holdfast.infra":
     raise ImportError(

@@ -1,4 +1,4 @@
-"""The engine's clock. The simulation passes a clock of its own; everything else uses ``SystemClock``."""
+"""The engine's clock. Production code uses ``SystemClock``; the simulation replaces it by a simulated clock."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of time."""
+    """The interface through which the engine reads the time."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment; never decreases."""
+        """Seconds since an arbitrary start; never decreases, even if the time of day is changed."""
 
     def time(self) -> float:
-        """Seconds since 1970 UTC; may jump in both directions."""
+        """Seconds since 1970 UTC; may jump forward or backward if the clock is set."""
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """The real clock of this machine."""
 
     def monotonic(self) -> float:
-        """Seconds since the machine started, in most systems."""
+        """Seconds since an arbitrary start; on most systems, the start of the machine."""
         return time.monotonic()
 
     def time(self) -> float:

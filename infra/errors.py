@@ -1,6 +1,6 @@
-"""The base class of every error that Holdfast raises on purpose.
+"""The base classes of all errors that Holdfast raises on purpose.
 
-Logs, checks and tests read the fields of an error; none of them parses its text.
+Logs, checks and tests read the fields of an error; none of them parses the error's text.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from holdfast.infra.masking import masked, masked_data
 
 
 class HoldfastError(Exception):
-    """A failure with its facts and the operator's next step; secrets in its texts are masked (``infra.masking``).
+    """A failure with its facts and the operator's next action; secrets in the texts are masked (``infra.masking``).
 
     Args:
         message: What happened, with values, and what was expected; one or two sentences.
         action: The one command or edit that repairs the failure, as an imperative sentence.
-        cause: The kind of fault; by default the ``cause`` of the class, else the one that the exit code implies.
+        cause: The kind of fault. Default: the ``cause`` of the class; without one, the cause of the class's exit code.
         fields: Facts of the failure (topic, partition, path, offset, ...) for logs and tests.
     """
 
-    #: Exit code of a process that this error ends; tells the supervisor the kind of failure.
+    #: Exit code of a process that ends because of this error; tells the supervisor the kind of failure.
     exit_code: int = EXIT_PROCESSING_FAILED
-    #: The kind of fault (``processors.lifecycle.recovery.faults``). Recovery decides by it, so values never change.
+    #: The kind of fault (``processors.lifecycle.recovery.faults``). Recovery chooses its remedy by this value, so an
+    #: existing value must never change.
     cause: str = ""
 
     def __init__(self, message: str, *, action: str, cause: str = "", **fields: Any) -> None:
@@ -35,7 +36,7 @@ class HoldfastError(Exception):
         self.fields = {name: masked_data(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
-        """The message followed by the action."""
+        """The message, followed by ``What to do:`` and the action."""
         return f"{self.message} What to do: {self.action}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,15 +51,15 @@ class HoldfastError(Exception):
 
 
 def in_one_line(told: str) -> str:
-    """The first line of an error that was recorded as text, for a text that has its own action.
+    """The first line of a recorded error text, for use in another error that has its own action.
 
-    The error's own action comes before ``action``.
+    ``What to do:`` becomes ``Before that:``, because the recorded action must be done first.
     """
     return next(iter(told.splitlines()), "").replace(" What to do: ", " Before that: ")
 
 
 class BadConfiguration(HoldfastError):
-    """A declaration, a setting or a right must be corrected first; a restart does not help."""
+    """A declaration, a setting or a right is wrong and must be corrected; a restart does not help."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

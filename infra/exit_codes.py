@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Done; for plans: nothing to do.
+#: Success; for `plan` and `explain`: there is nothing to do.
 EXIT_DONE = 0
-#: Processing failed; the log holds the error. Of a command that compares or looks something up: the answer is no.
+#: Processing failed, and the log has the error. For a command that compares or searches: a difference, or no result.
 EXIT_PROCESSING_FAILED = 1
-#: A plan has changes to make.
+#: `plan` or `explain` found changes that are not applied yet.
 EXIT_CHANGES_PENDING = 2
-#: Refused, or a question was answered with no; nothing was changed.
+#: The request was refused, or the user answered no; nothing was changed.
 EXIT_REFUSED = 3
-#: A setting or a right must be corrected first; a restart does not help.
+#: A setting or a right is wrong and must be corrected; a restart does not help.
 EXIT_BAD_CONFIGURATION = 64
-#: Kafka did not answer.
+#: Kafka, or Dagster, did not answer.
 EXIT_BROKER_UNAVAILABLE = 69
 #: The disk refused a read or a write.
 EXIT_DISK_FAILURE = 74
 
-#: A person ended the command with Ctrl-C.
+#: The user ended the command with Ctrl-C.
 EXIT_INTERRUPTED = 130
 
-#: Every exit code of the command line and of workers, in words: the table of docs/commands.md.
+#: Exit code -> its meaning, for all commands and workers; docs/commands.md shows this table.
 EXIT_CODES: Final = {
     EXIT_DONE: "done; for `plan` and `explain`: nothing to do",
     EXIT_PROCESSING_FAILED: "a stage or a check failed, copies differ, or what was looked up does not exist",
@@ -34,5 +34,5 @@ EXIT_CODES: Final = {
     EXIT_INTERRUPTED: "interrupted",
 }
 
-#: The cause of a failure when only the exit code is known.
+#: Exit code -> kind of fault, for a failed process of which only the exit code is known.
 CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}

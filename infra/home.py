@@ -1,12 +1,13 @@
-"""Creates the home folder, and records the project that owns it.
+"""Creates the home folder, and records the project that owns the folder.
 
     <home>/project.json    {"folder": "/srv/shop"}
 
-Two projects in one home would run each other's processors, and each would report the other's state as orphans.
+Two projects must not share a home folder. Otherwise each project would run the processors of the other project, and
+would report the state of the other project as orphans.
 
 Invariants:
-    - A home that another living project has noted is refused before anything is written.
-    - Without a project nothing is noted, and every home is accepted: an operator may look from anywhere.
+    - A home folder that belongs to another existing project is refused before a file is written.
+    - Without a project, every home folder is accepted and no owner is recorded, so that an operator can use any folder.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def claim_home(settings: Settings) -> None:
 
 
 def _other_project(note: Path, home: Path, project: Path) -> Path | None:
-    """The project that owns this home, if it is not ``project`` and still has a project file."""
+    """The folder of the project that owns this home; None if it is ``project`` itself, or has no project file now."""
     noted = read_json(note, _Note)
     if noted is None or home.is_relative_to(project):
         return None
@@ -73,4 +74,4 @@ def _other_project(note: Path, home: Path, project: Path) -> Path | None:
     try:
         return other if find_project(other, other) is not None else None
     except HoldfastError:
-        return None  # it was moved or deleted
+        return None  # the other project was moved or deleted

@@ -1,9 +1,10 @@
-"""How Holdfast is installed (checkout or wheel), and which extra provides a missing library.
+"""Detects how Holdfast is installed (checkout or wheel), and names the extra that provides a missing library.
 
-Only this module knows the extras; ``tests/unit/infra/test_installation.py`` compares it with ``pyproject.toml``.
+An extra is a group of optional dependencies. Only this module lists the extras;
+``tests/unit/infra/test_installation.py`` compares the list with ``pyproject.toml``.
 
 Invariants:
-    - A missing library ends as one error with the line that installs it, never as a traceback.
+    - A missing library becomes one error with the command that installs it, never a traceback.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 #: The folder that contains the package ``holdfast``: a checkout, or the environment with the wheel.
 IMPORT_ROOT = Path(__file__).absolute().parents[2]
-#: The checkout with this code; None for an installed wheel.
+#: The folder of the Git checkout with this code; None if Holdfast is installed from a wheel.
 CHECKOUT = Path(__file__).resolve().parents[1] if (IMPORT_ROOT / "pyproject.toml").is_file() else None
 
-#: The command that prepares this machine: packages of a checkout, then Java and jars.
+#: The command that prepares this machine: in a checkout it installs packages, Java and jars; otherwise Java and jars.
 SET_UP = "make setup" if CHECKOUT is not None else "python -m holdfast.infra.machine"
-#: The command that restores jars.lock.
+#: The command that restores the file ``jars.lock``.
 RESTORE = "git checkout jars.lock" if CHECKOUT is not None else "pip install --force-reinstall --no-deps holdfast"
 
-#: Extra -> the features that need it, as a sentence, and its top-level modules.
+#: Extra -> a sentence about the features that need the extra, and the top-level modules that the extra provides.
 EXTRAS = {
     "columns": ("Aggregations by columns, and audits, need it", ("numpy",)),
     "operate": ("Deployments, plans and incidents need it", ("sqlalchemy", "alembic", "supervisor")),
@@ -46,20 +47,20 @@ _EXTRA_OF = {module: extra for extra, (_, modules) in EXTRAS.items() for module 
 
 
 class ExtraMissing(HoldfastError):
-    """A library of an extra is not installed. Fields: library, extra."""
+    """A library that an extra (optional dependency group) provides is not installed. Fields: library, extra."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def install_line(extra: str = "") -> str:
-    """The command that installs Holdfast with an extra, for an error's action: ``pip``, or the checkout's set-up."""
+    """The command that installs Holdfast with an extra: ``pip install …``, or ``make setup`` in a checkout."""
     if CHECKOUT is not None:
         return SET_UP
     return f"pip install 'holdfast[{extra}]'" if extra else "pip install --force-reinstall holdfast"
 
 
 def extra_missing(module: str) -> ExtraMissing:
-    """The error about a top-level module of ``EXTRAS`` that is not installed."""
+    """The error for a missing library; ``module`` is one of the top-level modules in ``EXTRAS``."""
     extra = _EXTRA_OF[module]
     return ExtraMissing(
         f"The library {module} is not installed. {EXTRAS[extra][0]}.",
@@ -70,7 +71,7 @@ def extra_missing(module: str) -> ExtraMissing:
 
 
 def check_extras(*extras: str) -> None:
-    """Raise ``ExtraMissing`` for all extras with a missing library; the error has one command that installs them."""
+    """Raise ``ExtraMissing`` if libraries of these extras are missing; its one command installs all of them."""
     lacking = {extra: [module for module in EXTRAS[extra][1] if find_spec(module) is None] for extra in extras}
     lacking = {extra: modules for extra, modules in lacking.items() if modules}
     if lacking:
@@ -85,7 +86,10 @@ def check_extras(*extras: str) -> None:
 
 
 def missing_in(failure: BaseException) -> ExtraMissing | None:
-    """The missing extra that caused a failure, even if another library wrapped the failed import."""
+    """The error about the missing extra that caused ``failure``; None if no missing library caused it.
+
+    The causes of ``failure`` are searched too, because other libraries wrap failed imports.
+    """
     seen: BaseException | None = failure
     while seen is not None:
         module = (seen.name or "").split(".")[0] if isinstance(seen, ModuleNotFoundError) else ""
@@ -97,7 +101,7 @@ def missing_in(failure: BaseException) -> ExtraMissing | None:
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Turn the failed import of an extra's library into ``ExtraMissing``; other failures pass unchanged."""
+    """Context manager that turns a failed import of an extra's library into ``ExtraMissing``."""
     try:
         yield
     except ImportError as failure:

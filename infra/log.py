@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one event for each fact, as text or as JSON lines."""
+"""Configures structured logging to stderr, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import structlog
 
 from holdfast.infra.masking import MASK, masked_data
 
-#: A field whose name contains one of these is logged as ``***``.
+#: A field whose name contains one of these words is logged as ``***``.
 _SECRET = ("password", "secret", "token", "sasl", "jaas")
 
 
 def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Mask every text of a line, the traceback included, and each field with a secret name."""
+    """Structlog processor that masks secrets in all texts of an event, and all values of fields with a secret name."""
     for name, value in event.items():
         hidden = value is not None and any(part in name.lower() for part in _SECRET)
         event[name] = MASK if hidden else masked_data(value)
@@ -24,12 +24,12 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _to_stderr(*_: Any) -> structlog.PrintLogger:
-    """A logger on the present stderr: the one of set-up time may have been replaced and closed."""
+    """A logger for the present ``sys.stderr``, because the stderr at set-up may have been replaced and closed."""
     return structlog.PrintLogger(sys.stderr)
 
 
 def configure_level(level: str, form: str) -> None:
-    """Set the lowest level to log, like ``configure_logging``; other logging configuration of the process stays."""
+    """Set the lowest level to log, but keep an existing structlog configuration of the process otherwise."""
     if structlog.is_configured():
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)))
     else:
@@ -37,7 +37,7 @@ def configure_level(level: str, form: str) -> None:
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Set up structlog for this process: the lowest level that is logged, and the form ``text`` or ``json``."""
+    """Configure structlog for this process: ``level`` is the lowest level to log, ``form`` is ``text`` or ``json``."""
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if form == "json"

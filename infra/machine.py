@@ -1,8 +1,8 @@
-"""Prepares the parts of a machine beyond Python: a Java, the locked jars and, on request, a browser.
+"""Prepares what a machine needs besides Python packages: Java, the locked jars and, on request, a browser.
 
-``python -m holdfast.infra.machine [--browser] [--all-jars]`` is the second half of a checkout's set-up. With an
-installed wheel, ``holdfast demo`` and ``holdfast up`` prepare the machine themselves. The command prints one line for
-each part that it finds or fetches, and is quick when all parts exist.
+``make setup`` in a checkout calls ``python -m holdfast.infra.machine [--browser] [--all-jars]``. With an installed
+wheel, ``holdfast demo`` and ``holdfast up`` prepare the machine themselves. The command prints one line for each part
+that it finds or fetches, and is quick if all parts exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import find_java
 
 JAR_SETS = ("broker", "spark")
-#: For tables in an object store; fetched if the settings name an object store.
+#: The set of jars for tables in an object store; fetched only if the settings name an object store.
 S3_JAR_SET = "s3"
 
 
@@ -37,16 +37,16 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare(settings: Settings, jar_sets: Sequence[str], say: Callable[[str], None]) -> None:
-    """Find a Java, and fetch the jars that the cache lacks; ``say`` gets a line for each step.
+    """Find Java, and fetch the jars that are not in the cache; ``say`` gets a line for each step.
 
     Raises:
-        NoJava: No Java is new enough.
-        HoldfastError: Jars could not be fetched, or the library that fetches them is not installed.
+        NoJava: No installed Java is new enough.
+        HoldfastError: Jars could not be fetched, or the library that fetches jars is not installed.
     """
     java = find_java()
     say(f"Java {java.version} from {java.source} ({java.executable})")
     source = JarSource(java, settings.ivy_settings)
-    # Ivy fetches one jar at a time and mostly waits, so the sets are fetched in parallel.
+    # The sets are fetched in parallel, because Ivy fetches one jar after the other and mostly waits.
     with ThreadPoolExecutor() as threads:
         fetched = threads.map(lambda name: fetch_jars(name, settings.cache, source, say=say), jar_sets)
         counts = dict(zip(jar_sets, map(len, fetched), strict=True))
@@ -54,7 +54,7 @@ def prepare(settings: Settings, jar_sets: Sequence[str], say: Callable[[str], No
 
 
 def say(line: str) -> None:
-    """Print a line for the user who waits."""
+    """Print a line of progress at once (unbuffered)."""
     print(f"set-up: {line}", flush=True)
 
 

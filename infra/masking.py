@@ -1,10 +1,10 @@
-"""Masks secrets in texts; logs, errors, answers, metadata and the ``repr`` of settings use it.
+"""Masks secrets in all texts that Holdfast shows: logs, errors, responses, metadata, and the ``repr`` of settings.
 
-``masked`` hides two kinds of text: values that were passed to ``remember``, anywhere in a text; and texts with the form
-of a secret, such as users and passwords in URLs, or the value of ``password=``.
+``masked`` replaces each value that was passed to ``remember`` by ``***``. It also replaces text that looks like a
+secret, such as a user with password in a URL, or the value after ``password=``.
 
 Invariants:
-    - Only the standard library is used: the base class of all errors imports this module, and so does set-up.
+    - This module uses only the standard library, because the base class of all errors and the set-up import it.
     - Masking a masked text changes nothing.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 MASK = "***"
-#: Shorter values are not remembered, because they also occur in texts without a secret.
+#: Minimum length of a remembered secret, characters. Shorter values would also match text that is no secret.
 REMEMBERED_MIN = 6
 
 _NAMES = (
@@ -25,12 +25,12 @@ _NAMES = (
     r"|api[._-]?key|key[._-]?pem|ssl[._-]key|signature"
 )
 _SECRET_NAME = re.compile(rf"{_NAMES}|^(?:key|sig|auth)$", re.IGNORECASE)
-#: Names of places and kinds, whose values are needed in errors.
+#: Matches names such as ``ssl.key.location``, whose values are places or kinds, not secrets, and are needed in errors.
 _PLACE = re.compile(
     r"(?:location|path|file|folder|type|provider|class|method|mechanism|endpoint(?:[._-]url)?)$", re.IGNORECASE
 )
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/?#'\"<>]+)@")
-#: ``name=value``, as in queries of URLs, connection strings, parameters of JAAS and command lines.
+#: Matches ``name=value`` with a secret name, in queries of URLs, connection strings, JAAS settings and command lines.
 _PAIR = re.compile(
     rf"(?<![\w.])([\w.-]*(?:{_NAMES}|(?<![\w.])sig(?=\s*=))[\w.-]*\s*=\s*)"
     r"(\"[^\"]*\"|'[^']*'|[^\s,;&\"'`)\]}}]+)",
@@ -45,19 +45,19 @@ _pattern: re.Pattern[str] | None = None
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Make ``masked`` hide these values from now on in this process, including their forms in URLs and in JSON."""
+    """Make ``masked`` hide these values in this process from now on, including their URL-quoted and JSON forms."""
     global _remembered, _pattern
     known = _remembered | {one for one in secrets if len(one) >= REMEMBERED_MIN}
     if known == _remembered:
         return
     forms = {form for one in known for form in _forms(one)}
-    # longest first, because one secret may begin with another
+    # The longest form comes first in the pattern, because one secret may be the beginning of another secret.
     pattern = re.compile("|".join(map(_as_pattern, sorted(forms, key=len, reverse=True))))
     _remembered, _pattern = known, pattern
 
 
 def masked(text: str) -> str:
-    """The text with ``***`` for each secret."""
+    """The text, where each secret is replaced by ``***``."""
     if _pattern is not None:
         text = _pattern.sub(MASK, text)
     if "://" in text:
@@ -68,7 +68,7 @@ def masked(text: str) -> str:
 
 
 def masked_data(value: Any) -> Any:
-    """JSON-ready data with every text masked, and with ``***`` for the values of secret names."""
+    """JSON-ready data, where all texts are masked, and values of keys with a secret name become ``***``."""
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def masked_data(value: Any) -> Any:
 
 
 def shown_url(url: str) -> str:
-    """A URL for logs and errors: with its user, ``***`` for the password and for each value of the query."""
+    """A URL for logs and errors: the user stays, but the password and each value of the query become ``***``."""
     if "://" not in url:
         return masked(url)
     scheme, user, place, query = _parts(url)
@@ -94,14 +94,14 @@ def shown_url(url: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a property with this name holds a secret, judged by the words of the name."""
+    """Whether the name of a property, such as ``sasl.password``, shows that its value is a secret."""
     return bool(_SECRET_NAME.search(name)) and not _PLACE.search(name)
 
 
 def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
-    """The password and the secret query values of a URL.
+    """Yields the secrets in a URL: its password, and the values of secret names in its query.
 
-    With ``whole``, also possible tokens in the rest of the URL.
+    With ``whole=True``, also the URL itself, its path, its query, and the parts of both that may be tokens.
     """
     _, user, place, query = _parts(url)
     name, colon, password = user.partition(":")
@@ -111,12 +111,16 @@ def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
     yield from (value for name, value in given if is_secret_name(name))
     if whole:
         path = place.partition("/")[2]
-        # plain words such as `services` also occur in texts without a secret
+        # Only parts that look like a token are secrets; plain words such as `services` occur in normal text too.
         yield from filter(_TOKEN.search, (url, path, query, *path.split("/"), *(value for _, value in given)))
 
 
 def secrets_of(value: Any) -> Iterator[str]:
-    """The secrets in a secret setting: its text, or the values of a mapping that have secret names or hold a URL."""
+    """Yields the secrets in the value of a secret setting.
+
+    For a text, this is the text or the secrets in a URL. For a mapping, these are values with secret names, and secrets
+    in URLs.
+    """
     if isinstance(value, Mapping):
         for name, one in value.items():
             if isinstance(one, str) and "://" in one:
@@ -131,13 +135,16 @@ def secrets_of(value: Any) -> Iterator[str]:
 
 
 def _as_pattern(form: str) -> str:
-    """A pattern for one form; a password such as ``postgres`` is not masked inside longer words."""
+    """A regular expression for one form of a secret. A secret like ``postgres`` matches only as a whole word."""
     exact = re.escape(form)
     return rf"(?<![A-Za-z]){exact}(?![A-Za-z])" if re.fullmatch(r"[a-z]+", form) else exact
 
 
 def _parts(url: str) -> tuple[str, str, str, str]:
-    """Scheme, user with password, place and query of a URL; the password may hold a slash that is not quoted."""
+    """Splits a URL into scheme, user with password, host with path, and query.
+
+    The password may contain a slash that is not quoted.
+    """
     scheme, _, rest = url.partition("://")
     place, _, query = rest.partition("?")
     host = place.partition("/")[0]
@@ -148,7 +155,7 @@ def _parts(url: str) -> tuple[str, str, str, str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """The forms of a secret in plain text, in URLs, in JSON and in Python's repr."""
+    """All forms in which a secret may occur: plain text, quoted in URLs, in JSON, and in Python's ``repr``."""
     return {
         *(secret, quote(secret), quote(secret, safe=""), quote_plus(secret)),
         *(json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]),

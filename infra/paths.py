@@ -1,8 +1,8 @@
-"""Every folder and file name below the home folder; no other module builds such a name.
+"""The paths of all files and folders in the home folder. No other module builds such a path.
 
 Invariants:
-    - Holdfast writes below the home folder only. The one exception is the cache of jars, which clones share.
-    - Nothing here touches the disk.
+    - Holdfast writes only to the home folder. The only exception is the cache of jars, which several checkouts share.
+    - This module never reads or writes the disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Files and folders directly in a home folder, including SQLite's journals and lock files of the registry.
+#: Matches the names of files and folders that Holdfast creates directly in a home folder. These include the journals
+#: and lock files of the registry's SQLite database.
 _OWN = re.compile(
     r"kafka|supervisor|state|logs|warehouse|spark|dagster|run|checkpoint-store|checkpoints|rehearsals|archive|exports"
     r"|releases|made-by-demo|project\.json|\.?registry\.db.*"
@@ -20,22 +21,22 @@ _OWN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Names below one home folder, which is an absolute path."""
+    """The paths in one home folder; ``home`` is an absolute path."""
 
     home: Path
 
     def is_own(self, name: str) -> bool:
-        """Whether Holdfast writes a file or folder of this name directly into a home folder."""
+        """Whether Holdfast may create a file or folder with this name directly in a home folder."""
         return _OWN.fullmatch(name) is not None
 
     @property
     def proofs(self) -> tuple[Path, ...]:
-        """Files that prove, by the existence of one of them, that Holdfast has used the home folder."""
+        """Files of which at least one exists if Holdfast has used the home folder."""
         return self.registry, self.supervisor / "supervisord.conf", self.dagster / "dagster.yaml"
 
     @property
     def project_note(self) -> Path:
-        """JSON file with the project that has this home."""
+        """JSON file that names the folder of the project that owns this home."""
         return self.home / "project.json"
 
     @property
@@ -55,17 +56,17 @@ class Paths:
 
     @property
     def settings_key(self) -> Path:
-        """The key of the digests of recorded secrets (mode 0600)."""
+        """File with the key that is used to hash recorded secret settings (mode 0600)."""
         return self.supervisor / "settings.key"
 
     @property
     def state(self) -> Path:
-        """The processors' RocksDB stores: ``<group>/<slot>/<task>``."""
+        """Folder of the processors' RocksDB stores, as ``<group>/<slot>/<task>``."""
         return self.home / "state"
 
     @property
     def logs(self) -> Path:
-        """One log file for each program."""
+        """Folder with one log file for each program."""
         return self.home / "logs"
 
     @property
@@ -80,38 +81,38 @@ class Paths:
 
     @property
     def catalog(self) -> Path:
-        """The Iceberg SQL catalog's SQLite file."""
+        """The SQLite file with the Iceberg catalog, unless the settings name another catalog."""
         return self.warehouse / "catalog.db"
 
     @property
     def spark(self) -> Path:
-        """Folder of Spark's temporary files, and of the file that names the warm Spark."""
+        """Folder of Spark's temporary files, and of the file with the address of the warm Spark process."""
         return self.home / "spark"
 
     @property
     def dagster(self) -> Path:
-        """``DAGSTER_HOME``: runs, events, schedules."""
+        """Folder that is ``DAGSTER_HOME``: Dagster's runs, events and schedules."""
         return self.home / "dagster"
 
     @property
     def run(self) -> Path:
-        """Endpoint files of live processes."""
+        """Folder with the endpoint files (address and process id) of live processes."""
         return self.home / "run"
 
     def workers_change(self, processor: str) -> Path:
-        """The file of the change of a processor's workers in progress (``infra.deploy.workers_change_file``)."""
+        """File that announces a change of the processor's number of workers (``infra.deploy.workers_change_file``)."""
         return self.run / f"{processor}.workers.json"
 
     def endpoint(self, processor: str, slot: str) -> Path:
-        """JSON file with process id, URL and token of one processor instance (mode 0600)."""
+        """JSON file with process id, URL and token of the worker in one slot (mode 0600)."""
         return self.run / f"{self.program(processor, slot)}.json"
 
     def program(self, processor: str, slot: str) -> str:
-        """The supervisor's program name for one processor instance."""
+        """The name of the supervisor's program for the worker in one slot, for example ``fleet-0``."""
         return f"{processor}-{slot}"
 
     def program_log(self, processor: str, slot: str) -> Path:
-        """The log file of one processor instance."""
+        """The log file of the worker in one slot."""
         return self.logs / f"{self.program(processor, slot)}.log"
 
     @property
@@ -125,37 +126,37 @@ class Paths:
         return self.home / "checkpoints"
 
     def checkpoints(self, processor: str) -> Path:
-        """The local RocksDB checkpoints of one processor, one folder for each checkpoint id."""
+        """Folder of the local RocksDB checkpoints of one processor; it has a subfolder for each checkpoint id."""
         return self.checkpoint_folders / processor
 
     @property
     def rehearsals(self) -> Path:
-        """Scratch folders of rehearsed restores; holds only lock files while no rehearsal runs."""
+        """Folder for the scratch folders of rehearsals (test restores); between rehearsals it has only lock files."""
         return self.home / "rehearsals"
 
     @property
     def archive(self) -> Path:
-        """Archive of deleted orphans, unless the settings name another folder."""
+        """Folder with archived copies of deleted orphans, unless the settings name another folder."""
         return self.home / "archive"
 
     @property
     def all_exports(self) -> Path:
-        """Exported state of all processors."""
+        """Folder with the exported state of all processors."""
         return self.home / "exports"
 
     def exports(self, processor: str) -> Path:
-        """Exported state of one processor; a clear writes the export before it deletes."""
+        """Folder with the exported state of one processor; a clear exports keys before it deletes them."""
         return self.all_exports / processor
 
     @property
     def all_releases(self) -> Path:
-        """Folder of the releases of all processors."""
+        """Folder with the releases (copies of deployed code) of all processors."""
         return self.home / "releases"
 
     def releases(self, processor: str) -> Path:
-        """Copies of one processor's deployed code, one folder for each release."""
+        """Folder with copies of one processor's deployed code; it has a subfolder for each release."""
         return self.all_releases / processor
 
     def deployment_mark(self, processor: str) -> Path:
-        """JSON file with the newest generation of one processor's deployment."""
+        """JSON file with a copy of the registry's row about the processor's deployment (``infra.deploy.marks``)."""
         return self.releases(processor) / "deployment.json"

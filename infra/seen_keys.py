@@ -1,6 +1,6 @@
-"""Exact set of the keys seen so far, in bounded memory.
+"""A set of keys that may be larger than memory.
 
-The keys are in a private SQLite database in the folder for temporary files; closing deletes the database.
+The keys are in a private SQLite database in the folder for temporary files. Closing deletes the database.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class SeenKeys:
-    """A set of keys, as a context manager; its length stays readable after the block."""
+    """A set of byte keys, used as a context manager. ``len()`` still works after the block."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -35,7 +35,7 @@ class SeenKeys:
         return self._count
 
     def add(self, key: bytes) -> bool:
-        """Add a key; False when the set already contains it."""
+        """Add a key; returns False if the set already contained the key."""
         is_new = self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (key,)).rowcount == 1
         self._count += is_new
         return is_new

@@ -1,6 +1,6 @@
-"""Waiting outside of the engine: one deadline class, one loop for conditions, one loop for retries.
+"""Deadlines, waits for a condition, and retries, for all code except the engine.
 
-The engine never sleeps; it uses its ``Clock``. All other code that waits for a process, a topic or a lock uses this
+The engine uses its own ``Clock`` and never sleeps. All other code that waits for a process, a topic or a lock uses this
 module.
 """
 
@@ -12,14 +12,14 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-#: Pause between two checks of a condition, seconds.
+#: Default pause between two checks of a condition, seconds.
 CHECK_EVERY_S = 0.05
-#: Pause between two attempts of a retried call, seconds.
+#: Default pause between two attempts of a retried call, seconds.
 RETRY_EVERY_S = 0.1
 
 
 class Deadline:
-    """A moment on the monotonic clock, ``within_s`` seconds from now, at which the caller stops waiting."""
+    """The time at which a caller stops waiting: ``within_s`` seconds from now, on the monotonic clock."""
 
     def __init__(self, within_s: float) -> None:
         self._at = time.monotonic() + within_s
@@ -36,9 +36,9 @@ class Deadline:
 
 
 def wait_until(condition: Callable[[], Answer], within: float | Deadline, *, every_s: float = CHECK_EVERY_S) -> Answer:
-    """Check a condition until it is true; returns its first true value, or its last value at the deadline.
+    """Call ``condition`` until its value is true; returns the first true value, or the last value at the deadline.
 
-    The condition is checked at least once, and its errors end the wait. ``within`` is in seconds, or a deadline that
+    ``condition`` is called at least once; an error in it ends the wait. ``within`` is seconds, or a ``Deadline`` that
     several waits share.
     """
     deadline = within if isinstance(within, Deadline) else Deadline(within)
@@ -54,9 +54,9 @@ def retry(
     *,
     every_s: float = RETRY_EVERY_S,
 ) -> Answer:
-    """Make a call until it succeeds; raises its last error when the deadline has passed.
+    """Repeat ``call`` until it succeeds; returns its result, or raises its last error after the deadline.
 
-    The call is made at least once, and again only after errors that are ``retriable``.
+    ``call`` is made at least once, and repeated only if ``retriable`` returns True for its error.
     """
     deadline = within if isinstance(within, Deadline) else Deadline(within)
     while True:

@@ -1,9 +1,9 @@
-"""Sends messages to a webhook as an HTTP POST of JSON; ``lifecycle.recovery.webhook_messages`` makes their texts.
+"""Sends messages to a webhook as an HTTP POST of JSON; ``lifecycle.recovery.webhook_messages`` writes their texts.
 
 Invariants:
-    - The URL is a secret, because chats put their token into it. No answer, error or log holds the URL or its path.
-    - Redirects are not followed, and the body of an answer is not read.
-    - Whatever the webhook answers, ``post`` returns an ``Answer``, and returns it within its time limit.
+    - The URL is a secret, because chat services put a token into it. No answer, error or log contains the URL's path.
+    - Redirects are not followed, and the body of a response is not read.
+    - Whatever the webhook does, ``post`` returns an ``Answer`` within its time limit, and never raises.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from holdfast.infra.masking import masked, remember, secrets_of_url
 
 #: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
-#: A request may take this many timeouts in total: an answer that arrives byte by byte never exceeds the timeout of a
-#: step.
+#: Maximum duration of a whole request, in multiples of the timeout. Needed because a response that arrives byte by byte
+#: never exceeds the timeout of a single step.
 STEPS_MAX = 2
-#: Maximum pause that a webhook may request, seconds.
+#: Maximum pause (header Retry-After) that a webhook may request, seconds; longer pauses are shortened.
 PAUSE_S_MAX = 3600.0
-#: HTTP statuses that mean a fault of the message, not of the webhook.
+#: HTTP statuses that mean that the message is wrong, so that other messages may succeed.
 _BAD_MESSAGE = frozenset({400, 413, 422})
 #: The three forms of an HTTP-date (RFC 9110, section 5.6.7); all are in GMT.
 _DATES = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
-#: Most characters of a header that a log line shows.
+#: Maximum number of characters of a header that a log line shows.
 _SHOWN_MAX = 60
 
 log = structlog.get_logger(__name__)
@@ -45,13 +45,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of a message: the HTTP status, None without an answer, and a sentence part for logs."""
+    """The outcome of sending a message: the HTTP status (None without a response), and words for the log."""
 
     status: int | None
     words: str
-    #: The webhook's Retry-After, seconds; 0 without one.
+    #: Seconds in the response's header Retry-After; 0 without this header.
     pause_s: float = 0.0
-    #: Whether the message itself can't be sent; other messages may succeed.
+    #: Whether the message itself can't be sent, for example because it is not JSON; other messages may succeed.
     unsendable: bool = False
 
     @property
@@ -61,19 +61,19 @@ class Answer:
 
     @property
     def refused(self) -> bool:
-        """Whether this message is at fault, so that the webhook may accept other messages."""
+        """Whether the webhook refused this message because of its content, so that other messages may succeed."""
         return self.unsendable or self.status in _BAD_MESSAGE
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a message goes to the configured address only."""
+    """Follows no redirect, so that a message goes only to the configured address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class _Exchange:
-    """One request in a separate thread, so that the caller can abandon a webhook that sends a byte now and then."""
+    """One HTTP request in a separate thread, so that the caller can abandon a webhook that responds too slowly."""
 
     def __init__(self, request: urllib.request.Request, timeout_s: float) -> None:
         self._request = request
@@ -82,14 +82,14 @@ class _Exchange:
         self._answer: Answer | None = None
 
     def answer(self, within_s: float) -> Answer | None:
-        """The answer; None when the request did not end in time and was aborted."""
+        """Send the request and wait for its answer; None if it took longer than ``within_s`` and was aborted."""
         thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         thread.start()
         thread.join(within_s)
-        in_time = self._answer  # a header that is broken off below would pass for a whole one
+        in_time = self._answer  # read before the shutdown, because an interrupted response could look complete
         if in_time is None:
             for connection in self._connections:
-                with suppress(OSError, AttributeError):  # not connected yet: the connect timeout ends the request
+                with suppress(OSError, AttributeError):  # not connected yet; the connect timeout will end the request
                     connection.sock.shutdown(socket.SHUT_RDWR)
         return in_time
 
@@ -102,7 +102,8 @@ class _Exchange:
             self._answer = Answer(refused.code, f"it answered {refused.code}", self._pause(refused))
         except urllib.error.URLError as away:
             self._answer = Answer(None, f"it can't be reached: {away.reason}")
-        # Any exception that a foreign answer causes in the parser is this webhook's failure; it must not end the tick.
+        # A malformed response can raise any exception in the parser. It counts as a failure of this webhook, because an
+        # exception would end the sensor's tick.
         except Exception as failed:
             self._answer = Answer(None, f"it gave no answer: {type(failed).__name__}: {failed}")
 
@@ -117,7 +118,7 @@ class _Exchange:
         return pause_s or 0.0
 
     def _handlers(self) -> tuple[urllib.request.BaseHandler, ...]:
-        """Handlers that note each connection, so that ``answer`` can shut it down."""
+        """urllib handlers that remember each connection, so that ``answer`` can shut down the connections."""
         noted = self._connections
 
         class Http(urllib.request.HTTPHandler):
@@ -140,21 +141,21 @@ class _Exchange:
 
 
 def shown(url: str) -> str:
-    """The webhook's scheme and host, without the secret path."""
+    """The webhook's scheme and host for texts, for example ``https://hooks.example.com``, without the secret path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}"
 
 
 def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one message through the machine's proxies; failures are part of the answer, none is raised.
+    """Send one message, through the machine's HTTP proxy if one is configured. Never raises; see ``Answer``.
 
-    ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` applies to each
-    step of the request, seconds; the whole request may take ``STEPS_MAX`` timeouts.
+    ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` is the timeout of
+    each step of the request, seconds. The whole request may take ``STEPS_MAX`` times as long.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": identity}
     try:
         body = json.dumps(document).encode()
-        # The settings allow http and https only.
+        # Safe because the settings only allow URLs with http and https.
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310
     except (ValueError, TypeError) as failed:
         words = f"the message can't be written as JSON: {type(failed).__name__}: {failed}"
@@ -167,13 +168,13 @@ def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: flo
 
 
 def pause_of(text: str, now: datetime) -> float | None:
-    """Seconds of pause that a Retry-After header requests, at most ``PAUSE_S_MAX``; None when it can't be read.
+    """Seconds that a Retry-After header asks to wait, at most ``PAUSE_S_MAX``; None if the header is invalid.
 
     The header is a number of seconds in ASCII digits, or an HTTP-date (RFC 9110, section 10.2.3).
     """
     value = text.strip(" \t")
     if re.fullmatch("[0-9]+", value):
-        # Python refuses to read numbers of thousands of digits
+        # The number of digits is checked first, because Python refuses to convert numbers with thousands of digits.
         return PAUSE_S_MAX if len(value.lstrip("0")) > len(str(int(PAUSE_S_MAX))) else min(float(value), PAUSE_S_MAX)
     until = _http_date(value)
     return None if until is None else min(max((until - now).total_seconds(), 0.0), PAUSE_S_MAX)

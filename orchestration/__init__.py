@@ -1,4 +1,4 @@
-"""The control room: sensors, jobs and commands that start work. Imports ``assets``, ``processors`` and ``infra``."""
+"""Dagster sensors and jobs, and the commands of ``holdfast``. Imports ``assets``, ``processors`` and ``infra``."""
 
 if __name__ != "holdfast.orchestration":
     raise ImportError(

@@ -1,7 +1,8 @@
-"""The program ``holdfast``: every command is registered here; ``commands/`` has one module for each group of commands.
+"""The program ``holdfast``. This module registers every command; the modules in ``commands/`` implement the commands.
 
 Invariants:
-    - A ``HoldfastError`` ends as one message with its action and its exit code, never as a traceback.
+    - A ``HoldfastError`` is printed as one message with the action to take, never as a traceback. The exit code is
+      the error's ``exit_code``.
 """
 
 from __future__ import annotations
@@ -197,16 +198,16 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options of every command line."""
+    """The options that come before the command's name, for example ``holdfast --project FOLDER status``."""
     if project is not None or values:
-        from holdfast.infra.settings.flags import take_flags  # it loads all settings
+        from holdfast.infra.settings.flags import take_flags  # imported late because it loads all settings
 
         context.call_on_close(take_flags(project, values or []))
 
 
 @app.command()
 def demo(
-    # slow enough to watch the kill and the recovery, fast enough to finish in minutes
+    # At this default rate, a user can watch a kill and the recovery, and the demo ends within minutes.
     flights_per_second: Annotated[
         int, typer.Option("--flights-per-second", min=1, metavar="N", help="Flights to send per second.")
     ] = 12_000,
@@ -225,21 +226,21 @@ def demo(
 ) -> None:
     """Process real flights, kill processors while they work, and verify every result.
 
-    It writes to the folder `demo` of the home folder, by default `.holdfast/demo`.
+    The demo writes to the folder `demo` in the home folder, by default `.holdfast/demo`.
 
-    What `--keep` leaves running is stopped by `HOLDFAST_HOME=.holdfast/demo holdfast down`.
+    To stop the services that `--keep` leaves running: `HOLDFAST_HOME=.holdfast/demo holdfast down`.
     """
     from holdfast.infra.machine import JAR_SETS, prepare
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
-    flights_file()  # a missing package is reported before anything starts
+    flights_file()  # called first, so that a missing data package is reported before a service starts
     console.print(
         f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
     )
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
-        from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds
+        from holdfast.orchestration.demo.run import run_demo  # imported late because it loads Dagster, for seconds
 
     raise typer.Exit(
         run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second, months=months)
@@ -262,7 +263,7 @@ def up(
 
 @app.command()
 def down(as_json: Json = False) -> None:
-    """Stop everything that `holdfast up` and deployments started from this home folder."""
+    """Stop all services and processors that were started from this home folder."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
     from holdfast.infra.spark.server import stop_server
@@ -287,23 +288,24 @@ def down(as_json: Json = False) -> None:
 
 @app.command(name="version")
 def show_version(as_json: Json = False) -> None:
-    """Print the installed version."""
+    """Print the installed version of Holdfast."""
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
-#: Pydantic's type of an error -> the condition that the value must meet; the names come from the error's context.
+#: Pydantic's error type -> the rule that the value broke, as text. ``{le}`` and ``{ge}`` are the limits that pydantic
+#: gives in the error's ``ctx``.
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
 class ArgumentsInvalid(BadConfiguration):
-    """A command line has a word, an option or a value that the command does not accept."""
+    """The command line has an argument, an option or a value that the command does not accept."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command line (default: this process's own); returns the exit code."""
+    """Run one command line and return its exit code. ``arguments=None`` means this process's own arguments."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A script started this process in the background. Dagster gives SIGTERM the handler of SIGINT, so child
-        # processes would ignore both signals.
+        # A shell script that starts this process in the background makes it ignore SIGINT. Dagster uses the handler
+        # of SIGINT for SIGTERM too, so Dagster's processes would ignore both signals and never stop.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
@@ -322,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as failure:
-        show = getattr(failure, "show", None)  # only errors of the parser have it: wrong usage
+        show = getattr(failure, "show", None)  # only errors of the command-line parser have the method ``show``
         if show is None:
             raise
         _name_the_value(failure)
@@ -335,9 +337,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name_the_value(failure: Any) -> None:
-    """Add the given value, and the meaning of the option or argument, to an error of the parser.
+    """Add the refused value, and the help text of its option or argument, to an error of the command-line parser.
 
-    If pydantic refused the value, only pydantic's error has the value. Older parsers name the value themselves.
+    If pydantic refused the value, the parser's message lacks the value. Older parsers name the value themselves.
     """
     errors, meaning = getattr(failure.__cause__, "errors", None), getattr(getattr(failure, "param", None), "help", None)
     if errors is not None:
@@ -350,7 +352,7 @@ def _name_the_value(failure: Any) -> None:
 
 
 def _wrong_usage(failure: Any) -> ArgumentsInvalid:
-    """A parser error as ArgumentsInvalid; the error knows the command, unless no command has that name."""
+    """The error of the command-line parser as ``ArgumentsInvalid``; its action names the ``--help`` of the command."""
     words, context = [], getattr(failure, "ctx", None)
     while context is not None and context.parent is not None:
         words.append(str(context.info_name))

@@ -1,4 +1,4 @@
-"""The Dagster definitions for a project without its own definitions; ``workspace.yaml`` names this module."""
+"""Dagster loads this module if a project has no definitions of its own; ``workspace.yaml`` names the module."""
 
 # tidy: allow-crumb because Dagster loads it by this name
 from holdfast.orchestration.definitions import definitions

@@ -1,7 +1,8 @@
 """Dagster's definitions: all assets, checks, jobs, sensors, schedules and resources.
 
 Invariants:
-    - Building them reads settings and imports processors; it opens no connection, starts no JVM and writes nothing.
+    - Building the definitions reads settings and imports processors. It opens no connection, starts no JVM and writes
+      no file.
 """
 
 import warnings
@@ -40,16 +41,16 @@ from holdfast.processors.application.broken_definition import BrokenDefinition  
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 
-#: The definitions of processors, including definitions that can't be used.
+#: The loaded processors. A ``BrokenDefinition`` stands for a processor whose module can't be imported or used.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
-#: One process and one step at a time, so a run starts one JVM even if several of its assets use Spark.
+#: Runs all steps of a run in one process, one after the other. Otherwise each asset with Spark would start a JVM.
 EXECUTOR = dg.in_process_executor
 
 
 def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.Definitions:
-    """All definitions for the processors in the settings.
+    """All Dagster definitions for the processors in the settings.
 
-    ``loaded`` are these processors, if the caller loaded them.
+    ``loaded`` is the result of ``load_processors``, if the caller has it; None loads the processors here.
     """
     loaded = load_processors(settings) if loaded is None else loaded
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
@@ -90,15 +91,16 @@ def definitions() -> dg.Definitions:
 
         defs = dg.Definitions.merge(holdfast.definitions(), dg.Definitions(assets=[...]))
 
-    The other definitions may not name an executor. Keys of Holdfast's assets are ``state/<processor>/<store>_state``
-    and similar; ``dg.AssetSpec`` and ``deps=`` accept them.
+    Your own definitions may not set an executor, because Holdfast's definitions set one. Your assets can depend on
+    Holdfast's assets by key, for example ``deps=["state/<processor>/<store>_state"]``.
 
     Raises:
-        SettingsInvalid: The project file or a variable has a value that can't be used.
+        SettingsInvalid: The project file or an environment variable has a value that can't be used.
     """
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
-    # Code servers and runs start here, including those of services that `holdfast up` did not start.
+    # Every code server and every run calls this function, even if `holdfast up` did not start its Dagster. So the
+    # umask for private files is set here.
     keep_private(settings)
     loaded = load_processors(settings)
     write_broken(settings, (each for each in loaded if isinstance(each, BrokenDefinition)))

@@ -1,8 +1,8 @@
-"""Runs the control room in the foreground, as a container does: ``python -m holdfast.orchestration.foreground``.
+"""Runs all services of ``holdfast up`` in the foreground: ``python -m holdfast.orchestration.foreground``.
 
-It starts the services of ``holdfast up``, waits for SIGTERM or SIGINT, then stops the services like ``holdfast down``.
-Meanwhile it maintains ``run/scrape-targets.json`` below the home: the addresses of all workers, for Prometheus' file
-discovery.
+This is the main process of a container. It starts the services, waits for SIGTERM or SIGINT, then stops the services
+like ``holdfast down``. Until the signal, it updates ``run/scrape-targets.json`` in the home folder: the addresses of
+all workers, for Prometheus' file discovery.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.files import replace_text
 
-#: Interval between two looks at the workers' endpoint files, seconds.
+#: Interval between two reads of the workers' endpoint files, seconds.
 LOOK_EVERY_S = 10.0
-#: How long the UI may take to answer a health check, seconds.
+#: Timeout of a health check of Dagster's UI, seconds.
 CHECK_WITHIN_S = 4.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until a signal; returns the exit code of ``up`` if ``up`` fails, else of ``down``."""
+    """Run until SIGTERM or SIGINT; returns the exit code of ``up`` if ``up`` failed, otherwise that of ``down``."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.orchestration.foreground", description=__doc__)
     parser.add_argument("--port", type=int, default=3000, help="port of Dagster's UI")
     parser.add_argument(
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.check:
         return int(not answers(given.port))
-    # imported here: a health check runs every few seconds and does not need these
+    # imported here because a health check, which runs every few seconds, does not need these modules
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.cli import main as holdfast
     from holdfast.orchestration.commands.installation.up import NOT_ALL_DEPLOYED
@@ -52,15 +52,15 @@ def main(arguments: list[str] | None = None) -> int:
     if given.production:
         _configure(paths)
     code = holdfast(["up", "--port", str(given.port)])
-    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not stop the others
+    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not stop the other processors
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
     return holdfast(["down"]) or (0 if code == NOT_ALL_DEPLOYED else code)
 
 
 def answers(port: int) -> bool:
-    """Whether Dagster's UI answers.
+    """Whether Dagster's UI answers on this port of localhost.
 
-    With a page, with a redirect to its path prefix, or with a request for its token.
+    A page (200), a redirect to the UI's path prefix (307) and a request for a token (401) count as answers.
     """
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=CHECK_WITHIN_S)
     try:
@@ -73,7 +73,7 @@ def answers(port: int) -> bool:
 
 
 def follow(paths: Paths, pause: Callable[[], bool]) -> None:
-    """Write the workers' addresses until ``pause`` returns True."""
+    """Write the workers' addresses again and again, until ``pause``, which waits between two writes, returns True."""
     while True:
         paths.run.mkdir(parents=True, exist_ok=True)
         replace_text(paths.run / "scrape-targets.json", json.dumps(scrape_targets(paths.run), indent=1))
@@ -82,20 +82,20 @@ def follow(paths: Paths, pause: Callable[[], bool]) -> None:
 
 
 def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
-    """The addresses in a folder of endpoint files, in the form of Prometheus' ``file_sd_configs``."""
+    """The workers' addresses from the endpoint files in ``run``, in the format of Prometheus' ``file_sd_configs``."""
     addresses = set()
     for file in run.glob("*.json"):
         try:
             found = json.loads(file.read_text())
         except (OSError, ValueError):
-            continue  # it ended, or is being written
+            continue  # the worker ended and deleted its file, or is writing the file now
         if isinstance(found, dict) and found.get("url"):
             addresses.add(urlsplit(found["url"]).netloc)
     return [{"targets": sorted(addresses)}] if addresses else []
 
 
 def _configure(paths: Paths) -> None:
-    """Write Dagster's configuration for Postgres into a new home; an existing file stays unchanged."""
+    """Write a ``dagster.yaml`` that uses Postgres, unless the home folder already has a ``dagster.yaml``."""
     config = paths.dagster / "dagster.yaml"
     if not config.exists():
         paths.dagster.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Kept for a ``dagster.yaml`` of an older version, which names ``LocalInstance`` here. ``host`` has the code."""
+"""The former place of ``LocalInstance``; a ``dagster.yaml`` of an older version still names this module."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The code location `recovery`, which a project's own code can neither end nor delay (``apart``).
+"""The Dagster code location `recovery`: sensors and jobs that run even if the project's own code can't be imported.
 
 Invariants:
-    - It imports no module of the project, and no definition of a processor.
+    - This module imports no module of the project, and no definition of a processor.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa:
 
 
 def build_recovery(settings: Settings) -> dg.Definitions:
-    """The definitions of this location."""
+    """The Dagster definitions of the code location `recovery`."""
     return dg.Definitions(
         jobs=[recover_processor, upkeep],
         sensors=[

@@ -1,8 +1,9 @@
-"""Rebuilds a lost registry from the running programs of this machine; runs each time the registry is opened.
+"""Rebuilds a lost registry from the processors that run on this machine; called each time the registry is opened.
 
 Invariants:
-    - One query when the registry has deployments; no query when the supervisor has no programs.
-    - When the supervisor or the broker does not answer, nothing is recorded, and the next opening tries again.
+    - This costs one query if the registry has deployments, and no query if the supervisor has no programs.
+    - If the supervisor or the broker does not answer, nothing is recorded. The next opening of the registry tries
+      again.
 """
 
 from collections.abc import Mapping
@@ -28,14 +29,14 @@ from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
 
-#: Timeout of the request for the topics' partitions, seconds.
+#: Timeout of the Kafka request for the numbers of partitions of topics, seconds.
 TOPICS_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ...]:
-    """Record running processors in an empty registry; returns the processors that this call recorded."""
+    """Record the running processors as deployments if the registry is empty; returns the recorded processors."""
     asked = asked_for(settings.paths.supervisor / "programs")
     if not asked or not registry.knows_nothing():
         return ()
@@ -58,7 +59,7 @@ def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ..
 
 
 def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
-    """The code version in a worker's status, or in its last failure; None when unknown."""
+    """The code version from a worker's status, or from its last failure if it does not answer; None if unknown."""
     words = dict(pairwise(command))
     processor = words.get("--processor")
     if processor is None:
@@ -83,7 +84,8 @@ def _record(
     ):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
-        # the code here has the shape of another version; the next deployment records the right shape
+        # The release is recorded only if the version on this machine is the running version. Otherwise its shape would
+        # be that of another version; the next deployment records the correct shape.
         target = adopted.target or definition.target
         release = adopted.release
         name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)

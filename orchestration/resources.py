@@ -2,7 +2,7 @@
 
 Invariants:
     - Loading the definitions opens no connection and starts no thread and no JVM.
-    - Settings are read from the environment on each use.
+    - Each use of a resource reads the settings from the environment again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
 
-#: Timeout of a ping of the brokers in a sensor's tick, seconds.
+#: Timeout of the ping with which a sensor's tick checks that a broker answers, seconds.
 PING_S = 3.0
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """``assets.ports.Cluster``: the Kafka cluster of the settings."""
+    """The Kafka cluster of the settings; implements the protocol ``assets.ports.Cluster``."""
 
     @property
     def bootstrap(self) -> str:
@@ -42,7 +42,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return Topics(bootstrap_servers(settings), client_config(settings), timeout_s=timeout_s)
 
     def ping(self) -> int:
-        """The number of brokers that answer within PING_S.
+        """The number of brokers in the cluster, from the first broker that answers within PING_S.
 
         Raises:
             BrokerUnreachable: No broker answers.
@@ -51,19 +51,19 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The registry of incidents, deployments, applies and snapshots."""
+    """The registry: the database of incidents, deployments, applies and snapshots."""
 
     _registry: Registry | None = PrivateAttr(default=None)
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
-        """Close at the end of the run."""
+        """Give the resource to the run, and close its connections at the end of the run."""
         with closing(self):
             yield self
 
     @property
     def registry(self) -> Registry:
-        """The registry, opened and migrated on first use."""
+        """The registry. The first use opens its database and migrates its schema."""
         if self._registry is None:
             self._registry = open_registry(load_settings())
         return self._registry
@@ -76,7 +76,7 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class LifecycleResource(RegistryResource):
-    """``assets.ports.Lifecycle``: supervisor, workers' status and registry of this machine."""
+    """Supervisor, workers' status and registry of this machine; implements the protocol ``assets.ports.Lifecycle``."""
 
     @property
     def world(self) -> World:
@@ -98,17 +98,20 @@ class LifecycleResource(RegistryResource):
         return environment_of(load_settings())
 
     def verbs(self, who: str) -> Verbs:
-        """``Verbs`` that record their applies under the name ``who``."""
+        """A ``Verbs`` object that plans and applies requests; each apply is recorded with the user name ``who``."""
         return Verbs(load_settings(), self.registry, ClusterResource().topics(), who)
 
 
 class WarehouseResource(RegistryResource):
-    """``assets.ports.Warehouse``: Spark and the tables, with one session for each run, started on first use."""
+    """The Spark session for the warehouse's tables: one for each run, started on first use.
+
+    Implements the protocol ``assets.ports.Warehouse``.
+    """
 
     _session: Any = PrivateAttr(default=None)
 
     def close(self) -> None:
-        """Stop the session and its JVM, if any, and close the registry's connections."""
+        """Stop the Spark session and its JVM if they were started, and close the registry's connections."""
         if self._session is not None:
             from holdfast.infra.spark.session import stop_spark
 
@@ -130,5 +133,5 @@ class WarehouseResource(RegistryResource):
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
-    """The resources by the names that assets and jobs use."""
+    """Resource name -> resource; assets and jobs declare these names as parameters."""
     return {"cluster": ClusterResource(), "lifecycle": LifecycleResource(), "warehouse": WarehouseResource()}

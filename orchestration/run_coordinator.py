@@ -1,7 +1,4 @@
-"""Kept for a ``dagster.yaml`` of an older version, which names ``ProcessorRunCoordinator`` here.
-
-``host`` has the code.
-"""
+"""The former place of ``ProcessorRunCoordinator``; a ``dagster.yaml`` of an older version still names this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept for a ``dagster.yaml`` of an older version, which names ``LocalRunLauncher`` here. ``host`` has the code."""
+"""The former place of ``LocalRunLauncher``; a ``dagster.yaml`` of an older version still names this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans and applies of the lifecycle's verbs on this machine, for jobs, the command line and Python programs.
+"""Plans and applies verbs (deploy, clear, restore, …) on this machine, for jobs, commands and Python programs.
 
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.verbs import open_verbs
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 class ApplyUnknown(HoldfastError):
-    """No open apply has that number."""
+    """No open apply has the given number."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -100,10 +100,10 @@ class Verbs:
     """Plans and applies requests for the processors of the settings.
 
     Args:
-        settings: Name the processors, Kafka and the home folder.
-        registry: Records plans and applies.
-        topics: Kafka's topics.
-        who: The name to record with each apply.
+        settings: The settings that name the processors, Kafka and the home folder.
+        registry: The registry that records plans and applies.
+        topics: The client for Kafka's topics.
+        who: The user name that the registry records with each apply.
         clock: The current time in UTC.
     """
 
@@ -132,7 +132,7 @@ class Verbs:
         self._runner: DeployedProcessors | None = None
 
     def definition(self, processor: str) -> ProcessorDefinition:
-        """The processor's definition in the code of now.
+        """The processor's definition in the present code, which may be newer than the deployed version.
 
         Raises:
             ProcessorUnknown: No processor has that name.
@@ -140,11 +140,11 @@ class Verbs:
         return find_processor(self._settings, processor)
 
     def orphans(self) -> OrphanFacts:
-        """The resources that no registered store owns, read now."""
+        """The resources that no registered store owns, read from Kafka, disk, object store and catalog now."""
         return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
-        """Decide the stages of a request and record the plan; nothing else changes.
+        """Decide the stages of a request, and record the plan in the registry. Changes nothing else.
 
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
@@ -162,29 +162,29 @@ class Verbs:
 
     @staticmethod
     def explain(plan: Plan) -> str:
-        """The plan as text: facts, stages, effects and how to undo it."""
+        """The plan as text for users: its facts, stages and effects, and how to undo it."""
         return explain(plan)
 
     def apply(
         self, plan: Plan, *, confirmed: str | None = None, sure: bool = False, tell: ProgressLog = lambda text: None
     ) -> Applied:
-        """Carry out a plan, if a plan of the same request still has the same hash.
+        """Carry out a plan, unless the facts changed: a new plan of the same request must have the same hash.
 
         Args:
             plan: The result of ``plan``.
             confirmed: The hash of the plan that a person confirmed. A plan that deletes needs it, or ``sure``.
-            sure: Confirms a plan that deletes without a hash.
-            tell: Called with each line of progress.
+            sure: True confirms a plan that deletes, so that ``confirmed`` is not needed.
+            tell: Function that gets each line of progress.
 
         Raises:
-            PlanRefused, PlanStale, NotConfirmed, ApplyInProgress: Nothing was changed.
+            PlanRefused, PlanStale, NotConfirmed, ApplyInProgress: The plan was not started; nothing was changed.
             HoldfastError: A stage failed; apply the same request again to resume.
         """
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an old mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # renewed, as a killed apply leaves an old mark
         return done
 
     @property
@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of the same request, if its verb resumes with the plan of that apply; None otherwise."""
+        """The open apply of an equal request that must be resumed instead of planned again; None without one."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -206,15 +206,15 @@ class Verbs:
         Raises:
             ApplyUnknown: No open apply has that number.
             ApplyInProgress: A live process holds the apply.
-            HoldfastError: A stage failed; resume again. Or another installation has the processor (PlanRefused).
+            HoldfastError: A stage failed; call ``resume`` again. PlanRefused: another installation runs the processor.
         """
         return self._applier(tell).resume(refuse_beside(self._open_apply(apply_id, "resumed"), self._world))
 
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
 
-        A processor that the apply paused is resumed. Workers that the apply started paused are stopped or run as
-        before. ``tell`` gets the progress, and what the apply leaves: workers of two versions, or unrecorded workers.
+        A processor that the apply paused is resumed. Workers that the apply started in pause are stopped or resumed.
+        ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -228,7 +228,7 @@ class Verbs:
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
-        """Whether an apply is open and no live process executes it."""
+        """Whether an apply was interrupted: it is open, and no live process executes it."""
         return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
@@ -236,9 +236,9 @@ class Verbs:
         return self.registry.journal.applies(limit, processor=processor)
 
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
-        """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
+        """Compare each store with its changelog key by key; with ``warehouse=True`` also with its table.
 
-        A table that is restored from its topic is compared with the topic.
+        Empty ``stores`` means all. A table that is restored from its source topic is compared with that topic.
 
         Raises:
             PlanRefused: A store is unknown or has no changelog, or the processor does not run.
@@ -276,10 +276,10 @@ class Verbs:
         )
 
     def query(self, processor: str, store: str, selection: Selection, limit: int) -> Found:
-        """At most ``limit`` entries of a store: from its running owners, or from the local state of a stopped one.
+        """At most ``limit`` entries of a store, from its running workers; from local state if the processor is stopped.
 
         Raises:
-            PlanRefused: The store is unknown, or neither can answer.
+            PlanRefused: The store is unknown, or the processor is stopped and this machine lacks complete local state.
             HoldfastError: A worker or Kafka does not answer.
         """
         topology = self.definition(processor).topology
@@ -304,7 +304,7 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # slow: loads the Iceberg library
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The ports of an apply; each port verifies the hold before it changes anything."""
+        """The ports of an apply. Before each change, a port checks that this process still holds the apply."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -386,8 +386,8 @@ class Verbs:
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-        """Fingerprints by store and partition, from checkpoints that the workers make now."""
-        # imported here, so loading this module loads no RocksDB
+        """Store -> partition -> fingerprint, read from checkpoints that the workers make now."""
+        # imported here because importing this module must not load RocksDB
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
@@ -429,7 +429,7 @@ class Verbs:
         return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
 
     def _topology(self, processor: str) -> Topology:
-        """The topology of the definition; of the release that worked last when the definition can't be imported."""
+        """The topology from the definition; if it can't be imported, from the last release that worked."""
         try:
             return self.definition(processor).topology
         except ProcessorUnknown:
@@ -460,7 +460,7 @@ class Verbs:
 def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
     """Open ``Verbs`` for the processors, the registry and the Kafka cluster of the settings.
 
-    ``who`` is recorded with each apply; None records the user of this process.
+    ``who`` is the user name to record with each apply; None records the user and the id of this process.
 
     Raises:
         HoldfastError: The registry cannot be opened.
@@ -471,7 +471,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    # These imports take a second, and most verbs need no table.
+    # imported late because these imports take a second, and most verbs need no table
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
 
@@ -479,7 +479,7 @@ def _stored_tables(settings: Settings) -> StoredTables:
 
 
 def _defined(settings: Settings) -> Defined:
-    """The processors of the settings, as an owner of resources."""
+    """The topologies and state folders of the settings' processors; their resources are no orphans."""
     loaded = load_processors(settings)
     usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
     roots = (each.application.state_dir for each in usable)
@@ -491,10 +491,10 @@ def _defined(settings: Settings) -> Defined:
 
 
 def this_user() -> str:
-    """The default person to record for an action: the user and the id of this process."""
+    """The default user name to record with an action, for example ``anna (pid 4711)``."""
     return f"{getpass.getuser()} (pid {os.getpid()})"
 
 
 def this_process() -> Holder:
-    """A new holder of applies in this process; other processes that see its process id notice its end at once."""
+    """A new identity for this process as a holder of applies; the process id in it shows others when it has ended."""
     return Holder(new_holder(), is_gone)

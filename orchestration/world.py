@@ -1,4 +1,4 @@
-"""The world of this machine for verbs and recovery: registry, supervisor, and status of workers."""
+"""Builds the ports through which verbs and recovery see this machine: registry, supervisor, and workers' status."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
 
-#: Timeout of the question which members a group has, seconds.
+#: Timeout of the Kafka request for the members of a consumer group, seconds.
 ASKED_S = 3.0
 
 
 def open_registry(settings: Settings) -> Registry:
     """Open and migrate the registry of the settings; the caller closes it.
 
-    A lost registry is created again and filled from the programs that run (``orchestration.rediscovery``).
+    If the registry was lost, it is created again and filled from the running processors
+    (``orchestration.rediscovery``).
 
     Raises:
-        HomeNotUsable: As ``claim_home``.
+        HomeNotUsable: The home folder can't be used; ``claim_home`` lists the reasons.
     """
     claim_home(settings)
     registry = Registry(settings.registry)
@@ -46,7 +47,7 @@ def open_registry(settings: Settings) -> Registry:
 
 
 def build_world(settings: Settings, registry: Registry) -> World:
-    """Supervisor, workers' status and registry of this machine, for deployment and recovery."""
+    """The ``World`` of this machine: its supervisor, the status of its workers, and the registry."""
     paths = settings.paths
     return World(
         deployer=open_deployer(paths),
@@ -58,7 +59,10 @@ def build_world(settings: Settings, registry: Registry) -> World:
 
 
 class _Strangers:
-    """Asks Kafka for the workers of another installation; after one request without an answer, it sends no more."""
+    """Asks Kafka whether another installation runs workers of a processor.
+
+    After the first request that fails or times out, no further request is sent.
+    """
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings = settings
@@ -66,7 +70,10 @@ class _Strangers:
         self._silent = False
 
     def __call__(self, processor: str) -> tuple[str, ...]:
-        """The members of a processor's group now, as texts; empty if Kafka does not report them."""
+        """The members of a processor's group that belong to another installation, as text.
+
+        Empty if there are none, or if Kafka does not answer.
+        """
         if self._silent:
             return ()
         settings, known = self._settings, self._registry.deployment(processor)
@@ -81,33 +88,34 @@ class _Strangers:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """``assets.ports.Machine``: this machine's folders, environment and supervisor."""
+    """Folders, environment and supervisor of this machine; implements the protocol ``assets.ports.Machine``."""
 
     settings: Settings
     world: World
 
     @property
     def project(self) -> Path:
-        """The working folder of processors."""
+        """The working directory in which workers are started."""
         return self.settings.workers_directory
 
     def environment(self) -> dict[str, str]:
-        """The variables of a processor; they may hold secrets."""
+        """The environment variables with which a worker is started; their values may be secrets."""
         return environment_of(self.settings)
 
 
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
-    """The newest generation of a deployment in the meta records of its changelogs, with its code version.
+    """The newest deployment that wrote to the processor's changelogs: its generation and its code version.
 
-    Returns None when unknown: the processor is not defined here, or this client may not read its changelogs.
+    Read from the meta records. None if the processor can't be imported here, or this client may not read its
+    changelogs.
 
     Raises:
-        HoldfastError: Kafka does not answer, or a record is of a newer Holdfast.
+        HoldfastError: Kafka does not answer, or a newer version of Holdfast wrote a meta record.
     """
     try:
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:
-        return None  # a definition that cannot be imported
+        return None  # the definition cannot be imported, so the names of the changelogs are unknown
     try:
         return newest_generation(topics, logs)
     except AccessRefused:
@@ -115,10 +123,10 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment variables with which another process reads the same settings, even after the project changed.
+    """Environment variables that give another process exactly these settings, even if the project file changes later.
 
-    In a project, that process also imports modules from the project's folder; a release precedes the folder on the
-    path.
+    If the settings are those of a project, ``PYTHONPATH`` has the project's folder, so that the process can import the
+    project's modules. The copied code of a release comes before the folder on the path.
     """
     same = {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
     if settings.project is None:
@@ -128,10 +136,10 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 def environment_of_services(settings: Settings) -> dict[str, str]:
-    """The environment for Dagster's services, which inherit this process's variables.
+    """The environment variables to add for Dagster's services, which inherit this process's variables.
 
-    In a project the processes read the project file themselves: an edit takes effect when the definitions are loaded
-    again.
+    In a project, the services read the project file themselves. So an edit of the file takes effect when Dagster
+    loads the definitions again.
     """
     if settings.project is None:
         return environment_of(settings)

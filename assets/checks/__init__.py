@@ -1,1 +1,1 @@
-"""The checks of assets: each makes a judgement of ``lifecycle`` or ``audits`` a result of Dagster."""
+"""The asset checks. Each converts a verdict of ``lifecycle`` or ``audits`` to a Dagster check result."""

@@ -1,4 +1,4 @@
-"""The check ``messages_arrive`` of each processor: the telemetry sensor reports it without a run."""
+"""The check ``messages_arrive`` of each processor; the telemetry sensor reports it without a run."""
 
 import dagster as dg
 
@@ -14,7 +14,7 @@ MESSAGES_ARRIVE = "messages_arrive"
 
 
 def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the messages of the last hour arrived in the stores and topics where they belong."""
+    """The check whether the messages of the last hour reached their stores and topics."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
@@ -33,7 +33,7 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
-    """A verdict as the outcome of this check; a verdict of None becomes a warning."""
+    """Converts a verdict to the result of this check; the verdict None (no worker answers) becomes a warning."""
     key, expected = keys.processor_key(processor), "each message arrives where it should"
     if judged is None:
         sentence, action = "No worker answers, so nobody knows.", f"See `holdfast status {processor}`."

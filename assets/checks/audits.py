@@ -1,9 +1,10 @@
-"""The check `copies_equal` of each snapshot, and the check result of any audit: a heat map, the keys that differ, and
-the repair plan.
+"""The check `copies_equal` of each snapshot, and the check result of any audit.
+
+The result has a heat map, the keys that differ, and the repair plan.
 
 Invariants:
-    - Python code without Spark audits a snapshot, because Spark code wrote it.
-    - Only a run imports RocksDB and the warehouse; loading definitions does not.
+    - Python code without Spark audits a snapshot, because Spark wrote the snapshot.
+    - RocksDB and the warehouse are imported only in a run, not when definitions are loaded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,10 @@ COPIES_EQUAL = "copies_equal"
 
 
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check of each table against store and changelog; it blocks a snapshot's dependents and runs on demand."""
+    """The check that compares each table with store and changelog; it runs on demand.
+
+    If it fails, assets downstream of the snapshot are blocked.
+    """
     return check_of_each(
         f"{keys.safe(definition.name)}_audits",
         COPIES_EQUAL,
@@ -41,7 +45,7 @@ def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def subjects(definition: ProcessorDefinition) -> list[Subject]:
-    """What is audited: each store with the topic that restores it."""
+    """The stores to audit, each with the topic that restores it."""
     topology = definition.topology
     return [
         subject_of(definition.name, store, topic, topology.source_log_of(store))
@@ -50,7 +54,7 @@ def subjects(definition: ProcessorDefinition) -> list[Subject]:
 
 
 def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """The check of each store's table, at the table's offsets."""
+    """The results of the check for these stores' tables, at the offsets of the tables."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
@@ -67,7 +71,7 @@ def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) 
 
 
 def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckResult:
-    """An audit as a check result; it fails when a key differs or a partition could not be proved."""
+    """Converts an audit to a check result, which fails if a key differs or a partition could not be compared."""
     metadata = describe_audit(audit)
     differences = list(audit.differences)
     notes = [*audit.warnings, *([UNJUDGED.format(audit.unjudged)] if audit.unjudged else [])]
@@ -84,7 +88,7 @@ def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckRe
 
 
 def describe_audit(audit: StoreAudit) -> dict[str, Any]:
-    """Metadata of an audit: figures, heat map, the first keys that differ, and the repair plan."""
+    """The metadata of an audit: numbers, heat map, the first keys that differ, and the repair plan."""
     wholes = {side: _whole(audit, side) for side in Side}
     metadata: dict[str, Any] = {
         "partitions_compared": len(audit.moments),
@@ -111,7 +115,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy over all partitions; None unless every partition was compared exactly once."""
+    """The fingerprint of one copy over all partitions; None unless each partition was compared exactly once."""
     numbers = {moment.partition for moment in audit.moments}
     known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]
     return sum(known, Fingerprint()) if len(known) == len(audit.moments) == len(numbers) else None

@@ -1,4 +1,4 @@
-"""The check `compaction_healthy` of each changelog, with its picture; a schedule runs it."""
+"""The check `compaction_healthy` of each changelog, with its picture; a schedule runs this check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check of each changelog's compaction, config and size."""
+    """The check of each changelog's compaction, configuration and size."""
 
     def results(
         context: dg.AssetCheckExecutionContext,
@@ -52,7 +52,7 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
-    """The result with a picture of this check and of the earlier checks."""
+    """Adds a picture of this check's values and of earlier ones to the result."""
     key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.result().metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
@@ -82,7 +82,7 @@ def compaction_results(
     *,
     warn: Callable[[str], None],
 ) -> Iterator[CheckResult]:
-    """The check `compaction_healthy` of each changelog; ``warn`` logs each fact that could not be read."""
+    """The results of `compaction_healthy` for these changelogs; ``warn`` logs each fact that could not be read."""
     topics = cluster.topics()
     statuses = [client.status() for client in clients_of(processor, lifecycle)]
     workers = [status.tasks for status in statuses if status is not None]
@@ -102,7 +102,10 @@ def compaction_results(
 def compaction_result(
     key: dg.AssetKey, expected: TopicSpec, facts: CompactionFacts, *, processor: str, target_s: float
 ) -> CheckResult:
-    """The outcome of ``judge_compaction`` as a warning; the check blocks no asset."""
+    """Converts the problems found by ``judge_compaction`` to a check result.
+
+    A failure is a warning and blocks no asset.
+    """
     problems = judge_compaction(expected, facts, processor=processor, restore_target_s=target_s)
     commands = dict.fromkeys(problem.command for problem in problems if problem.command)
     metadata: dict[str, Any] = {name: value for name, value in _numbers(facts).items() if value is not None}
@@ -123,7 +126,7 @@ def compaction_result(
 
 
 def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
-    """The figures that Dagster plots over time; None where a figure is not known."""
+    """The numbers that Dagster plots over time; None if a number is unknown."""
     keys_known = [part.keys for part in facts.partitions if part.keys is not None]
     return {
         "offset_span": facts.span,

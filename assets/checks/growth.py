@@ -1,7 +1,7 @@
-"""The external asset `operations/home` and its check: the disks of this installation have room.
+"""The external asset `operations/home`, and its check whether the disks of this installation have free space.
 
 Invariants:
-    - The check only reads. The job `upkeep` prunes, and updates the check each hour.
+    - The check changes nothing. The job `upkeep` deletes old data, and updates the check every hour.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _COLUMNS = ("owner", "mib", "what")
 
 
 def home_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
-    """The asset that represents the files of this installation."""
+    """The Dagster asset that represents the files of this installation."""
     return dg.AssetSpec(
         keys.home_key(),
         description="The files of this installation on this machine: Dagster's events, logs, state, copies, tables.",
@@ -33,7 +33,7 @@ def home_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
 
 
 def room_check() -> dg.AssetChecksDefinition:
-    """The check `has_room`."""
+    """The check `has_room`, which fails if a disk has too little free space."""
 
     @dg.asset_check(
         asset=keys.home_key(),
@@ -47,7 +47,7 @@ def room_check() -> dg.AssetChecksDefinition:
 
 
 def room_result(settings: Settings) -> CheckResult:
-    """The outcome of the check now; it reads the sizes of all files."""
+    """The result of the check at present; reads the sizes of all files of the installation."""
     used = measure(owners(settings))
     verdict = judge_room(used, settings.upkeep.room_min_percent)
     return CheckResult(

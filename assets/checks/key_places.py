@@ -1,4 +1,4 @@
-"""The check `keys_partitioned_alike` of each processor with state; the nightly checks run it, too."""
+"""The check `keys_partitioned_alike` of each processor with state; it is also one of the nightly checks."""
 
 import dagster as dg
 
@@ -15,14 +15,14 @@ KEYS_ALIKE = "keys_partitioned_alike"
 
 
 def key_places_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
-    """The key of the check that ``key_places_check`` defines; none for a processor without state."""
+    """The key of the check that ``key_places_check`` defines; empty for a processor without state."""
     if not definition.topology.stores:
         return []
     return [dg.AssetCheckKey(keys.processor_key(definition.name), KEYS_ALIKE)]
 
 
 def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the newest keys of a processor's inputs are in the partitions that one partitioner chooses."""
+    """The check whether the newest keys of a processor's inputs are in the partitions that one partitioner chooses."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
@@ -37,7 +37,10 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
-    """The outcome of the check now: a warning where a worker only warns, an error where a worker refuses to start."""
+    """The result of the check at present: a warning or an error, in the same cases as for a starting worker.
+
+    The worker refuses to start in the cases with an error.
+    """
     facts = read_facts(topics, topology)
     judged = same_partitioner.judged_topics(topology, facts)
     sampled = topics.newest_keys(judged)

@@ -1,7 +1,7 @@
 """The external asset `operations/orphans` and its check, which lists the resources that no store owns.
 
 Invariants:
-    - The check only reads; it deletes and moves nothing.
+    - The check changes nothing: it deletes and moves no resource.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from holdfast.assets.ports import Lifecycle
 from holdfast.processors.lifecycle.verbs.clean import as_document
 
 ALL_OWNED = "all_owned"
-#: Orphans that the text names; the table lists all.
+#: Maximum orphans that the text lists; the table lists all.
 NAMED = 5
 MIB = 1024 * 1024
 
 
 def orphans_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
-    """The asset that represents all topics, groups, state folders, checkpoints and tables without an owner."""
+    """The Dagster asset that represents all topics, groups, state folders, checkpoints and tables without an owner."""
     return dg.AssetSpec(
         keys.orphans_key(),
         description="Topics, consumer groups, state folders, checkpoints and tables of this installation that no "
@@ -36,7 +36,7 @@ def orphans_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
 
 
 def orphans_check() -> dg.AssetChecksDefinition:
-    """The check `all_owned`; a warning."""
+    """The check `all_owned`; a failure is a warning."""
 
     @dg.asset_check(
         asset=keys.orphans_key(),
@@ -67,7 +67,7 @@ def orphans_check() -> dg.AssetChecksDefinition:
 
 
 def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[str, str]:
-    """The sentence and the action."""
+    """The sentence and the action of the result."""
     if not found:
         return " ".join(unseen) or "Every resource has an owner.", "Repair that access, then run this check again."
     first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])

@@ -1,4 +1,4 @@
-"""The check ``proven`` of each processor: what came of the proof of the version that runs, also after a rollback."""
+"""The check ``proven`` of each processor: the result of the proof of the running version, also after a rollback."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
-#: The deploy of the running version is looked up among this number of the newest applies.
+#: Maximum newest applies in which the deploy of the running version is searched for.
 _APPLIES_MAX = 200
-#: Stage of an apply, as the journal names it.
+#: The name of the proof's stage in the journal of applies.
 _STAGE = "prove_version"
 
 
 def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether the newest messages passed through the deployed version before it replaced the previous version."""
+    """The check whether the newest messages were tested with the deployed version before it was started."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -50,9 +50,9 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
-    """The results of the proof in the last finished deploy of a release; None without such a deploy.
+    """The results of the proof in the last finished deploy of a release; None if there is no such deploy.
 
-    ``applies`` are newest first. ``release`` is the running one; after a rollback, an earlier deploy brought it.
+    ``applies`` are newest first. ``release`` is the running one; after a rollback, an earlier deploy started it.
     """
     if release is None:
         return []
@@ -65,5 +65,5 @@ def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str]
 def _started(apply: ApplyRecord) -> set[str | None]:
     try:
         return {stage.release_id for stage in decode(apply.plan).stages if isinstance(stage, RunProcessor)}
-    except PlanUnreadable:  # of another version of Holdfast
+    except PlanUnreadable:  # another version of Holdfast wrote the plan
         return set()

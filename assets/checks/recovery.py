@@ -1,4 +1,4 @@
-"""The check ``working`` of each processor: the recovery sensor reports it without a run; it also runs on demand."""
+"""The check ``working`` of each processor; the recovery sensor reports it without a run, and it can run on demand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """Whether one processor processes input, as recovery judges it."""
+    """The check whether a processor processes input, with the same verdict as recovery."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -34,7 +34,7 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def check_result(processor: str, answer: Answer, incident: Incident | None) -> CheckResult:
-    """An answer of recovery as the outcome of this check; the answer's text already names the action."""
+    """Converts an answer of recovery to the result of this check; the answer's text already has the next action."""
     key, metadata = keys.processor_key(processor), _metadata(answer, incident)
     return CheckResult(key, WORKING, answer.passed, answer.text, warns=answer.only_warns, metadata=metadata)
 

@@ -1,7 +1,7 @@
-"""The check `restore_rehearsed` of each store, and the events that a rehearsal reports to the state assets.
+"""The check `restore_rehearsed` of each store, and the events that a rehearsal reports for the state assets.
 
 Invariants:
-    - Only a run that rehearses imports RocksDB; loading definitions does not.
+    - RocksDB is imported only by a run that rehearses a restore, not when definitions are loaded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
-    """Rehearsals that run in this process."""
+    """Creates the object that runs rehearsals in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
@@ -35,7 +35,7 @@ def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
 
 
 def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check that rehearses a restore of one partition; its outcome goes to every store of the processor."""
+    """The check that rehearses a restore of one partition; the result applies to every store of the processor."""
 
     def results(
         context: dg.AssetCheckExecutionContext, wanted: Sequence[dg.AssetKey], cluster: Cluster, lifecycle: Lifecycle
@@ -68,15 +68,18 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
-    """Whether the run also materialises assets: Dagster then runs all their checks, and a restore was not requested."""
+    """Whether the run also materialises assets.
+
+    Dagster then runs all their checks, although no rehearsal was requested.
+    """
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     return bool(context.instance.get_records_for_run(context.run.run_id, of_type=planned, limit=1).records)
 
 
 def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> CheckResult:
-    """The outcome of the processor's newest rehearsal, without a new rehearsal.
+    """The result of the processor's newest rehearsal, without a new rehearsal.
 
-    Passes if there was no rehearsal yet.
+    The check passes if there was no rehearsal yet.
     """
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed
 
@@ -101,7 +104,7 @@ def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> Check
 
 
 def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """The check of each state asset after a rehearsal: an error where state differs, a warning where it is slow."""
+    """The check results of the state assets after a rehearsal: an error if state differs, a warning if it was slow."""
     from holdfast.processors.lifecycle.health.rehearsal import judge
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
@@ -121,7 +124,7 @@ def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) ->
 
 
 def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> None:
-    """Report a rehearsal to the state assets, as an observation and as their check."""
+    """Report a rehearsal for the state assets, as an observation and as a check result."""
     for found in results_of(done, opened, lifecycle):
         observed = dg.AssetObservation(found.key, description=found.description, metadata=found.metadata)
         instance.report_runless_asset_event(observed)
@@ -129,7 +132,7 @@ def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals
 
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
-    """Records per second of the processor's newest rehearsal that measured a rate; None if there is none."""
+    """Records per second of the processor's newest rehearsal with a measured rate; None if there is none."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:

@@ -1,8 +1,8 @@
-"""The common form of every check's text: what happened, with values; what was expected; the next action.
+"""The common form of all check results: a sentence with values, the expected value, and the next action.
 
 Invariants:
-    - A check of this package becomes a Dagster event here and nowhere else.
-    - A result that passes has a sentence, too: it names the values that were compared.
+    - Only this module converts a check result of this package to a Dagster event.
+    - A result that passes also has a sentence, with the values that were compared.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Subject = TypeVar("Subject")
 
 
 def worded(sentence: str, expected: str = "", action: str = "") -> str:
-    """The text of one failure; empty parts are left out."""
+    """The text of a failed check; empty parts are left out."""
     expectation = f" Expected: {expected}." if expected else ""
     todo = f" What to do: {action}" if action else ""
     return f"{sentence}{expectation}{todo}"
@@ -25,28 +25,28 @@ def worded(sentence: str, expected: str = "", action: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The outcome of one asset check."""
+    """The result of one asset check."""
 
     key: dg.AssetKey
     name: str
     passed: bool
-    #: What is the case, with values and units.
+    #: The found facts as a sentence, with values and units.
     sentence: str
-    #: What was expected instead, without a full stop; shown on failure only.
+    #: The expected value, without a full stop; shown only if the check fails.
     expected: str = ""
-    #: The command or edit that repairs it; shown on failure only.
+    #: The command or edit that repairs the fault; shown only if the check fails.
     action: str = ""
-    #: Whether a failure is a warning: processing continues correctly.
+    #: Whether a failure is only a warning, because processing continues correctly.
     warns: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def description(self) -> str:
-        """The text on the check's page."""
+        """The text that Dagster shows for the check."""
         return self.sentence if self.passed else worded(self.sentence, self.expected, self.action)
 
     def result(self) -> dg.AssetCheckResult:
-        """The event that a run yields."""
+        """The Dagster event that a run yields."""
         return dg.AssetCheckResult(
             asset_key=self.key,
             check_name=self.name,
@@ -57,7 +57,7 @@ class CheckResult:
         )
 
     def evaluation(self, *, blocking: bool = False) -> dg.AssetCheckEvaluation:
-        """The event that a sensor or a job reports outside of the asset's own run."""
+        """The Dagster event that a sensor or a job reports outside of a run of the asset."""
         result = self.result()
         return dg.AssetCheckEvaluation(
             asset_key=self.key,
@@ -79,10 +79,10 @@ def check_of_each(
     *,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """One step that runs the same check for several assets, or for the assets that a run selects.
+    """One Dagster step that runs the same check for several assets, or for those that a run selects.
 
-    ``results`` gets the selected subjects in the order of their assets. A failure of a ``blocking`` check stops the
-    assets downstream.
+    ``results`` gets the selected subjects in the order of their assets. If a ``blocking`` check fails, the assets
+    downstream are not materialised.
     """
     specs = [dg.AssetCheckSpec(check, asset=key, blocking=blocking, description=description) for key in subjects]
 

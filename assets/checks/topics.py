@@ -1,7 +1,8 @@
-"""The checks of topics and changelogs: a sensor reports them every 15 s; they also run on demand.
+"""The checks of topics and changelogs. A sensor reports them every 15 s; they can also run on demand.
 
 Invariants:
-    - ``processors.lifecycle.health.topics`` decides and words each failure; this module only makes it a check result.
+    - ``processors.lifecycle.health.topics`` decides each check and writes its text. This module only converts it to a
+      check result.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +27,12 @@ from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding,
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery import rediscovery
 
-#: The checks of a source topic, with their descriptions.
+#: The checks of a source topic: name -> description.
 OF_TOPICS = {
     topic_health.OFFSETS_WITHIN_LOG: "The topic still has every record that its processors have not processed.",
     topic_health.PARTITION_COUNT: "The topic has as many partitions as the state that was built from it.",
 }
-#: The sentence of each check that passes.
+#: The sentence of each check if it passes.
 PASSED = {
     CONFIG_MATCHES: "Changelog {topic} exists, has all its records and the config that state needs.",
     topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
@@ -39,31 +40,32 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Actions that are searched for adoptions: a new registry records its adoptions first.
+#: Maximum recorded actions that are searched for adoptions; in a new registry the adoptions are the first actions.
 ACTIONS_MAX = 1000
-#: The check of output and dead-letter topics.
+#: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The check of a processor that warns after the registry was lost, and fails while the registry is an older copy.
+#: The check of a processor's registration. It warns after the registry was lost, and fails while the registry is an
+#: older copy.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
 
 def key_of(finding: Finding) -> dg.AssetKey:
-    """The changelog or topic asset of a finding."""
+    """The changelog or topic asset that a finding belongs to."""
     if finding.store:
         return keys.changelog_key(finding.processor, finding.store)
     return keys.topic_key(finding.topic)
 
 
 def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
-    """A finding as an event that the sensor reports without a run."""
+    """Converts a finding to the event that the sensor reports without a run."""
     return result_of(finding).evaluation(blocking=finding.check == CONFIG_MATCHES)
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """Whether a deploy registered a processor. ``adopted`` describes its adoption, or is empty.
+    """The check whether a deploy registered a processor. ``adopted`` describes its adoption; empty if there was none.
 
-    ``old`` describes how the registry is older than the processor; None when it is not older.
+    ``old`` is the finding that the registry is older than the processor; None if it is not older.
     """
     key = keys.processor_key(processor)
     if old is not None:
@@ -80,10 +82,10 @@ def look_at(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Look:
-    """The facts of all topics of these processors and the offsets of their groups, in a few requests.
+    """Reads the facts of all topics of these processors and the offsets of their groups, with a few requests.
 
     Raises:
-        HoldfastError: Kafka does not answer. Groups whose offsets can't be read are left out.
+        HoldfastError: Kafka does not answer. Groups whose offsets cannot be read are left out of the result.
     """
     with Inspector(topics.bootstrap, client_config, timeout_s=timeout_s) as inspector:
         committed = _committed(inspector, [each.processor for each in watched])
@@ -104,7 +106,10 @@ def look_at(
 def open_on(
     places: Mapping[str, Sequence[int]], bootstrap: str, client_config: Mapping[str, Any]
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
-    """The open transactions by partition; ``places`` maps topics to partitions. Brokers that fail are left out."""
+    """Partition -> open transactions; ``places`` maps topics to partitions.
+
+    After a failed request, only the transactions that were found before it are returned.
+    """
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
     if places:
         with suppress(HoldfastError), Inspector(bootstrap, client_config) as inspector:
@@ -115,13 +120,13 @@ def open_on(
 
 
 def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChecksDefinition]:
-    """The checks of source topics, changelogs and registrations, for runs on demand."""
+    """The checks of topics, changelogs and registrations, which can run on demand."""
     changelogs = [_changelog_check(each) for each in definitions if each.topology.changelogs]
     return [*_topic_checks(definitions), *changelogs, *(_registered_check(each) for each in definitions)]
 
 
 def adopted_now(lifecycle: Lifecycle) -> dict[str, str]:
-    """Processor -> the description of its adoption, for adoptions of the last hour."""
+    """Processor -> description of its adoption, for adoptions of the last hour."""
     since = lifecycle.world.clock().timestamp() - rediscovery.TOLD_S
     actions = lifecycle.world.registry.actions(ACTIONS_MAX)
     found = [each for each in actions if each.verb == rediscovery.ADOPT and each.finished_at.timestamp() > since]
@@ -216,7 +221,7 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Partition, int]]:
-    """Committed offsets by group: one request for all, or one for each group if a group can't be read."""
+    """Group -> committed offsets: one request for all groups; if it fails, one request for each group."""
     try:
         return inspector.committed(groups)
     except HoldfastError:
@@ -228,7 +233,7 @@ def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Pa
 
 
 def result_of(finding: Finding) -> CheckResult:
-    """A finding as the result of its check."""
+    """Converts a finding to the result of its check."""
     sentence = finding.sentence or PASSED[finding.check].format(topic=finding.topic, **finding.numbers)
     metadata: dict[str, Any] = {**finding.numbers, "topic": finding.topic}
     if finding.action:

@@ -1,1 +1,1 @@
-"""What the pages of assets show: metadata, figures, pictures, and the timeline of incidents."""
+"""Content of the assets' pages in Dagster: metadata, numbers, pictures, and the timeline of incidents."""

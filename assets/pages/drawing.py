@@ -1,4 +1,4 @@
-"""Bar charts as SVG: rows with a label and a note, in blocks under titles. Pure; the SVG refers to no other file."""
+"""Draws bar charts as SVG: titled blocks of rows with a label, a bar and a note. Pure; the SVG uses no other file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from html import escape
 
 INK, MUTED, BLUE, GREEN, PALE, GREY, RED = "#1f2933", "#7b8794", "#2f80ed", "#27ae60", "#d9e2ec", "#9aa5b1", "#eb5757"
-#: The most rows of a block.
+#: Maximum rows of a block.
 ROWS_MAX = 32
 _WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: ``value`` sets its length relative to the longest row of its block; ``note`` follows the bar."""
+    """One row: ``value`` is the bar's length relative to the longest bar of the block.
+
+    ``note`` is the text after the bar.
+    """
 
     label: str
     value: float
@@ -24,9 +27,9 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar]) -> list[str]:
-    """The rows of a block, in order.
+    """The drawn rows of a block, in order.
 
-    With more than ``ROWS_MAX`` rows, only the longest and the number of rows left out.
+    If there are more than ``ROWS_MAX`` rows, only the longest are drawn, with the number of omitted rows.
     """
     kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
     most = max((row.value for row in rows), default=0.0) or 1.0
@@ -39,7 +42,7 @@ def bars(rows: Sequence[Bar]) -> list[str]:
 
 
 def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """An SVG document of blocks, each a title and its rows."""
+    """Draws blocks as an SVG document; each block is a title and its rows."""
     parts, y = [], 8
     for title, rows in blocks:
         parts.append(text(8, y + 14, title, weight="600"))
@@ -52,7 +55,7 @@ def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
 
 
 def document(width: int, height: int, parts: Iterable[str]) -> str:
-    """An SVG document of this size, pixels, on white."""
+    """An SVG document of this size in pixels, with a white background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="11"><rect width="{width}" height="{height}" fill="white"/>'
@@ -61,17 +64,17 @@ def document(width: int, height: int, parts: Iterable[str]) -> str:
 
 
 def markdown(drawn: str, title: str) -> str:
-    """An SVG document as a Markdown image; ``title`` is its alternative text."""
+    """Converts an SVG document to a Markdown image; ``title`` is its alternative text."""
     return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()})"
 
 
 def scaled(value: float, most: float) -> int:
-    """The length of a bar in pixels; a value of ``most`` gets the full length."""
+    """The length of a bar in pixels; ``most`` is the value of a bar with full length."""
     return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
 
 
 def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
-    """A bar between two lengths, pixels; empty where it has no width."""
+    """The part of a bar between two positions in pixels; empty if it has no width."""
     width = max(0, last - first)
     return (
         f'<rect x="{_LEFT + first}" y="0" width="{width}" height="{_BAR}" fill="{colour}" fill-opacity="{opacity}"/>'
@@ -81,12 +84,12 @@ def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
 
 
 def label(words: str) -> str:
-    """The text before a bar, cut to 24 characters."""
+    """The text before a bar, shortened to 24 characters."""
     return text(_LEFT - 8, 11, words if len(words) <= 24 else f"{words[:23]}…", anchor="end", colour=MUTED)
 
 
 def note(after: int, words: str) -> str:
-    """The text after a bar of length ``after``, pixels."""
+    """The text after a bar; ``after`` is the bar's length in pixels."""
     return text(_LEFT + after + 6, 11, words)
 
 

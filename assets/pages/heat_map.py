@@ -1,4 +1,4 @@
-"""The heat map of an audit: one row for each partition, one cell for each bucket. Pure."""
+"""Draws the heat map of an audit: one row for each comparison of a partition, one cell for each bucket. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
 # tidy: allow-crumb because it is pure, and a picture of its own
-#: The most rows; with more partitions, those with most differences are drawn.
+#: Maximum rows; if there are more, only those with the most differences are drawn.
 ROWS_MAX = 64
 _CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18
 _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
 
 
 def heat_map(moments: Sequence[Moment]) -> str:
-    """Markdown with the picture: a bucket is green where all copies are equal, red where keys differ."""
+    """Markdown with the heat map: a cell is green if all copies are equal, and red if keys differ."""
     shown = list(moments)
     if len(shown) > ROWS_MAX:
         shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]
@@ -25,7 +25,7 @@ def heat_map(moments: Sequence[Moment]) -> str:
 
 
 def svg(moments: Sequence[Moment]) -> str:
-    """The picture as SVG."""
+    """The heat map as SVG."""
     width, height = _LEFT + BUCKETS * _CELL + 10, _TOP + len(moments) * _ROW + 6
     drawn = [_text(_LEFT + number * _CELL, _TOP - 5, f"{number}") for number in range(0, BUCKETS, 32)]
     for row, moment in enumerate(moments):

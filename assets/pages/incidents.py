@@ -1,4 +1,4 @@
-"""An incident as a Markdown page: the fault, the remedy, the next action and the timeline."""
+"""Formats an incident as a Markdown page: the fault, the remedy, the next action and the timeline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 from holdfast.infra.database.records import Incident
 from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
-#: Maximum number of timeline rows; a longer timeline shows its first and last rows.
+#: Maximum timeline rows; of a longer timeline, the first and last rows are shown.
 LINES_MAX = 60
-#: The most characters of one text; a quoted log would otherwise fill the page.
+#: Maximum characters of one text, because a quoted log could otherwise fill the page.
 TEXT_MAX = 1_000
 
 
 def page_of(incident: Incident) -> str:
-    """The page of one incident, open or closed."""
+    """The Markdown page of one incident, open or closed."""
     lines = [
         f"## Incident {incident.id}: {incident.processor}, {TITLES[kind_of(incident.kind)]}",
         "",

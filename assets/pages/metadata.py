@@ -1,19 +1,19 @@
-"""Tables and links on the pages of assets and checks."""
+"""Tables and links for the pages of assets and checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
-#: The metadata of an asset that links to the docs.
+#: The name of the metadata entry that links an asset to the docs.
 DOCS = "docs"
 _KINDS = {int: "int", float: "float", str: "string"}
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.TableMetadataValue:
-    """Rows of integers, floats and strings as a Dagster table; ``columns`` names the columns where it has no rows.
+    """Rows of integers, floats and strings as a Dagster table; ``columns`` names the columns if there are no rows.
 
-    All rows have the same keys, and the first row's values set the column types.
+    All rows have the same keys, and the first row's values determine the column types.
     """
     first = rows[0] if rows else dict.fromkeys(columns, "")
     schema = dg.TableSchema([dg.TableColumn(name, _KINDS[type(value)]) for name, value in first.items()])
@@ -21,15 +21,16 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
 
 
 def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
-    """A link to the page of the docs that describes the asset and the actions for it.
+    """A link to the page of the docs about the asset.
 
-    ``page`` is its file below ``docs``. The webserver serves it; ``docs_below`` adds its path prefix.
+    ``page`` is a file in the folder ``docs``, which the webserver serves. ``docs_below`` adds the webserver's path
+    prefix.
     """
     return {DOCS: dg.MetadataValue.url(f"/docs/{page}")}
 
 
 def docs_below(prefix: str, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """The asset with its link to the docs below the path prefix of the webserver."""
+    """Adds the webserver's path prefix to the asset's link to the docs."""
     link = spec.metadata.get(DOCS)
     if not isinstance(link, dg.UrlMetadataValue):
         return spec

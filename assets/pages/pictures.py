@@ -1,9 +1,9 @@
-"""The picture on each asset's page, as Markdown. Pure.
+"""Draws the picture on each asset's page, as Markdown. Pure.
 
-processor   lag and restore time by task
-changelog   offsets between start and end, check by check
-state       keys by partition
-snapshot    keys and offsets by partition, and the last snapshots
+processor   lag and restore time of each task
+changelog   number of offsets between start and end, one bar for each check
+state       keys of each partition
+snapshot    keys and offsets of each partition, and the last snapshots
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from holdfast.processors.snapshots.coverage import shown
 from holdfast.processors.snapshots.facts import ChangelogNow
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
-#: The most snapshots, and the most partitions, of a picture.
+#: Maximum snapshots, and maximum partitions, in one picture.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32
-#: The most checks of a changelog: a month of nightly checks.
+#: Maximum checks of a changelog in one picture: a month of nightly checks.
 CHECKS_MAX = 31
 
 
 def snapshot_picture(
     manifest: SnapshotManifest, changelog: ChangelogNow | None, snapshots: Sequence[SnapshotManifest]
 ) -> str:
-    """The picture of a snapshot as Markdown, with a headline; ``snapshots`` are the published ones, newest first."""
+    """The picture of a snapshot as Markdown, with a headline.
+
+    ``snapshots`` are the published snapshots, newest first.
+    """
     base = f", base {manifest.base}" if manifest.base else ""
     headline = (
         f"**{manifest.snapshot_id}** at {shown(manifest.taken_at)}{base}: {manifest.source}, {manifest.rows:,} keys "
@@ -88,7 +91,7 @@ def _last(snapshots: Sequence[SnapshotManifest]) -> Iterator[str]:
 
 
 def processor_picture(statuses: Sequence[ProcessorStatus]) -> str:
-    """Lag and restore time of each task, as Markdown with a headline; empty where there is no task."""
+    """Lag and restore time of each task, as Markdown with a headline; empty if there are no tasks."""
     tasks = sorted((task for status in statuses for task in status.tasks), key=lambda task: (task.partition, task.task))
     if not tasks:
         return ""
@@ -108,13 +111,13 @@ def processor_picture(statuses: Sequence[ProcessorStatus]) -> str:
 
 
 def skew(counts: Mapping[int, int]) -> float:
-    """Keys of the fullest partition divided by the mean; 1 if all partitions are equal or empty."""
+    """Number of keys in the fullest partition divided by the mean; 1 if all partitions are equal or empty."""
     total = sum(counts.values())
     return round(max(counts.values()) * len(counts) / total, 3) if total else 1.0
 
 
 def state_picture(store: str, counts: Mapping[int, int]) -> str:
-    """Keys by partition, as Markdown with a headline; empty where there is no partition."""
+    """Number of keys in each partition, as Markdown with a headline; empty if there are no partitions."""
     if not counts:
         return ""
     total, mean = sum(counts.values()), sum(counts.values()) / len(counts)
@@ -128,17 +131,17 @@ def state_picture(store: str, counts: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompactionSeen:
-    """One check of a changelog: offsets between its start and end, and the number of live keys."""
+    """The values of one check of a changelog: number of offsets between start and end, and number of live keys."""
 
     at: datetime
     span: int
-    #: None if the worker did not report it.
+    #: Number of live keys; None if the worker did not report it.
     keys: int | None
     passed: bool
 
 
 def changelog_picture(history: Sequence[CompactionSeen]) -> str:
-    """Offsets by check, as Markdown with a headline.
+    """Number of offsets at each check, as Markdown with a headline.
 
     ``history`` is newest first; an empty history gives an empty text.
     """

@@ -1,9 +1,9 @@
-"""Entries of a timeline as Dagster's events, without a run.
+"""Converts entries of a timeline to Dagster events that need no run.
 
 Invariants:
-    - A deploy from the command line materialises its assets as a run would; every other entry is an observation, which
-      leaves the results of checks as they are.
-    - An event carries its identity as a tag, so whether it was reported can be read back.
+    - A deploy from the command line becomes a materialization, like one of a run. Every other entry becomes an
+      observation, because observations do not change the state of checks.
+    - An event has its identity as a tag, so that the code can find out whether it was already reported.
 """
 
 from typing import Any
@@ -13,16 +13,16 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.processors.lifecycle.recovery.timeline import Event
 
-#: Tag of an event: its identity.
+#: The tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
-#: An event is searched for among this number of the newest events of its asset.
+#: Number of newest events of an asset among which a reported event is searched for.
 LOOKED_THROUGH = 50
-#: The most characters of a description: Dagster shows it in one line of a list.
+#: Maximum characters of a description, because Dagster shows it in one line of a list.
 TEXT_MAX = 1_000
 
 
 def key_of(event: Event) -> dg.AssetKey:
-    """The asset of an event."""
+    """The key of the asset that an event belongs to."""
     name = event.entry.processor
     if event.layer == "installation":
         return keys.orphans_key()
@@ -32,7 +32,7 @@ def key_of(event: Event) -> dg.AssetKey:
 
 
 def as_dagster(event: Event) -> dg.AssetMaterialization | dg.AssetObservation:
-    """An event as Dagster stores it."""
+    """Converts an event to a Dagster event."""
     kind = dg.AssetMaterialization if event.materializes else dg.AssetObservation
     return kind(
         asset_key=key_of(event),
@@ -43,7 +43,7 @@ def as_dagster(event: Event) -> dg.AssetMaterialization | dg.AssetObservation:
 
 
 def is_stored(instance: dg.DagsterInstance, event: Event) -> bool:
-    """Whether Dagster has the event among the newest ones of its asset."""
+    """Whether Dagster has the event among the newest events of its asset."""
     wanted = dg.AssetRecordsFilter(asset_key=key_of(event))
     fetch = instance.fetch_materializations if event.materializes else instance.fetch_observations
     for record in fetch(wanted, limit=LOOKED_THROUGH).records:
@@ -74,5 +74,5 @@ def _metadata(event: Event) -> dict[str, Any]:
 
 
 def _tag(identity: str) -> str:
-    """The identity with the characters that a tag may have."""
+    """The identity, with characters that Dagster does not allow in a tag replaced by underscores."""
     return "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in identity)[-63:]

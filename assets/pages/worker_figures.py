@@ -1,8 +1,8 @@
-"""A processor as it runs now, as metadata of its observations: numbers that Dagster plots, and one row for each worker.
+"""Metadata of a running processor's observations: numbers that Dagster plots, and one row for each worker.
 
 Invariants:
-    - A number has the same name in observations and in materialisations, so Dagster draws one line of both.
-    - What a worker does not say is left out, never shown as zero.
+    - A number has the same name in observations and in materialisations, so that Dagster plots both as one line.
+    - A number that a worker does not report is left out. It is never shown as zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 
 
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """The numbers of this observation, and the figures from which the next observation computes rates.
+    """The numbers of this observation, and the values from which the next observation computes rates.
 
-    ``before`` has both.
+    ``before`` has these values from the last observation.
     """
     tasks = [task for status in statuses for task in status.tasks]
     processed = sum(status.records.get("processed", 0) for status in statuses)
@@ -46,7 +46,8 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)
     at = max((status.heartbeat_at for status in statuses), default=0.0)
-    started = sorted(status.started_at for status in statuses)  # totals of the same workers only have a difference
+    # the differences of totals give rates only if the same workers still run
+    started = sorted(status.started_at for status in statuses)
     if before and before.get("started") == started and at > before.get("at", at):
         seconds = at - before["at"]
         facts["records_per_s"] = round((processed - before["processed"]) / seconds, 2)
@@ -55,9 +56,9 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
 
 
 def details_of(processor: str, statuses: Sequence[ProcessorStatus], paths: Paths) -> Mapping[str, dg.MetadataValue]:
-    """A table of the live workers, and the log of each worker.
+    """A table of the live workers, and the path of each worker's log.
 
-    With several subtopologies, also a table of subtopologies.
+    If there are several subtopologies, also a table of the subtopologies.
     """
     rows = [
         {

@@ -1,1 +1,1 @@
-"""Spark functions: changelog and checkpoint sources, snapshots, history, audits, maintenance. No Dagster here."""
+"""Spark code for changelogs, checkpoints, snapshots, history, audits and maintenance; does not import Dagster."""

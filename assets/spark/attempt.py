@@ -1,4 +1,4 @@
-"""One attempt of a snapshot: its inputs, its branches, and the rows that its steps read."""
+"""One attempt to write a snapshot: its inputs, its branches, and the rows that its steps read."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from holdfast.processors.snapshots.plan import FromChangelog, FromCheckpoint, Sn
 
 @dataclass(slots=True)
 class Work:
-    """The state of one attempt: its inputs, its branches and its counts."""
+    """The state of one attempt: its inputs, its branches, and its counts."""
 
     spark: SparkSession
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The store's declared schema, which may be "inferred"; ``schema`` is the schema that this attempt writes.
+    #: The declared schema of the store, which may be "inferred". ``schema`` is the schema that this attempt writes.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
-    #: The table to write: the store's table, or a side table if the columns change.
+    #: The name of the table to write: the store's table, or a side table if the columns change.
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The version that the branch began with. Another run may have moved main since.
+    #: The version from which the branch was created; another run may have changed the main branch since.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
-    #: Rows that this attempt found to be missing in the history.
+    #: Number of rows that were missing in the history and that this attempt appended.
     appended: int = 0
     began: float = 0.0
     shape: int = 0
     counted: Mapping[int, Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Store partition -> the fingerprint of the typed columns, computed from all rows that were to be written; None
-    #: where only changes were written.
+    #: Store partition -> fingerprint of the typed columns, computed from all rows before they were written; None if
+    #: only changes were written.
     typed: Mapping[int, Fingerprint] | None = None
-    #: The fingerprints that the merge of the changes must give; None unless they were computed as the changes were
+    #: The expected fingerprints after the changes are merged; None unless they were computed while the changes were
     #: parsed.
     merged: Prints | None = None
-    #: Reports the step that starts.
+    #: Function that reports the start of a step.
     doing: Callable[[str], None] = lambda step: None
 
     @property
@@ -58,51 +58,51 @@ class Work:
         return history_name(self.plan.processor, self.plan.store)
 
     def changes(self) -> DataFrame:
-        """The rows of the history on this attempt's branch."""
+        """The history table's rows on this attempt's branch."""
         return versions.at_version(self.spark, self.history, self.history_ref)
 
     def ranges(self) -> list[PartitionRange]:
-        """The changelog ranges that the table reads."""
+        """The changelog offset ranges that the table reads."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
     def feeds(self) -> list[PartitionRange]:
-        """The changelog ranges that the history lacks."""
+        """The changelog offset ranges that are missing in the history."""
         return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
 
     def counted_ranges(self) -> list[PartitionRange]:
-        """The changelog ranges whose records the manifest counts."""
+        """The changelog offset ranges whose records the manifest counts."""
         return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
-        """The newest row of each key that changed since the base version."""
+        """The newest row of each key that changed after the base version."""
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Partition -> the counts for the manifest; computed once in each attempt."""
+        """Partition -> counts for the manifest; computed once per attempt."""
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
         return self.counted
 
     def before(self) -> DataFrame:
-        """The rows of the version that the branch began with, with the columns of that version."""
+        """The rows of the version from which the branch was created, with the columns of that version."""
         assert self.begins is not None
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
-        """The changes, with the hint to join them in memory if they fit in memory."""
+        """The changes; if they fit in memory, with a hint that Spark joins them in memory."""
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
-        """Whether the changes fit in memory."""
+        """Whether the changes are small enough to be joined in memory."""
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether this first snapshot reads the whole changelog, so that the history has every change."""
+        """Whether this is the first snapshot and reads the whole changelog, so that the history has every change."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:
-        """The live keys of the full source, which is the checkpoint or the changelog."""
+        """All live keys, from the full source, which is the checkpoint or the changelog."""
         plan = self.plan
         if isinstance(plan.source, FromCheckpoint):
             return checkpoint_rows(self.spark, plan)

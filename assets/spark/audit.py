@@ -1,7 +1,7 @@
-"""A table or a folded changelog as the copies of an audit, computed by Spark; identical to Python's result.
+"""Copies of an audit that Spark computes, from a table or a folded changelog; results are identical to Python's.
 
 Invariants:
-    - Spark returns the sums of buckets and the rows of buckets that differ, never a whole store.
+    - Spark returns only fingerprints of buckets, and the rows of buckets that differ, never a whole store.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """All partitions of (store_partition, key, value) rows of live keys; one Spark job computes all fingerprints."""
+    """The copies of all partitions, from rows (store_partition, key, value) of live keys.
+
+    One Spark job computes all.
+    """
 
     def __init__(self, pairs: DataFrame) -> None:
         self._pairs = pairs.select("store_partition", "key", "value")
 
     def partition(self, number: int) -> FrameCopy:
-        """The copy of one partition."""
+        """The copy of one partition, for a comparison."""
         return FrameCopy(self, number)
 
     @cached_property
     def prints(self) -> dict[int, BucketPrints]:
-        """Partition -> its fingerprints; partitions without a row are absent."""
+        """Partition -> fingerprints of its buckets; partitions without rows are absent."""
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:
-        """The rows of some buckets of one partition."""
+        """The rows of these buckets of one partition."""
         wanted = ", ".join(str(bucket) for bucket in sorted(buckets))
         rows = self._pairs.where(f"store_partition = {partition} AND {BUCKET} IN ({wanted})")
         found: dict[bytes, list[bytes]] = {}
@@ -42,7 +45,7 @@ class FrameCopies:
 
 
 class FrameCopy:
-    """One partition of a DataFrame (``processors.audits.comparison.Copy``)."""
+    """The copy of one partition in a DataFrame; implements ``processors.audits.comparison.Copy``."""
 
     def __init__(self, copies: FrameCopies, partition: int) -> None:
         self._copies, self._partition = copies, partition
@@ -52,5 +55,5 @@ class FrameCopy:
         return self._copies.prints.get(self._partition, BucketPrints())
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys and values of some buckets of this partition."""
+        """The keys of these buckets, with their values."""
         return self._copies.entries(self._partition, buckets)

@@ -1,15 +1,14 @@
-"""The audit of a written branch: its keys and values, and its typed columns, before anybody reads them.
+"""Audits a branch after it was written and before it is published: its keys, its values, and its typed columns.
 
-Keys and values must equal the worker's checkpoint; without a checkpoint, they must equal the records that were read.
-Typed columns must equal the JSON. A snapshot that writes every row compares with the values that it parsed. An
-incremental snapshot adds the parsed values to the base's fingerprint, so an unexpected change of a column in another
-row is found.
+Keys and values must equal the worker's checkpoint. Without a checkpoint, they must equal the records that were read.
+Typed columns must equal the JSON values. A full snapshot compares them with the values that it parsed. An incremental
+snapshot adds the parsed values to the fingerprint of the base, so that an unexpected change in another row is found.
 
-Spark SQL computes these fingerprints, so they can't find a mistake in that SQL. Therefore Python also reads the values
-of some rows, by the names of the model itself (``assets.spark.typed_sample``).
+Spark SQL computes these fingerprints, so they cannot show an error in that SQL. For this reason, Python also reads the
+values of some rows with the model's own names (``assets.spark.typed_sample``).
 
 Invariants:
-    - What is expected is computed in another way than the branch was written.
+    - The expected result is not computed in the same way in which the branch was written.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: The most columns that an error names.
+#: Maximum columns that an error lists.
 SHOWN = 5
 
 
 class SnapshotAuditFailed(HoldfastError):
-    """The written table differs from the checkpoint, from the records that were read, or from its own JSON."""
+    """The written table differs from the checkpoint, from the records that were read, or from its own JSON values."""
 
 
 def audit_branch(work: Work) -> Prints:
-    """The fingerprints of the written branch; raises if they differ from the expected ones.
+    """The fingerprints of the written branch, after they were compared with the expected ones.
 
     Raises:
-        SnapshotAuditFailed: They differ; the published table is unchanged.
+        SnapshotAuditFailed: The fingerprints differ; the published table is unchanged.
     """
     work.doing(f"auditing {work.plan.table} as it was written")
     written = versions.at_version(work.spark, work.target, work.branch)
@@ -54,9 +53,9 @@ def audit_branch(work: Work) -> Prints:
 
 
 def require_read_right(what: str, written: DataFrame, schema: StoreSchema | None, found: Prints) -> None:
-    """Raises SnapshotAuditFailed where typed columns of a sample of the rows differ from what their model reads.
+    """Raises SnapshotAuditFailed if, in a sample of rows, typed columns differ from the values that their model reads.
 
-    ``what`` names the version in the error; ``found`` are the fingerprints of all rows that were written.
+    ``what`` names the version in the error. ``found`` has the fingerprints of all rows that were written.
     """
     rows = {number: each.count for number, each in found.pairs.items()}
     misread = misread_columns(written, schema, rows, what) if schema is not None and schema.columns else []
@@ -92,7 +91,7 @@ def _require_equal(
 
 
 def _expected(work: Work) -> Prints:
-    """The fingerprints that the branch must have."""
+    """The fingerprints that the branch is expected to have."""
     plan, pairs = work.plan, work.stored
     base = plan.builds_on
     if base is None:

@@ -1,8 +1,8 @@
-"""A changelog as a DataFrame: an exact range of committed offsets.
+"""Reads a changelog as a DataFrame, in an exact range of committed offsets.
 
 Invariants:
     - Every partition has a fixed start and end, so each read of a range gives the same records.
-    - A record of an unknown format fails the read; it is never skipped.
+    - A record in an unknown format makes the read fail. It is never skipped.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from holdfast.infra.kafka.java_settings import java_settings
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
 from holdfast.processors.snapshots.facts import ChangelogNow
 
-#: Spark fails the read of a partition that returns nothing for this time, milliseconds.
+#: Milliseconds after which Spark fails the read of a partition that returns no record.
 POLL_TIMEOUT_MS = 20_000
-#: How long a broker may wait for more records, milliseconds. All records of a range exist already. Most ranges end with
-#: a transaction marker at the end of the log, and the fetch of that marker finds no record.
+#: Maximum milliseconds that a broker waits for more records. The time is short, because all records of a range exist
+#: already. Most ranges end with a transaction marker at the end of the log, and the fetch of that marker finds no
+#: record.
 FETCH_WAIT_MS = 20
 
-#: SQL: whether this code knows the formats of a record's key and value.
+#: SQL condition: this code knows the formats of the record's key and value.
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
     f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
 )
-#: SQL: whether a record is data; meta records are not state.
+#: SQL condition: the record is data, and not a meta record.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
 
 
 class ChangelogUnreadable(HoldfastError):
-    """A changelog holds a record of a format that this code does not know."""
+    """A changelog contains a record in a format that this code does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Offsets ``[start, end)`` of one changelog partition."""
+    """The offsets ``[start, end)`` of one changelog partition."""
 
     partition: int
     start: int
@@ -50,7 +51,10 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSource:
-    """The cluster of a changelog; ``look`` reads the changelog's current facts, None when the topic is gone."""
+    """The Kafka cluster of a changelog.
+
+    ``look`` returns the changelog's present facts, None if the topic does not exist.
+    """
 
     bootstrap: str
     client_config: Mapping[str, Any]
@@ -60,9 +64,10 @@ class ChangelogSource:
 def read_changelog(
     spark: SparkSession, topic: str, ranges: Sequence[PartitionRange], source: ChangelogSource
 ) -> DataFrame:
-    """The committed records of the ranges, without meta records: store_partition, offset, timestamp, key, value.
+    """The committed records of the ranges, without meta records.
 
-    There must be a range for every partition of the topic.
+    The columns are store_partition, offset, timestamp, key and value. ``ranges`` must have every partition of the
+    topic.
     """
     reader = spark.read.format("kafka").option("subscribe", topic)
     options = {
@@ -85,15 +90,15 @@ def read_changelog(
 
 
 def require_readable(records: DataFrame, topic: str) -> None:
-    """Raise ChangelogUnreadable if a record (store_partition, offset, key, value) has an unknown format."""
+    """Raises ChangelogUnreadable if a record (store_partition, offset, key, value) has an unknown format."""
     strange = records.where(f"NOT {READABLE}").groupBy("store_partition").agg({"*": "count", "offset": "min"})
     refuse_strange(topic, [(row["store_partition"], row["count(1)"], row["min(offset)"]) for row in strange.collect()])
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Raise ChangelogUnreadable for records of an unknown format.
+    """Raises ChangelogUnreadable if there are records in an unknown format.
 
-    (partition, number of records, first offset) by partition.
+    ``strange`` lists them as (partition, number of records, first offset).
     """
     if strange:
         partition, _, offset = min(strange)

@@ -1,12 +1,13 @@
-"""RocksDB checkpoints as a Spark source: the keys and values of a store, read from the files of its checkpoints.
+"""A Spark data source for RocksDB checkpoints: reads the keys and values of a store from its checkpoints' files.
 
-The executor that runs a Spark partition reads one store partition; the driver reads small checkpoints. The folder is
-opened for reading only, so no byte of it changes. Executors need this package and the folders at the given paths. On a
-cluster, use shared storage or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
+Executors read large checkpoints, one store partition per Spark partition. The driver reads small checkpoints. Folders
+are opened read-only, so their files never change. Executors need this package, and the folders at the given paths. On a
+cluster, use shared storage, or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
 
 Invariants:
-    - A missing or damaged checkpoint fails the read and is named; its remaining keys are never taken for all keys.
-    - One Spark partition holds one store partition, in key order, so a write by partition needs no sort.
+    - A missing or damaged checkpoint makes the read fail, and the error names it. A part of its keys is never used as
+      if it were all keys.
+    - One Spark partition has one store partition, sorted by key, so a write by partition needs no sort.
 """
 
 from __future__ import annotations
@@ -28,23 +29,26 @@ if TYPE_CHECKING:
 
     from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: The name of the source in Spark.
+#: The name of the data source in Spark.
 FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
 #: Rows of one Arrow batch; larger batches take more memory and are not faster.
 BATCH_ROWS = 8192
-#: The driver reads checkpoints up to this size, bytes of keys and values. Larger ones are read by Spark's Python
-#: workers, which start slower: Spark asks them for the schema, the plan and the rows of each query.
+#: Maximum bytes of keys and values that the driver reads itself. Larger checkpoints are read by Spark's Python workers,
+#: which start slower, because Spark asks them for the schema, the plan and the rows of each query.
 SMALL_BYTES = 16 << 20
 
 
 class CheckpointMissing(HoldfastError):
-    """A folder is missing or holds no RocksDB checkpoint."""
+    """A folder is missing or has no RocksDB checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """One partition of a store: the folder of its task's checkpoint, and the store. Parts may share a folder."""
+    """One partition of a store: the folder of its task's checkpoint, and the store.
+
+    Several parts may have the same folder.
+    """
 
     partition: int
     path: Path
@@ -52,7 +56,7 @@ class CheckpointPart:
 
 
 def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
-    """As ``read_checkpoints``, of all partitions of a plan; empty if no partition has a checkpoint.
+    """The rows of all partitions of a plan, like ``read_checkpoints``; empty if no partition has a checkpoint.
 
     The driver reads small checkpoints itself.
     """
@@ -62,7 +66,7 @@ def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
 
 
 def _small(parts: Sequence[CheckpointPart]) -> pa.Table | None:
-    """The rows of all parts, if they have at most ``SMALL_BYTES``."""
+    """The rows of all parts if they have at most ``SMALL_BYTES``; otherwise None."""
     import pyarrow as pa
 
     batches, size = [], 0
@@ -77,10 +81,10 @@ def _small(parts: Sequence[CheckpointPart]) -> pa.Table | None:
 
 
 def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
-    """Columns store_partition, key, value of a store's partitions; key and value are encoded as in the changelog.
+    """Columns store_partition, key and value of a store's partitions; key and value are encoded as in the changelog.
 
     Raises:
-        CheckpointMissing: A folder is missing or holds no checkpoint.
+        CheckpointMissing: A folder is missing or has no checkpoint.
         ValueError: ``parts`` is empty or names a partition twice.
     """
     numbers = [part.partition for part in parts]
@@ -118,30 +122,30 @@ class CheckpointSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.format``."""
+        """The name that ``spark.read.format`` uses."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns, the same for every store."""
+        """The columns, which are the same for every store."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of all parts."""
+        """The reader for all parts."""
         return CheckpointReader([_Part(*part) for part in json.loads(self.options["parts"])])
 
 
 class CheckpointReader(DataSourceReader):
-    """Reads parts, each in one task."""
+    """Reads the parts; Spark runs one task for each part."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self._parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts, one Spark partition each."""
+        """The parts; each part becomes one Spark partition."""
         return self._parts
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of one part, on an executor."""
+        """The rows of one part; runs on an executor."""
         yield from _batches(partition.partition, Path(partition.path), partition.store)
 
 
@@ -152,7 +156,7 @@ def _arrow_schema() -> pa.Schema:
 
 
 def _batches(partition: int, path: Path, store: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, in key order."""
+    """The rows of one part, sorted by key."""
     import pyarrow as pa
 
     from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages

@@ -1,8 +1,8 @@
-"""Writes of the current table of a store, on a branch: a merge of changes, or a replacement of all rows.
+"""Writes the current table of a store on a branch: merges changes, or replaces all rows.
 
 Invariants:
-    - A merge moves no row between tasks, because table and history are both partitioned by ``store_partition``.
-    - Only branches are written, never main.
+    - A merge moves no rows between Spark tasks, because table and history are both partitioned by ``store_partition``.
+    - Only other branches are written, never the branch ``main``.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # otherwise Spark broadcasts a small table, which is an exchange, too
+    # otherwise Spark would broadcast a small table, which is also an exchange
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-#: For a query of a few rows, interpreting is faster than generating and compiling Java. The stages of the query are
-#: known before it runs, so adaptive planning is off.
+#: For a query of a few rows, interpreting the plan is faster than generating and compiling Java code. Adaptive planning
+#: is off, because the stages of the query are known before it runs.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-#: A snapshot that handles at most so many rows is interpreted.
+#: Maximum rows of a snapshot for which Spark interprets the plan.
 FEW_ROWS = 50_000
 _CHANGES = "holdfast_changes"
-#: Changes up to this size, bytes of keys and values, are joined in memory. Larger changes are sorted and may spill to
-#: disk. The result is the same.
+#: Maximum bytes of keys and values for which changes are joined in memory. Larger changes are sorted, and Spark may
+#: spill them to disk. The result is the same.
 FEW_BYTES = 16 << 20
-#: Spark uses a hash join without a sort if the table is three times as large as the changes. Spark can't broadcast
-#: either side of this MERGE.
+#: Spark uses a hash join without a sort if the table is three times as large as the changes. Neither side of this MERGE
+#: can be broadcast.
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
 
 
 def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractContextManager[None]:
-    """Within this context Spark joins tables by their ``store_partition`` partitions, without an exchange.
+    """In this context, Spark joins tables by their ``store_partition`` partitions, without an exchange.
 
-    ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS``, Spark interprets the plan
+    ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS`` rows, Spark interprets the plan
     instead of compiling it.
     """
     return _configured(spark, _ALIGNED if rows is None or rows > FEW_ROWS else _ALIGNED | _INTERPRETED)
 
 
 def names_by_case(spark: SparkSession) -> AbstractContextManager[None]:
-    """Within this context Spark treats names as case-sensitive, as JSON does."""
+    """In this context, Spark treats names as case-sensitive, as in JSON."""
     return _configured(spark, {"spark.sql.caseSensitive": "true"})
 
 
@@ -78,12 +78,12 @@ def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def joined_in_memory(changed: DataFrame) -> DataFrame:
-    """The rows with a hint: Spark hashes them in memory for a join, so that the larger table needs no sort."""
+    """Adds a hint that Spark hashes these rows in memory for a join, so that the larger table needs no sort."""
     return changed.hint("shuffle_hash")
 
 
 def merging(spark: SparkSession, *, few: bool) -> AbstractContextManager[None]:
-    """Within this context a MERGE of few changes joins by hash; hints have no effect on a MERGE."""
+    """In this context, a MERGE of few changes uses a hash join; a setting is needed, because MERGE ignores hints."""
     return _configured(spark, _BY_HASH if few else {})
 
 
@@ -96,7 +96,7 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge a fold of changes into a branch of the table; ``few``: the changes are at most ``FEW_BYTES`` large."""
+    """Merge folded changes into a branch of the table; ``few`` means that the changes have at most ``FEW_BYTES``."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):
@@ -106,7 +106,7 @@ def merge(
 
 
 def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
-    """The SQL statement that merges the view of changes into a branch."""
+    """The SQL statement that merges the temporary view of changes into a branch."""
     names = [name for name, _, _ in COLUMNS] + list(typed)
     written = ", ".join(f"t.`{name}` = s.`{name}`" for name in names if name not in ("store_partition", "key"))
     columns, values = ", ".join(f"`{name}`" for name in names), ", ".join(f"s.`{name}`" for name in names)
@@ -120,7 +120,7 @@ def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
 
 
 def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
-    """Replace the content of a branch with rows of (store_partition, key, value, offset, timestamp).
+    """Replace the content of a branch by rows with (store_partition, key, value, offset, timestamp).
 
     Columns that the schema no longer has become null.
     """
@@ -132,21 +132,20 @@ def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | 
 
 
 def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """Rows of (store_partition, key, value, offset, timestamp) with the fixed columns of the current table."""
+    """Rows of (store_partition, key, value, offset, timestamp), converted to the fixed columns of the current table."""
     return rows.selectExpr(*CURRENT, *keep)
 
 
 def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] = ()) -> DataFrame:
-    """The rows with fixed and typed columns of the current table."""
+    """The rows, converted to the fixed and typed columns of the current table."""
     plain = current_rows(rows, keep)
     return plain if schema is None else type_rows(plain, schema).drop("why")
 
 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
-    """The keys of the store (``wanted``) and of the history (``known``), with ``differs`` where their values differ.
+    """The keys of the store (``wanted``) and of the history (``known``); ``differs`` is true if their values differ.
 
-    The value is null where the store lacks the key. Offset and timestamp are null unless the
-    values are equal.
+    The value is null if the store does not have the key. Offset and timestamp are null unless the values are equal.
     """
     left = wanted.selectExpr("store_partition", "key", "value")
     right = known.selectExpr(
@@ -163,12 +162,12 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def from_table(rows: DataFrame) -> DataFrame:
-    """Rows of the current table with the columns of a fold; their generation 0 is older than any change."""
+    """Rows of the current table with the columns of folded changes; generation 0 makes them older than any change."""
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value")
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
-    """The live keys after the changes in ``fed`` are applied to the former table."""
+    """The live keys after the changes in ``fed`` are applied to the table's former rows in ``before``."""
     columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

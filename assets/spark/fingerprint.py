@@ -1,6 +1,6 @@
-"""Order-free fingerprints computed by Spark; identical to those of ``processors.engine.state.fingerprint``.
+"""Computes order-independent fingerprints with Spark; they equal those of ``processors.engine.state.fingerprint``.
 
-Typed columns have separate fingerprints, which only Spark computes: over the key and all typed columns of a row.
+Typed columns have separate fingerprints, which only Spark computes, from the key and all typed columns of each row.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.buckets import BucketPrints
 
-#: SQL: the bucket of a row's key.
+#: SQL: the bucket of a row's key, 0 to 255.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
-#: SQL: the hash of one pair.
+#: SQL: the hash of a key-value pair.
 _HASH = "xxhash64(key, value)"
-#: SQL: whether a row of ``type_rows`` could not be read.
+#: SQL condition: the value of a row of ``type_rows`` could not be read.
 _UNREADABLE = "why IS NOT NULL"
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Store partition -> fingerprint, once for keys and values and once for typed columns.
+    """Fingerprints by store partition: ``pairs`` of keys and values, ``typed`` of the typed columns.
 
-    ``typed`` is empty if the table has no typed columns, or if their fingerprints are not known.
+    ``typed`` is empty if the table has no typed columns, or if their fingerprints are unknown.
     """
 
     pairs: Mapping[int, Fingerprint]
@@ -43,7 +43,7 @@ class Prints:
 def typed_hash(schema: StoreSchema | None) -> str | None:
     """SQL: the hash of a row's key and typed columns; None for a schema without columns.
 
-    A null adds nothing to a hash, so a new column that is null in all rows changes no hash.
+    A null adds nothing to the hash, so a new column that is null in all rows changes no hash.
     """
     if schema is None or not schema.columns:
         return None
@@ -56,7 +56,7 @@ def typed_hash(schema: StoreSchema | None) -> str | None:
 
 
 def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
-    """SQL: the value with each map as a list of entries, because Spark can't hash maps."""
+    """SQL: the value with each map converted to a list of entries, because Spark cannot hash maps."""
     if "map<" not in kind.sql:
         return value
     each = f"e{depth}"
@@ -76,7 +76,7 @@ def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
 
 
 def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
-    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``. One scan computes both."""
+    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``. One scan computes both kinds."""
     columns = [] if typed is None else [f"{typed} AS typed"]
     sums = [*_sums("hash"), *([] if typed is None else _sums("typed"))]
     found = _hashed(rows, *columns).groupBy("store_partition").agg(*sums).collect()
@@ -84,9 +84,9 @@ def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
 
 
 def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], dict[int, int]]:
-    """Store partition -> the fingerprint of the typed columns of ``type_rows``, and the number of unreadable values.
+    """Store partition -> fingerprint of the typed columns of ``type_rows``; and -> number of unreadable values.
 
-    One scan computes both; partitions without an unreadable value are absent from the second.
+    One scan computes both. Partitions without unreadable values are absent from the second mapping.
     """
     sums = (*_sums("typed"), F.expr(f"count_if({_UNREADABLE})").alias("strange"))
     found = _hashed(rows, f"{typed} AS typed", "why").groupBy("store_partition").agg(*sums).collect()
@@ -94,9 +94,10 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 
 
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
-    """The fingerprints ``known`` after a merge: without the replaced rows, and with the new ones.
+    """The fingerprints ``known`` after a merge: replaced rows are subtracted, and new rows are added.
 
-    With ``typed`` (the result of ``typed_hash``), both frames have typed columns; other arguments: ``replacing_sums``.
+    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. The other arguments
+    are those of ``replacing_sums``.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 
@@ -104,9 +105,9 @@ def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str
 def typed_prints_after(
     known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str
 ) -> tuple[Prints, dict[int, int]]:
-    """The fingerprints after a merge, and the number of unreadable values by store partition; one scan computes both.
+    """The fingerprints after a merge, and store partition -> number of unreadable values; one scan computes both.
 
-    The arguments are those of ``prints_after``; ``changed`` has the column ``why`` of ``type_rows``, too.
+    The arguments are those of ``prints_after``. ``changed`` must also have the column ``why`` of ``type_rows``.
     """
     rows = replacing_sums(changed, live, before, typed).collect()
     return _after(known, rows, typed), _strange(rows)
@@ -133,13 +134,13 @@ def _replaced(
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str | None = None) -> DataFrame:
-    """The sums of replaced and of new rows, one row for each changed partition, computed in one join.
+    """The sums over replaced rows and over new rows, one result row for each changed partition, computed in one join.
 
     Args:
         changed: The newest row of each changed key: store_partition, key, value, and the columns that ``live`` uses.
-        live: SQL condition: whether a row of ``changed`` has a value.
+        live: SQL condition: a row of ``changed`` has a value.
         before: The rows before the changes, each key once: store_partition, key, value.
-        typed: SQL: the hash of a row's typed columns; both frames have these columns then.
+        typed: SQL: the hash of a row's typed columns. If given, both frames must have these columns.
 
     Where ``changed`` has the column ``why``, ``strange`` is the number of its unreadable values.
     """
@@ -159,9 +160,9 @@ def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
-    """``store_partition`` -> the fingerprints of its 256 buckets of pairs; partitions without a pair are absent.
+    """Partition -> fingerprints of its 256 buckets of key-value pairs; partitions without pairs are absent.
 
-    Tasks exchange sums only, at most 256 rows for each partition and task.
+    Spark tasks exchange only sums, at most 256 rows for each partition and task.
     """
     from holdfast.processors.engine.state.buckets import BucketPrints
 
@@ -172,12 +173,12 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
 
 
 def bucket_sums(pairs: DataFrame) -> DataFrame:
-    """The sums of each partition and bucket that has a pair."""
+    """The sums for each partition and bucket that has pairs."""
     return _hashed(pairs, f"{BUCKET} AS bucket").groupBy("store_partition", "bucket").agg(*_sums("hash"))
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
-    """The partitions whose fingerprints differ, in order; an absent partition counts as empty."""
+    """The sorted partitions whose fingerprints differ; an absent partition counts as empty."""
     empty = Fingerprint()
     return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 
@@ -187,9 +188,9 @@ def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
 
 
 def _sums(name: str) -> list[Column]:
-    """The parts of a fingerprint of a column of hashes; null counts as no pair.
+    """The sums that make up the fingerprint of a column of hashes; a null hash does not count.
 
-    The sum is in two halves, because a 64-bit sum overflows under ANSI rules.
+    The total is summed in two halves, because a 64-bit sum overflows under ANSI rules.
     """
     return [
         F.expr(f"count({name})").alias(f"{name}_pairs"),

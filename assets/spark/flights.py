@@ -1,8 +1,8 @@
-"""Recomputes the demo's results from the CSV files with Spark and compares them with the warehouse.
+"""Recomputes the demo's results from the CSV files with Spark, and compares them with the warehouse.
 
-Totals are compared key by key with their tables. The windows that were sent at their close are compared together with
-the windows in the tables. The tables also contain open windows, so both together contain each window once. The hours of
-carriers are compared with the sent hours, and the newest hours with their table.
+Totals are compared key by key with their tables. Windows are compared with the union of the sent (closed) windows and
+the windows in the table, which can still be open. The union contains each window once. For ``carriers``, all closed
+hours are compared with the sent hours, and the newest hours with the table.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
 
-#: The most differing keys in a result.
+#: Maximum differing keys in a result.
 EXAMPLES_MAX = 20
-#: Comparisons that run at the same time: while one plans, another computes.
+#: Number of comparisons that run in parallel; while Spark plans one, it computes another.
 AT_ONCE = 2
 
 _FLEET = (
@@ -53,16 +53,17 @@ _CARRIERS = (
 )
 _DELAYS = "start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 
-#: Columns of the flights that a result needs.
+#: The columns of the flights that the results need.
 _COLUMNS = (
     *("year", "month", "day", "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "origin", "dest"),
     *("air_time", "distance", "minute", "time_hour"),
 )
-#: Flights that one task of Spark reads.
+#: Number of flights that one Spark task reads.
 _GROUP_ROWS = 100_000
-#: Departed flights: the departure time (milliseconds since 1970) and their order; flights with equal times keep the
-#: order of the feed. One number expresses the order, because Spark sorts numbers faster than pairs: a year has less
-#: than 10^6 flights.
+#: SQL: the departed flights with their departure time ``left_ms`` (milliseconds since 1970) and their order ``place``.
+#: Flights with equal departure times keep the order of the feed. Time and order are combined in one number, because
+#: Spark sorts numbers faster than pairs. A year has fewer than 10^6 flights, so the order fits into the last six
+#: digits.
 _LEFT = """
 SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
     SELECT *, unix_millis(to_timestamp(time_hour)) + (minute + dep_delay) * 60000L AS left_ms
@@ -71,7 +72,7 @@ SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
 
 
 def _departure(flight: str) -> str:
-    """SQL: the time of a departure as the processors write it."""
+    """SQL: the departure time in the format of the processors, for example ``2013-01-31T24:00``."""
     columns = ("year", "month", "day", "dep_time DIV 100", "dep_time % 100")
     text = f"format_string('%04d-%02d-%02dT%02d:%02d', {', '.join(f'{flight}.{column}' for column in columns)})"
     return f"if({flight} IS NULL, NULL, {text})"
@@ -140,7 +141,8 @@ FROM (SELECT *, left_ms - left_ms % {delays.HOUR // timedelta(milliseconds=1)} A
 GROUP BY origin, start
 """
 
-#: Disrupted departures with the newest observation of their airport: both in the order of time, observations first.
+#: SQL: disrupted departures, each with the newest observation of its airport. Rows are sorted by time; at equal times,
+#: observations come first.
 _OBSERVED = f"""
 SELECT *, if(at_ms - newest.at_ms <= {weather.TOLERANCE // timedelta(milliseconds=1)}, newest, NULL) AS seen FROM (
     SELECT *, last_value(observation) IGNORE NULLS OVER (PARTITION BY origin ORDER BY at_ms, place) AS newest
@@ -176,7 +178,8 @@ FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN
 """
 
 _CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
-#: Hours that are closed when the last flight has departed: each hour was sent, and a carrier's newest hour is its row.
+#: SQL: the hours that are closed when the last flight has departed. Each closed hour was sent; the newest closed hour
+#: of a carrier is its row in the table.
 _CARRIERS_SQL = f"""
 WITH closed AS (
     SELECT carrier, start, named_struct(
@@ -201,26 +204,27 @@ SELECT carrier, 'newest', max(start), max_by(expected, start) FROM closed GROUP 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The recomputed result of one processor: the SQL and its columns."""
+    """The recomputed result of one processor: its SQL and its columns."""
 
     processor: str
     expected: str
     columns: str
-    #: Reads the processor's result. Arguments: Spark, the table, the file of sent records, the result.
+    #: Function that reads the processor's own result. Arguments: Spark session, table name, file with sent records,
+    #: this object.
     seen: Callable[[SparkSession, str, Path | None, _Result], DataFrame]
-    #: The parts of a result's key beside the key of the message.
+    #: Further columns of a result's key, besides the message key.
     parts: tuple[str, ...] = ()
 
     @property
     def as_struct(self) -> str:
-        """SQL: the columns as one value."""
+        """SQL: all columns as one struct value."""
         names = [part.split()[0] for part in self.columns.split(", ")]
         members = ", ".join(f"'{name}', {name}" for name in names)
         return f"named_struct({members}) AS seen"
 
 
 def _totals(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
-    """The values of a table, one for each message key and state key."""
+    """The values in a table, one row for each message key and state key."""
     return spark.table(table).selectExpr("message_key", "state_key", f"from_json(json, '{result.columns}') AS seen")
 
 
@@ -230,7 +234,7 @@ def _aggregates(spark: SparkSession, table: str, _: Path | None, result: _Result
 
 
 def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The windows of a table and the sent windows; equal windows once."""
+    """The union of a table's windows and the sent windows; duplicates are removed."""
     columns = [part.split() for part in result.columns.split(", ")]
     typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
     times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
@@ -239,7 +243,7 @@ def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result
 
 
 def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The sent windows, and the rows of the table with the newest windows."""
+    """The sent windows, and the table's rows with the newest windows."""
     closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
     newest = spark.table(table).where("state_key = 'row'")
     return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))
@@ -259,7 +263,7 @@ _RESULTS = (
     _Result("carriers", _CARRIERS_SQL, _CARRIERS, _sent_and_newest, ("place", "start")),
 )
 
-#: The additional files next to the flights, with their columns.
+#: The names of the additional CSV files beside the flights, with their columns.
 _BESIDE = {
     "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
     "wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour STRING",
@@ -271,9 +275,10 @@ _BESIDE = {
 
 @dataclass(frozen=True, slots=True)
 class FlightsComparison:
-    """The comparison of one result.
+    """The comparison of one processor's result.
 
-    Number of keys or windows on each side, number that differ, and the first differences.
+    ``keys`` is the number of keys or windows on either side, ``mismatches`` the number that differ, ``examples`` the
+    first differences.
     """
 
     processor: str
@@ -288,11 +293,11 @@ def verify_flights(
     published: Callable[[str], Path | None],
     months: int = len(BY_MONTH),
 ) -> dict[str, FlightsComparison]:
-    """Processor -> the comparison of its table with a recomputation from the CSV files, of the year's first ``months``.
+    """Processor -> comparison of its table with a recomputation from the CSV files of the first ``months``.
 
-    ``table_of`` gives the table name of a processor and a store. ``published`` is called from several threads, with
-    each processor, after the computation; it returns when the processor's table exists. For a processor with windows it
-    returns a file of JSON lines with the sent records and the ``message_key``.
+    ``table_of`` returns the table name for a processor and a store. ``published`` is called with a processor, from
+    several threads, after the recomputation; it returns when the processor's table exists. For a processor with
+    windows, it returns a file of JSON lines with the sent records and their ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -321,10 +326,10 @@ def verify_flights(
 
 
 def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
-    """The flights of the first months, with their ``place`` in the feed.
+    """The flights of the first months, with their position in the feed as ``place``.
 
-    Arrow reads and sorts the file, and writes it as Parquet into ``folder``, because Spark needs several times as long
-    for that. Spark computes everything else.
+    Arrow reads and sorts the CSV file, and writes it as Parquet into ``folder``, because Spark needs several times as
+    long for this. Spark computes everything else.
     """
     import pyarrow as pa
     from pyarrow import parquet

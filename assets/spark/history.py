@@ -1,10 +1,12 @@
-"""The history of a store: every change of its changelog, which folds to the state at any moment.
+"""The history table of a store: every change in its changelog. Folding it gives the state at any covered time.
 
 Invariants:
-    - The fold of the whole history is the current table. Where a full snapshot differs from the changes, it appends
-      rows ``base`` and ``base_delete``.
-    - A change is appended once: the summary says how far the history reaches, and a snapshot that fed it is skipped.
-    - A tag keeps the version with that summary from expiry. A history with rows and without it is never taken for new.
+    - Folding the whole history gives the current table. To fold means to keep the newest row of each key. If a full
+      snapshot differs from the changes, it appends rows with op ``base`` and ``base_delete``.
+    - A change is appended only once, because the summary of a version has the end offsets of the history. A snapshot
+      whose changes are already in the history appends nothing.
+    - A tag protects the version with that summary from expiry. A history with rows but without such a version is an
+      error. It is never treated as a new history.
 """
 
 from __future__ import annotations
@@ -25,27 +27,28 @@ from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: The summary property of the history's versions with the offsets up to which the history is complete.
+#: The summary property of a history version that has the offsets up to which the history is complete.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
-#: SQL: whether a row is a record of the changelog.
+#: SQL condition: a row is a changelog record.
 LOGGED = f"op IN ('{PUT}', '{DELETE}')"
-#: SQL: the ``op`` of a changelog record.
+#: SQL: the ``op`` of a row that is a changelog record.
 OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
-#: SQL: whether a row has a value.
+#: SQL condition: a row has a value.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
 
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
-#: Message keys are bytes; bytes that are not UTF-8 become the replacement character.
+#: SQL: the message key as text. Bytes that are not valid UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
-#: SQL: the event time in a value, milliseconds since 1970; the codec has eight bytes with a sign.
+#: SQL: the event time in a stored value, milliseconds since 1970; the codec stores it as a signed 8-byte integer.
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
-#: The milliseconds since 1970 of the years 1 to 9999, the range that every reader of a table can show as a timestamp.
+#: The first and last event times (ms since 1970) that become timestamps: years 1 to 9999, which every reader of a table
+#: supports.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
 JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
-#: SQL: the fixed columns of the current table, from key, value, offset and timestamp.
+#: SQL: the fixed columns of the current table, computed from key, value, offset and timestamp.
 CURRENT = (
     "store_partition",
     "key",
@@ -61,24 +64,24 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of one partition's changes: changelog records, deletions among them, and bytes of keys and values."""
+    """Counts of one partition's changes: changelog records, tombstones among them, and bytes of keys and values."""
 
     records: int = 0
     tombstones: int = 0
     size: int = 0
-    #: Records of an unknown format, and the offset of the first.
+    #: Number of records in an unknown format, and the offset of the first one.
     strange: int = 0
     first_strange: int | None = None
 
 
 class HistoryUnclear(HoldfastError):
-    """No version of a history with rows has the property of its end offsets."""
+    """A history has rows, but none of its versions has the property with the end offsets."""
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history with its end offsets, found by ancestry or by tag; None without such a version.
+    """The newest version of the history with its end offsets, an ancestor of main or a tagged version; None if none.
 
-    A tag counts only if no row was appended after the tag: main has as many rows as the tagged version.
+    The tagged version counts only if no row was appended after it, so that main has the same number of rows.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -88,10 +91,10 @@ def reaching_version(versions: Versions) -> int | None:
 
 
 def history_head(versions: Versions, table: str) -> HistoryHead | None:
-    """The end of a history, by its versions; None for an empty one.
+    """The end of a history, according to its versions; None for an empty history.
 
     Raises:
-        HistoryUnclear: The history has rows, and no version has the property of its end offsets.
+        HistoryUnclear: The history has rows, but no version has the property with its end offsets.
     """
     version = reaching_version(versions)
     if version is None and versions.rows():
@@ -113,19 +116,19 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def tag_newest_changes(spark: SparkSession, table: str) -> None:
-    """Tag the version whose summary has the end offsets of the history, so that no expiry deletes it."""
+    """Tag the version whose summary has the end offsets of the history, so that expiry does not delete it."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
-    """Whether the published history has the changes of this snapshot."""
+    """Whether the published history already has the changes of this snapshot."""
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
 def changes(spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource) -> DataFrame | None:
-    """The changelog records that the history lacks; None if there is none."""
+    """The changelog records that are missing in the history; None if nothing is missing."""
     if all(part.feed_start >= part.end for part in plan.partitions):
         return None
     ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
@@ -134,7 +137,7 @@ def changes(spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource) ->
 
 
 def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
-    """Rows of (store_partition, offset, timestamp, key, value) with the columns of the history."""
+    """Rows of (store_partition, offset, timestamp, key, value), converted to the columns of the history."""
     return rows.selectExpr(
         "store_partition",
         f"{generation} AS generation",
@@ -149,7 +152,7 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows, which may be none, to the snapshot's branch of the history, and record its new end."""
+    """Append rows (possibly none) to the snapshot's branch of the history, and record the new end offsets."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -161,7 +164,7 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 
 
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
-    """SQL: the rows of the changes in ``[start, end)`` of each range.
+    """SQL condition: a row is a change in one of the offset ranges ``[start, end)``.
 
     A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
     has only comparisons, AND and OR, so that Iceberg can skip files without such rows.
@@ -175,7 +178,7 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
 
 
 def counted(rows: DataFrame) -> dict[int, Counted]:
-    """Partition -> the counts of its rows; partitions without a row are absent."""
+    """Partition -> counts of its rows; partitions without rows are absent."""
     found = rows.groupBy("store_partition").agg(
         F.expr(f"count_if({LOGGED})").alias("records"),
         F.expr(f"count_if({LOGGED} AND value IS NULL)").alias("tombstones"),
@@ -188,11 +191,11 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
 
 
 def fold(rows: DataFrame) -> DataFrame:
-    """The newest row of each key: store_partition, key, op, value, offset, timestamp.
+    """The newest row of each key, with columns store_partition, key, op, value, offset, timestamp.
 
     At one offset, a changelog record is newer than a base row. Of two base rows, the row of the later checkpoint is
-    newer. Offset and timestamp of a base row become null, because they do not belong to the value. A fold of one
-    history needs no exchange, because its files are partitioned by ``store_partition``.
+    newer. Offset and timestamp of a base row become null, because they do not belong to the value. Folding one history
+    needs no exchange in Spark, because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     return (
@@ -212,5 +215,5 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame) -> DataFrame:
-    """The rows of a fold that have a value."""
+    """The rows of folded changes that have a value, which are the live keys."""
     return folded.where(LIVE).drop("op")

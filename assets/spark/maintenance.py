@@ -1,6 +1,6 @@
-"""Maintenance of a store's tables: drops expired tags and versions, compacts small files, deletes orphan files.
+"""Maintains a store's tables: deletes expired tags and versions, compacts small files, and deletes orphan files.
 
-Each step is safe beside readers of the current version and of every kept tag. An interrupted step can run again.
+Each step is safe while other programs read the current version or a kept tag. An interrupted step can run again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from holdfast.processors.snapshots.names import (
 )
 from holdfast.processors.snapshots.table_retention import Reference, Retention, expired_references
 
-#: Minimum age of orphan files that Iceberg may delete, hours; a younger file may belong to a commit in progress.
+#: Minimum age of orphan files before they are deleted, hours; younger files may belong to a commit in progress.
 LEFTOVER_HOURS_MIN = 24.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The outcome for one table, in numbers; ``bytes_compacted`` counts the files that were rewritten."""
+    """The numbers of one table's maintenance; ``bytes_compacted`` is the size of the files that were rewritten."""
 
     table: str
     tags_dropped: int = 0
@@ -53,7 +53,7 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """Each figure by name."""
+        """The numbers of this table by name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
@@ -65,12 +65,12 @@ def maintain_store(
     now: datetime,
     needed: Collection[int] = (),
 ) -> tuple[Kept, ...]:
-    """Maintain all tables of a store that exist; the quarantine loses the values of snapshots without a tag.
+    """Maintain all existing tables of a store; values of snapshots without a tag are deleted from the quarantine.
 
-    Tags of the versions ``needed`` stay, because an unfinished apply reads these versions.
+    Tags of the versions in ``needed`` are kept, because an unfinished apply reads these versions.
 
     Raises:
-        SparkFailed: A step failed; it can run again.
+        SparkFailed: A step failed; maintenance can run again.
     """
     done = []
     days, hours = (keep.keep_snapshots_days, keep.keep_times_days), keep.leftovers_hours
@@ -97,7 +97,7 @@ def maintain_store(
 def drop_references(
     spark: SparkSession, table: str, retention: Retention, now: datetime, needed: Collection[int] = ()
 ) -> tuple[str, ...]:
-    """Drop expired tags and unpublished branches; returns their names."""
+    """Delete expired tags and unpublished branches; returns their names."""
     seen = Versions.of(spark, table)
     found = [
         Reference(name, datetime.fromtimestamp(seen.committed[at], UTC), at, _source(seen.summaries[at]))
@@ -112,9 +112,9 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """The source of a version (checkpoint or history), read from its manifest.
+    """The source of a version (for example checkpoint or history), from its manifest.
 
-    None for a version that is no snapshot.
+    None if the version is not a snapshot.
     """
     text = summary.get(MANIFEST_PROPERTY)
     try:
@@ -128,9 +128,9 @@ class _Sourced(msgspec.Struct):
 
 
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
-    """Delete the quarantined values of snapshots without a tag or a live branch, and return their counts.
+    """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns their number.
 
-    This includes snapshots that were never published, and the unpublished attempts at a published snapshot.
+    This includes snapshots that were never published, and unpublished attempts at a published snapshot.
     """
     seen = Versions.of(spark, current)
     refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]
@@ -146,12 +146,12 @@ def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[st
 
 
 def _texts(words: Iterable[str | None]) -> str:
-    """The strings as a list of SQL literals."""
+    """The texts as a comma-separated list of SQL literals."""
     return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:
-    """The number of versions of main since the last compaction, or in total."""
+    """The number of main's versions since the last compaction; if there was none, the number of all its versions."""
     seen, line = Versions.of(spark, table), metadata_of(spark, table).snapshot_log
     published = set(seen.ancestors())
     was = [each.snapshot_id for each in reversed(line) if each.snapshot_id in published]
@@ -160,7 +160,7 @@ def commits_since_compaction(spark: SparkSession, table: str) -> int:
 
 
 def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
-    """Rewrite small files and files with deleted rows, after ``every`` commits since the last compaction."""
+    """Rewrite small files and files with deleted rows, after at least ``every`` commits since the last compaction."""
     if commits_since_compaction(spark, table) < every:
         return {}
     options = "map('min-input-files', '2', 'delete-file-threshold', '1', 'partial-progress.enabled', 'false')"
@@ -174,7 +174,7 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Expire older versions without a tag, and delete the files that only they use."""
+    """Expire versions without a tag that are older than ``older_than``, and delete the files that only they use."""
     before = len(Versions.of(spark, table).summaries)
     row = _call(
         spark,
@@ -187,10 +187,10 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 
 
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Delete files below the table's folder that no version uses; killed runs leave such files.
+    """Delete files in the table's folder that no version uses; such files are left by killed runs.
 
-    An object store is listed by prefix with the client that also writes to it, because Hadoop's client is not
-    installed.
+    For an object store, files are listed by prefix, with the same client that writes them, because Hadoop's client is
+    not installed.
     """
     latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
     folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))

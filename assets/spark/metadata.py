@@ -1,11 +1,11 @@
-"""Facts about the tables of a session, read from the catalog and the metadata file, without a Spark query.
+"""Reads facts about tables from the catalog and the metadata files, without a Spark query.
 
-A query of a metadata table needs a Spark job and, in a cold session, half a second; reading the file needs
+A query of a metadata table needs a Spark job, which takes half a second in a new session. Reading the file takes
 milliseconds.
 
 Invariants:
-    - All questions about versions, references, properties and the existence of a table are answered here.
-    - Nothing is kept between two questions, so no answer is older than the question.
+    - All other modules use this one for versions, references, properties and the existence of a table.
+    - Nothing is cached between two calls, so every result is current.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from holdfast.infra.warehouse.errors import CatalogUnavailable, CatalogUnusable,
 from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.infra.warehouse.table_metadata import MetadataReader, TableMetadata
 
-#: Session -> the reader of its catalog. A session's catalog does not change.
+#: Spark session -> reader of its catalog. The catalog of a session does not change.
 _readers: WeakKeyDictionary[Any, MetadataReader] = WeakKeyDictionary()
 
 
 def metadata_of(spark: Any, table: str) -> TableMetadata:
-    """The metadata of a table, named with its catalog.
+    """The metadata of a table; the name must include the catalog.
 
     Raises:
         TableUnknown: The table does not exist.
-        WarehouseFailed: The catalog or the file can't be read.
+        WarehouseFailed: The catalog or the file cannot be read.
     """
     with _as_warehouse_failed():
         return _reader(spark).table(_within(table))
 
 
 def exists(spark: Any, table: str) -> bool:
-    """Whether the catalog has a table or a view of this name.
+    """Whether the catalog has a table or a view with this name.
 
     Raises:
-        WarehouseFailed: The catalog can't be read.
+        WarehouseFailed: The catalog cannot be read.
     """
     with _as_warehouse_failed():
         return _reader(spark).pointers.find(_within(table)) is not None
 
 
 def view_queries(spark: Any, view: str) -> frozenset[str]:
-    """The query of a view in each of its dialects; empty when the view does not exist.
+    """The query of a view in each of its SQL dialects; empty if the view does not exist.
 
     Raises:
-        WarehouseFailed: The catalog or the file can't be read.
+        WarehouseFailed: The catalog or the file cannot be read.
     """
     with _as_warehouse_failed():
         return _reader(spark).view_queries(_within(view))
 
 
 def pointers_of(spark: Any) -> CatalogPointers:
-    """The rows of the session's catalog."""
+    """The rows of the session's catalog, which point to the metadata files of tables."""
     return _reader(spark).pointers
 
 
@@ -67,13 +67,13 @@ def _reader(spark: Any) -> MetadataReader:
 
 
 def _within(table: str) -> str:
-    """A table's name without the catalog."""
+    """A table's name without the catalog's name."""
     return table.partition(".")[2]
 
 
 @contextmanager
 def _as_warehouse_failed() -> Iterator[None]:
-    """Turns faults of the catalog and its files into the error that a Spark query raises."""
+    """Converts errors of the catalog and its files to the error that a Spark query would raise."""
     try:
         yield
     except StorageUnavailable as failure:

@@ -1,4 +1,4 @@
-"""The state of a store at a past moment, from its history: one key, or all keys as a tagged table version.
+"""Computes the state of a store at a past time from its history: for one key, or for all keys as a tagged version.
 
 In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228``:
 
@@ -9,10 +9,10 @@ In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228
     SELECT * FROM holdfast.fleet.aircraft VERSION AS OF 'at-2026-11-21'
 
 Invariants:
-    - A moment that the history does not cover is refused.
-    - The published table never moves: a past version is written on its own branch, audited, and tagged.
-    - A past version is built on a snapshot with no checkpoint later than the moment, and with the columns that the
-      table has now, or on the whole history.
+    - A time that the history does not cover is refused.
+    - The published table does not change. A past version is written on its own branch, audited, and tagged.
+    - A past version is built on a snapshot (the base), or on the whole history. The base has no checkpoint after the
+      requested time, and has the table's present columns.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from holdfast.processors.snapshots.coverage import base_for, covering, seconds_o
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
-#: Part of a past version's id. Raise the number when the method of building past versions changes, so that existing
-#: ones are built again when their time partition is materialised. 2: the base has no checkpoint later than the moment.
-#: 3: the base also has the same columns.
+#: Part of a past version's id. Increase it if the method of building past versions changes. Existing versions are then
+#: built again when their time partition is materialised. Since 2, the base has no checkpoint after the requested time.
+#: Since 3, the base also has the same columns.
 _WAY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """A past moment as a version of the table; ``made`` is False if the version existed before."""
+    """A past state as a version of the table; ``made`` is False if the version already existed."""
 
     tag: str
     version: int
@@ -59,25 +59,25 @@ class PastVersion:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key at a moment."""
+    """The state of one key at a past time."""
 
     store_partition: int
     state_key: str
-    #: The stored bytes; None for a deleted key.
+    #: The stored bytes; None if the key was deleted.
     value: bytes | None
-    #: Offset and time (seconds since 1970) of the record; None if only a full snapshot contained the value.
+    #: Offset and time (seconds since 1970) of the changelog record; None if only a full snapshot contained the value.
     offset: int | None
     since: float | None
 
 
 def state_at(spark: SparkSession, processor: str, store: str, at: datetime | float) -> DataFrame:
-    """All live keys of a store at a moment: store_partition, key, value, offset, timestamp.
+    """All live keys of a store at a past time, with columns store_partition, key, value, offset, timestamp.
 
     ``at`` is a datetime with a zone, or seconds since 1970.
 
     Raises:
         TableUnknown: The store has no table.
-        NotCovered: The history lacks changes around that moment.
+        NotCovered: The history lacks changes around that time.
         MomentUnclear: A datetime without a zone.
     """
     return history.live(history.fold(_changes_up_to(spark, processor, store, at)))
@@ -86,10 +86,10 @@ def state_at(spark: SparkSession, processor: str, store: str, at: datetime | flo
 def key_at(
     spark: SparkSession, processor: str, store: str, message_key: bytes | str, at: datetime | float
 ) -> list[KeyState]:
-    """The states of one message key at a moment, deleted ones with value None; text keys are encoded as UTF-8.
+    """The states of one message key at a past time; a deleted state has value None. A text key is encoded as UTF-8.
 
     Raises:
-        TableUnknown, NotCovered, MomentUnclear: For the same reasons as ``state_at``.
+        TableUnknown, NotCovered, MomentUnclear: For the same reasons as in ``state_at``.
     """
     prefix = key_prefix(message_key.encode() if isinstance(message_key, str) else message_key)
     rows = _changes_up_to(spark, processor, store, at).where(f"substring(key, 1, {len(prefix)}) = X'{prefix.hex()}'")
@@ -109,13 +109,13 @@ def key_at(
 def write_past(
     spark: SparkSession, processor: str, store: str, partition_key: str, at: float, schema: StoreSchema | None = None
 ) -> PastVersion:
-    """Write the table's version at a past moment on its own branch, and tag it with the time partition's name.
+    """Write the table's version for a past time on its own branch, and tag it with the name of the time partition.
 
-    ``at`` is the end of the partition's window, seconds since 1970; ``schema`` is the declared one of the store's
+    ``at`` is the end of the time partition, seconds since 1970. ``schema`` is the declared schema of the store's
     values.
 
     Raises:
-        NotCovered: The history lacks changes around that moment.
+        NotCovered: The history lacks changes around that time.
         SnapshotAuditFailed: The written version differs from the history; nothing was tagged.
         SparkFailed: The read or the write failed; nothing was tagged.
     """
@@ -156,7 +156,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The past version to write."""
+    """The parameters of the past version to write."""
 
     processor: str
     store: str
@@ -166,12 +166,15 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The typed columns of these rows; the table has all of them, because each version was published once."""
+        """The schema with the typed columns of these rows.
+
+        The table has all these columns, because each row was published before.
+        """
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write a branch: the newest snapshot that is older, merged with the changes from there up to the moment."""
+    """Write a branch: the newest older snapshot, merged with the later changes up to the requested time."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -180,7 +183,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        base = None  # the base's rows have other columns, which would be null here
+        base = None  # the base's rows have other columns, whose values would be null in the new version
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)
@@ -213,7 +216,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    """The offsets between base and moment lie in these ranges; without a base they begin with the changelog."""
+    """The offset ranges of the changes between base and requested time; without a base, they begin at offset 0."""
     return [
         PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
         for part in known.partitions
@@ -223,7 +226,7 @@ def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[Part
 def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
-    """Partition -> the offset after its last change, the number of changes, and of deletions."""
+    """Partition -> (offset after its last change, number of changes, number of deletions)."""
     logged = f"{history.LOGGED} AND {history.between(known.generation, ranges)}"
     counted = changes.where(logged).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
@@ -242,7 +245,7 @@ def _manifest(
     measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """The manifest of a past version; it has no input offsets, because only checkpoints record those."""
+    """The manifest of a past version. It has no input offsets, because only checkpoints record input offsets."""
     parts = []
     for part in known.partitions:
         start = 0 if base is None else base.ends[part.partition]

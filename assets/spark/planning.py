@@ -1,4 +1,4 @@
-"""The table's facts that a snapshot's plan needs."""
+"""Reads the facts of the table that the plan of a snapshot needs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.processors.snapshots.names import history_name, table_name
 
 
 def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
-    """The newest snapshots of a store; creates its tables if they are missing.
+    """The facts of a store's table and history, which are created if they are missing.
 
     Raises:
-        FormatUnknown: A later Holdfast wrote the newest snapshot.
-        HistoryUnclear: The history has rows, and no version says how far it reaches.
-        SparkFailed: The catalog can't be read.
+        FormatUnknown: A later version of Holdfast wrote the newest snapshot.
+        HistoryUnclear: The history has rows, but no version has its end offsets.
+        SparkFailed: The catalog cannot be read.
     """
     table, changes = table_name(processor, store), history_name(processor, store)
     with short_errors(f"look at {table}"):
@@ -34,13 +34,14 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
 
 
 def planned_shape(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
-    """The schema version that the table will have with its store's schema; no column is changed.
+    """The schema version that the table will have after the snapshot; this call changes no column.
 
-    A schema that is inferred gets its columns later, when a snapshot reads the values.
+    For an inferred schema it is the present version, because its columns are known only when a snapshot reads the
+    values.
 
     Raises:
-        SchemaChangeRefused: A column can't get the type of the schema; the table is unchanged.
-        SparkFailed: The catalog can't be read or written.
+        SchemaChangeRefused: A column cannot be converted to the type in the schema; the table is unchanged.
+        SparkFailed: The catalog cannot be read or written.
     """
     table = table_name(processor, store)
     with short_errors(f"look at the columns of {table}"):

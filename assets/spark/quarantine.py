@@ -1,10 +1,10 @@
-"""The quarantine: a table of a store's values that could not be read, with the reason.
+"""The quarantine table of a store: values that could not be read, with the reason.
 
-The store's table has these rows, too, as key, value and JSON; their typed columns are null there.
+The store's table also has these rows, with key, value and JSON, but their typed columns are null.
 
 Invariants:
-    - Rows belong to one attempt at a snapshot, known by its branch. Attempts beside each other may read differently, so
-      none touches the rows of another; those of the published one stay.
+    - Each row belongs to one attempt at a snapshot, which is identified by its branch. Parallel attempts may read
+      values differently, so no attempt changes the rows of another. The rows of the published attempt are kept.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def write_quarantine(
     attempt: str,
     counted: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Write the unreadable rows of ``type_rows`` to the quarantine of this attempt.
+    """Write the unreadable rows of ``type_rows`` to the quarantine table, for this attempt.
 
-    The table is created with its first row. Returns store partition -> number of unreadable rows, for partitions with
-    unreadable rows. ``counted`` is that mapping, if the caller knows it.
+    The table is created when there is a first row. Returns store partition -> number of unreadable rows, only for
+    partitions with such rows. ``counted`` is this mapping if the caller already has it.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id, attempt)
     if counted is None:
@@ -48,7 +48,7 @@ def write_quarantine(
 
 
 def keep_attempt(spark: SparkSession, table: str, snapshot_id: str, attempt: str) -> None:
-    """Delete the rows of a published snapshot that other attempts at it wrote."""
+    """Delete the quarantined rows that other attempts at a published snapshot wrote."""
     if exists(spark, table) and "attempt" in spark.table(quoted(table)).columns:
         others = f"snapshot_id = '{snapshot_id}' AND attempt <> '{attempt}'"
         if not spark.table(quoted(table)).where(others).isEmpty():
@@ -60,10 +60,10 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 
 
 def _unreadable(rows: DataFrame) -> DataFrame:
-    """The rows where ``why`` is not null.
+    """The rows in which ``why`` is not null, selected by an explode.
 
-    The code uses an explode, not a filter. Spark pushes a filter below the projections, and then parses each value once
-    for each mention in ``why``, six times or more (SPARK-47672). Spark pushes nothing below an explode.
+    A filter would be slow, because Spark pushes it below the projections, and then parses each value for each use in
+    ``why``, six times or more (SPARK-47672). Spark pushes nothing below an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

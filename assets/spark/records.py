@@ -1,7 +1,8 @@
-"""The table of a processor's snapshots: one row for each partition of each snapshot.
+"""Writes the table of a processor's snapshots, which has one row for each partition of each snapshot.
 
 Invariants:
-    - The table has each snapshot once: rows are appended on a branch, and main moves to it only if no other run did.
+    - The table has each snapshot only once. Rows are appended on a branch, and main moves to the branch only if no
+      other run has changed main.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from holdfast.assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, SnapshotManifest
 
 _ATTEMPTS = 5
-#: The most files that one task writes; more partitions are spread over several tasks.
+#: Maximum files that one Spark task writes; more files are distributed over several tasks.
 _FILES_OF_A_TASK = 64
 
 
 def record_snapshot(
     spark: SparkSession, manifest: SnapshotManifest, unpublished: versions.Versions | None = None
 ) -> None:
-    """Record a snapshot, once.
+    """Record a snapshot if it is not recorded yet.
 
     Args:
-        spark: The session.
+        spark: The Spark session.
         manifest: The snapshot's manifest.
-        unpublished: The versions of the table of snapshots before this snapshot was published, so that none of them
-            contains it; None if unknown.
+        unpublished: The versions of the snapshots table before this snapshot was published, which cannot contain the
+            snapshot. None if unknown.
 
     Raises:
         TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
@@ -38,7 +39,7 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # The branch begins with this version of main. Another run may record this snapshot at any moment.
+        # The branch starts from this version of main, because another run may record this snapshot at any time.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -54,7 +55,7 @@ def record_snapshot(
 
 
 def recorded_so_far(spark: SparkSession, processor: str) -> versions.Versions:
-    """The versions of the table of a processor's snapshots, which is created if it is missing."""
+    """The versions of the snapshots table of a processor; the table is created if it is missing."""
     return versions.Versions.of(spark, create_snapshots(spark, processor))
 
 
@@ -65,11 +66,11 @@ def _is_recorded(
     snapshot_id: str,
     unpublished: versions.Versions | None,
 ) -> bool:
-    """Whether main has a snapshot's rows: judged by the version summaries since its publication, else by a scan.
+    """Whether main has a snapshot's rows, from the summaries of versions since its publication, otherwise from a scan.
 
     Versions of compactions and of older Holdfast releases have no summary that names their snapshot, and maintenance
-    may have expired a version. In these cases the rows decide. The first branch of an empty table begins with a version
-    without rows.
+    may have expired a version. In these cases, the rows are scanned. The first branch of an empty table begins with a
+    version without rows.
     """
     head = next(seen.ancestors(), None)
     if head is None:
@@ -117,14 +118,14 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
         }
         for part in manifest.partitions
     ]
-    # One JSON text: Spark needs a job to convert a DataFrame of Python rows, and the job costs more than the append.
-    # `spark.sql` arguments don't work here, because older extensions of its parser drop them.
+    # All rows are passed as one JSON text. Converting Python rows to a DataFrame needs a Spark job, which costs more
+    # than the append. Arguments of `spark.sql` do not work here, because older extensions of its parser drop them.
     timed = {name for name, kind, _ in SNAPSHOT_COLUMNS if kind == "timestamp"}
     shape = ", ".join(f"`{name}` {'bigint' if name in timed else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]
     parsed = F.from_json(F.lit(json.dumps(rows)), f"array<struct<{shape}>>", {"mode": "FAILFAST"})
     made = spark.range(0, 1, 1, 1).select(F.inline(parsed)).selectExpr(*columns)
-    if len(rows) > _FILES_OF_A_TASK:  # each partition of the store has a separate file
+    if len(rows) > _FILES_OF_A_TASK:  # each partition of the store is written to a separate file
         made = made.repartition(-(-len(rows) // _FILES_OF_A_TASK))
     writer = made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true")
     writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id).append()

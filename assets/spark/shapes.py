@@ -1,11 +1,11 @@
-"""The typed columns of a store's table: present columns, columns that the values need, and the statements between them.
+"""Changes the typed columns of a store's table: compares present and needed columns, and makes SQL statements.
 
-Iceberg has one present set of columns for all branches of a table, so readers of main see each change at once.
-``Shape.in_place`` lists the changes that readers may see before the values are written. All other changes are made on a
-side table (``assets.spark.sides``).
+All branches of an Iceberg table share one present set of columns, so readers of main see a change of columns
+immediately. ``Shape.in_place`` tells whether readers may see the changes before the values are written. Otherwise the
+changes are made on a side table (``assets.spark.sides``).
 
 Invariants:
-    - Iceberg tracks columns by id, so published versions read the same after a column changes.
+    - Iceberg identifies columns by id, so a change of columns does not affect published versions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FIXED = frozenset(name for name, _, _ in COLUMNS)
 
 
 class SchemaChangeRefused(HoldfastError):
-    """The schema's type of a column can't hold the values that are stored in that column."""
+    """The schema's type of a column cannot represent the values that are stored in the column."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -55,8 +55,8 @@ class SchemaChangeRefused(HoldfastError):
 class Shape:
     """The changes that a table needs for a schema, with the schema versions before and after them.
 
-    The version is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the schema. ``again``:
-    unchanged rows have values in an added column, so all rows are written again.
+    The schema version is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the schema.
+    ``again`` is true if unchanged rows have values for an added column, so that all rows must be written again.
     """
 
     before: int
@@ -68,12 +68,12 @@ class Shape:
 
     @property
     def changed(self) -> bool:
-        """Whether the table still has another schema."""
+        """Whether the table's present schema differs."""
         return self.version != self.before
 
     @property
     def in_place(self) -> bool:
-        """Whether readers may see the changes before a version is published: no visible value changes."""
+        """Whether readers may see the changes before a version is published, because no visible value changes."""
         return all(isinstance(step, Add | Widen) for step in self.steps)
 
     @property
@@ -85,9 +85,9 @@ class Shape:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The declared schema, or one inferred from the table's columns and the column json of the rows.
+    """The declared schema, or a schema inferred from the table's columns and the column ``json`` of the rows.
 
-    The rows are all rows of a full snapshot, or the changed rows of an incremental one.
+    ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """
     if schema is None or not schema.inferred:
         return schema
@@ -97,7 +97,8 @@ def resolve_schema(
         f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
         f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
     )
-    with names_by_case(spark):  # otherwise Spark makes one field of {"a": 1} and {"A": 2}, and the second name is lost
+    # Otherwise Spark merges the fields of {"a": 1} and {"A": 2} into one, and loses the second name.
+    with names_by_case(spark):
         [found] = values.collect()
     return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
 
@@ -108,23 +109,23 @@ def table_columns(spark: SparkSession, table: str) -> Record:
 
 
 def schema_version(spark: SparkSession, table: str) -> int:
-    """The schema version that a table has; 0 if it never had a schema."""
+    """The schema version of a table; 0 if it never had a schema."""
     return _recorded(spark, table)[0]
 
 
 def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
-    """The schema version of a table, and the digest of that schema."""
+    """The schema version of a table, and the digest of that schema; None as digest if it never had a schema."""
     properties = metadata_of(spark, table).properties
     return int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
 
 
 def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, inferred: bool = False) -> Shape:
-    """The changes that a table needs for a schema; this call changes nothing.
+    """Computes the changes that a table needs for a schema; changes nothing.
 
-    With ``inferred``, a column whose type can't be widened is replaced, and nothing is refused.
+    With ``inferred``, a column whose type cannot be widened is replaced, so that no change is refused.
 
     Raises:
-        SchemaChangeRefused: A column can't get the schema's type.
+        SchemaChangeRefused: A column cannot be converted to the schema's type.
     """
     wanted = schema.columns if schema is not None else ()
     has = table_columns(spark, table)
@@ -142,10 +143,11 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
 
 
 def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
-    """Apply a shape to the columns of a table; a second call changes nothing."""
+    """Apply a shape to the columns of a table; a repeated call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
-        # Set first: if a later statement fails, this schema version has no snapshot, so the next one is full.
+        # The properties are set first. If a later statement fails, this schema version has no snapshot, so the next
+        # snapshot is full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
     for statement in _statements(shape):
@@ -168,9 +170,9 @@ def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
 
 
 def _statements(shape: Shape) -> Iterator[str]:
-    """The statements of a shape's changes, in order.
+    """The SQL statements for a shape's changes, in order.
 
-    Each statement is one commit, so added columns share one statement.
+    Each statement is one commit of the table, so consecutive added columns share one statement.
     """
     comments: dict[tuple[str, ...], str] = {(name,): f" COMMENT {literal(comment)}" for name, comment in shape.comments}
 

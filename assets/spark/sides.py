@@ -1,17 +1,17 @@
-"""Side tables: readers see a change of a table's columns together with the values, or not at all.
+"""Side tables: readers see a change of a table's columns together with the new values, or not at all.
 
-All branches of an Iceberg table have the same present columns. A column that is renamed, dropped or recreated on a
-branch therefore changes for the readers of main, too. Such a change is made on a side table: the table's metadata under
-a second name in the catalog, with the same files, versions and column ids.
+All branches of an Iceberg table have the same present columns. If a column is renamed, dropped or recreated for a
+branch, it also changes for readers of main. For this reason, such a change is made on a side table. A side table is a
+second name in the catalog for the table's metadata, with the same files, versions and column ids.
 
     register ─► change the columns ─► write, audit, seal on its branch ─► its main moves ─► exchange ─► forget
                                                                                             │
     readers of the table see nothing until here: one update of the catalog's row moves the table to the side's metadata
 
 Invariants:
-    - The exchange happens only if nobody committed to the table since the side was registered.
-    - Until the exchange, the side's metadata is in a folder of its own, where a search for lost tables finds none.
-    - A side table is forgotten, never purged: its files are the table's.
+    - The exchange happens only if no other run committed to the table after the side was registered.
+    - Until the exchange, the side's metadata is in a separate folder, where a search for lost tables does not look.
+    - A side table is removed only from the catalog, and its files are never deleted, because the table uses them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _METADATA_PATH = "write.metadata.path"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side table: its name, the name of the original table, and the original's metadata file at the start."""
+    """A side table: its name, the original table's name, and the original's metadata file at the start (``seen``)."""
 
     name: str
     table: str
@@ -47,7 +47,7 @@ class Side:
 
 
 def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
-    """Register a side of a table, for one attempt of a snapshot."""
+    """Register a side table of a table, for one attempt at a snapshot."""
     name = new_side_name(table, snapshot_id, datetime.now(UTC))
     seen = pointers_of(spark).place(_within(table))
     create_namespace(spark, SIDES)
@@ -60,14 +60,14 @@ def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
 
 
 def exchange(spark: SparkSession, side: Side) -> None:
-    """Publish a side: the table has its columns and its main from now on.
+    """Publish a side table: from now on, the original table has its columns and its main branch.
 
     Raises:
-        TableMoved: Another run committed to the table since the side was opened.
+        TableMoved: Another run committed to the table after the side was opened.
     """
     pointers = pointers_of(spark)
-    # Do this before the side's metadata file gets into the table's folder, where the newest file counts if the catalog
-    # is lost.
+    # Check this before the side's metadata file is written to the table's folder, because the newest file in that
+    # folder is used if the catalog is lost.
     if pointers.place(_within(side.table)) == side.seen:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
         if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):
@@ -76,12 +76,12 @@ def exchange(spark: SparkSession, side: Side) -> None:
 
 
 def forget(spark: SparkSession, name: str) -> None:
-    """Remove a side table from the catalog; no file is deleted."""
+    """Remove a side table from the catalog; its files are not deleted."""
     spark.sql(f"DROP TABLE IF EXISTS {quoted(name)}")
 
 
 def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: datetime) -> int:
-    """Remove the side tables that dead runs left for this table; returns their number."""
+    """Remove the side tables of this table that killed runs left; returns their number."""
     if not spark.catalog.databaseExists(quoted(SIDES)):
         return 0
     rows = spark.sql(f"SHOW TABLES IN {quoted(SIDES)} LIKE '{sides_prefix(table)}*'").collect()
@@ -93,5 +93,5 @@ def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: date
 
 
 def _within(table: str) -> str:
-    """A table's name without the catalog."""
+    """A table's name without the catalog's name."""
     return table.partition(".")[2]

@@ -1,16 +1,16 @@
 """Writes a snapshot: the state of a store at one exact vector of changelog offsets, as one table version.
 
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
-            (each attempt on its own branch)             └─ readers see nothing until here
+            (each attempt on its own branch)            └─ readers see nothing until here
 
 A run that is killed after any step can run again and gives the same result. Two runs of one plan write to separate
-branches; main moves to one of them, and the other run finds the snapshot published.
+branches. The branch of one run becomes main, and the other run then finds the snapshot published.
 
 Invariants:
-    - A published version has passed the audit: it equals the worker's checkpoint, or else the records that were read.
-    - The manifest holds the fingerprints that were measured on the written branch.
-    - The history is published first, so it may be ahead of the table, never behind.
-    - Readers see a column that was renamed, dropped or made again together with its values (``assets.spark.sides``).
+    - A published version has passed the audit: it equals the worker's checkpoint or, without one, the records read.
+    - The manifest has the fingerprints that were measured on the written branch.
+    - The history is published first, so it may be ahead of the table, but never behind.
+    - Readers see a renamed, dropped or recreated column only together with its values (``assets.spark.sides``).
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ from holdfast.processors.snapshots.names import branch_name, history_name, quara
 from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, has_every_change
 
 _log = structlog.get_logger("snapshot")
-#: Maximum attempts at a snapshot while other runs, such as maintenance, publish to its table.
+#: Maximum attempts at a snapshot if other runs, for example maintenance, publish to its table at the same time.
 ATTEMPTS = 3
-#: The rows that each source reads, for progress lines.
+#: Source -> text about the rows that it reads, for progress lines.
 _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
 
 
 class SnapshotClaims(Protocol):
-    """The record of snapshots; the registry implements it."""
+    """Records the start and end of snapshots; the registry implements it."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
-        """Record the start of a snapshot; False if it was recorded before."""
+        """Record the start of a snapshot; returns False if it was already recorded."""
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
-        """Record the table version of a finished snapshot."""
+        """Record the end of a snapshot and its table version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
     """A published snapshot; ``committed`` is False if an earlier run published it.
 
-    ``corrections`` counts the keys whose value came from the store, because the changelog lacked the value.
+    ``corrections`` is the number of keys whose value came from the checkpoint, because the changelog lacked the value.
     """
 
     manifest: SnapshotManifest
@@ -82,14 +82,14 @@ class SnapshotResult:
     committed: bool
     corrections: int
     seconds: float
-    #: Bytes of the table's files.
+    #: Total bytes of the table's files.
     size: int = 0
-    #: The typed columns; inferred columns are as this snapshot found them.
+    #: The schema with the typed columns; for an inferred schema, the columns that this snapshot found.
     schema: StoreSchema | None = None
 
     @property
     def rows_per_s(self) -> float:
-        """Table rows and changelog records per second of the whole snapshot."""
+        """Table rows and changelog records that were processed per second, over the whole duration of the snapshot."""
         handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
         return handled / max(self.seconds, 1e-9)
 
@@ -104,16 +104,16 @@ def write_snapshot(
     schema: StoreSchema | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SnapshotResult:
-    """Write and publish the snapshot of a plan; repeated runs of one plan publish it once.
+    """Write and publish the snapshot of a plan; repeated runs of one plan publish it only once.
 
-    The table must have the fingerprints ``stored`` of the checkpoint's partitions. Without ``stored``, the table is
-    compared with the records that were read. ``tell`` gets progress lines every few seconds.
+    The written table must have the fingerprints ``stored``, which are those of the checkpoint's partitions. Without
+    ``stored``, the table is compared with the records that were read. ``tell`` gets progress lines every few seconds.
 
     Raises:
-        ChangelogUnreadable: The changelog has records of an unknown format.
-        ChangelogMoved: It was truncated, recreated or compacted during the read.
+        ChangelogUnreadable: The changelog has records in an unknown format.
+        ChangelogMoved: The changelog was truncated, recreated or compacted during the read.
         SnapshotAuditFailed: The written table differs from the checkpoint.
-        TableMoved: Another snapshot was published meanwhile.
+        TableMoved: Another snapshot was published at the same time.
         SparkFailed: The read or the write failed; nothing was published.
     """
     started = time.monotonic()
@@ -157,7 +157,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """Upper bound of the rows to read from changelog, checkpoint and base; a full snapshot also reads the history."""
+    """Maximum rows to read from changelog, checkpoint and base; a full snapshot also reads the history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -166,7 +166,7 @@ def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerpr
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
-    """Drop the branches of this snapshot's attempts; maintenance drops the branches of dead runs."""
+    """Delete the branches of this snapshot's attempts; maintenance deletes the branches of killed runs."""
     own = branch_name(plan.snapshot_id)
     versions.drop_branches(spark, plan.table, seen.branches(own))
     changes = history_name(plan.processor, plan.store)
@@ -174,7 +174,7 @@ def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versi
 
 
 def _publish(work: Work) -> bool:
-    """Write, audit and publish; False if another run published the snapshot."""
+    """Write, audit and publish the snapshot; returns False if another run published it."""
     spark, plan = work.spark, work.plan
     for attempt in range(ATTEMPTS):
         try:
@@ -198,7 +198,7 @@ def _publish(work: Work) -> bool:
 
 
 def feed_history(work: Work) -> None:
-    """Append the changelog records that the history lacks, on a branch of the history."""
+    """Append the changelog records that are missing in the history, on a branch of the history."""
     plan, table = work.plan, work.history
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
@@ -225,7 +225,7 @@ def feed_history(work: Work) -> None:
 
 
 def write_branch(work: Work) -> None:
-    """Write the table's branch from the planned source; a full snapshot also corrects the history."""
+    """Write the table's branch from the planned source; a full snapshot also appends missing values to the history."""
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source.name]}")
     if plan.builds_on is not None:
@@ -246,15 +246,15 @@ def write_branch(work: Work) -> None:
 
 
 def replace_branch(work: Work, rows: DataFrame) -> None:
-    """Replace the content of the branch; values that do not fit the columns go to the quarantine."""
+    """Replace the content of the branch; values that do not fit the columns are written to the quarantine."""
     put_aside(work, rows, whole=True)
     current.replace_all(rows, work.target, work.branch, work.schema)
 
 
 def open_branch(work: Work, rows: DataFrame) -> bool:
-    """Open the branch to write on, with the columns that the values of these rows need.
+    """Create the branch to write on, with the columns that the values of these rows need.
 
-    Returns False when a column is created again: then every row of the table must be written.
+    Returns False if a column is created again, because then every row of the table must be written.
     """
     spark, plan = work.spark, work.plan
     seen = versions.Versions.of(spark, plan.table)
@@ -270,7 +270,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     shapes.reshape(spark, work.target, shape)
     if inferred and work.schema is not None:
         work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
-        # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
+        # An earlier attempt or another run may have changed the columns after this snapshot was planned.
         whole = plan.builds_on is not None and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
@@ -278,20 +278,20 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
 
 
 def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
-    """Whether the plan's base is still the newest snapshot of the table."""
+    """Whether the newest snapshot of the table is still the base of the plan."""
     return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write the values that do not fit the columns to the quarantine; ``whole``: the rows are the whole table."""
+    """Write values that do not fit the columns to the quarantine; ``whole`` means that the rows are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
         return
     counted, hashed = None, typed_hash(work.schema)
     typed = type_rows(current.current_rows(rows, keep=() if whole else ("op",)), work.schema)
-    # One scan counts the unreadable values and computes the audit's expected fingerprints, because parsing costs more
-    # than hashing.
+    # One scan counts the unreadable values and computes the fingerprints that the audit expects, because parsing costs
+    # more than hashing.
     if whole and hashed is not None:
         work.typed, counted = typed_prints(typed, hashed)
     elif hashed is not None and plan.base is not None and plan.base.typed_fingerprints:
@@ -309,13 +309,13 @@ def _moments(plan: SnapshotPlan) -> str:
 
 
 def _replace_and_correct(work: Work) -> None:
-    """Replace the table with the source's rows, and append to the history the values that it lacks."""
+    """Replace the table with the source's rows, and append values that are missing in the history."""
     plan = work.plan
     wanted = work.full()
     both = current.with_differences(wanted, _known(work)).persist()
     try:
         differing = both.where("differs")
-        work.appended = differing.count()  # also fills the cache, in one job
+        work.appended = differing.count()  # this count also fills the cache, in the same job
         if work.history_ref != versions.MAIN and work.appended:
             ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
             rows = differing.selectExpr(
@@ -335,7 +335,7 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _known(work: Work) -> DataFrame:
-    """The live keys of the history after this attempt's append."""
+    """The live keys of the history after this attempt has appended its changelog records."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
@@ -352,7 +352,7 @@ def seal(work: Work, measured: Prints) -> None:
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        work.corrections = 0  # no other run wrote to the history
+        work.corrections = 0  # no other run has written to the history
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
@@ -398,7 +398,7 @@ def seal(work: Work, measured: Prints) -> None:
 def seal_branch(
     spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
 ) -> None:
-    """Commit a version without new rows; its summary holds the manifest and the link to its base."""
+    """Commit a version without new rows, whose summary has the manifest and the link to the base."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)
@@ -407,7 +407,7 @@ def seal_branch(
 
 
 def publish_history(work: Work) -> None:
-    """Publish the history's branch; the table follows immediately."""
+    """Publish the history's branch; the table is published immediately afterwards."""
     if work.history_ref == versions.MAIN:
         return
     try:
@@ -419,7 +419,7 @@ def publish_history(work: Work) -> None:
 
 
 def publish_table(work: Work) -> None:
-    """Publish the table's branch; readers of the table see only this step."""
+    """Publish the table's branch. Only this step is visible to readers of the table."""
     versions.fast_forward(work.spark, work.target, work.branch)
     if work.side is not None:
         sides.exchange(work.spark, work.side)

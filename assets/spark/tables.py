@@ -1,4 +1,4 @@
-"""Columns, properties and creation of all warehouse tables; their names are in ``processors.snapshots.names``."""
+"""Columns and properties of all warehouse tables, and their creation; table names: ``processors.snapshots.names``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.snapshots.names import quoted, snapshots_name
 
 Column = tuple[str, str, str]
 
-#: Name, SQL type and comment of a store table's fixed columns; typed columns follow them.
+#: The fixed columns of a store's table as (name, SQL type, comment); typed columns follow them.
 COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("key", "binary", "changelog key"),
@@ -25,8 +25,9 @@ COLUMNS: tuple[Column, ...] = (
     ("event_timestamp", "timestamp", "event time of the message that wrote the value"),
 )
 
-#: The columns of the history. ``put`` and ``delete`` are changelog records. ``base`` and ``base_delete`` come from a
-#: full snapshot: the store had, or lacked, this value at the offset. The record that wrote the value is not known.
+#: The columns of the history. Rows with op ``put`` and ``delete`` are changelog records. Rows with ``base`` and
+#: ``base_delete`` come from a full snapshot: the store had, or did not have, this value at the offset. Their changelog
+#: record is unknown.
 HISTORY_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("generation", "int", "number of the changelog: 1, and one more after each recreation"),
@@ -50,7 +51,7 @@ QUARANTINE_COLUMNS: tuple[Column, ...] = (
     ("attempt", "string", "branch of the attempt that read the value; null in rows of earlier versions"),
 )
 
-#: One row for each partition of each snapshot of a processor.
+#: The columns of a processor's table of snapshots, which has one row for each partition of each snapshot.
 SNAPSHOT_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("snapshot_id", "string", "the snapshot"),
@@ -99,12 +100,12 @@ def create_table(spark: SparkSession, table: str) -> None:
 
 
 def create_history(spark: SparkSession, table: str) -> None:
-    """Create the history of a store if it is missing."""
+    """Create the history table of a store if it is missing."""
     _create(spark, table, HISTORY_COLUMNS, _APPEND_ONLY)
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the quarantine of a store if it is missing, and add the columns that an older quarantine lacks."""
+    """Create the quarantine table of a store if it is missing, and add columns that an older table lacks."""
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
     there = spark.table(quoted(table)).columns
     for name, kind, comment in QUARANTINE_COLUMNS:
@@ -120,7 +121,7 @@ def create_snapshots(spark: SparkSession, processor: str) -> str:
 
 
 def require_table(spark: SparkSession, table: str) -> None:
-    """Refuse a table that does not exist.
+    """Raises an error if a table does not exist.
 
     Raises:
         TableUnknown: The table does not exist.
@@ -148,16 +149,16 @@ def _create(spark: SparkSession, table: str, columns: Sequence[Column], properti
 
 
 def create_namespace(spark: SparkSession, namespace: str) -> None:
-    """Create a namespace, named with its catalog, if it is missing."""
+    """Create a namespace if it is missing; the name must include the catalog."""
     name = quoted(namespace)
     _make(spark, f"CREATE NAMESPACE IF NOT EXISTS {name}", lambda: spark.catalog.databaseExists(name))
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:
-    """Run a CREATE statement; it may fail if another run creates the same object at the same moment.
+    """Run a CREATE statement; its error is ignored if another run has created the same object at the same time.
 
-    Iceberg's JDBC catalog checks, then inserts. The second of two runs gets the database's duplicate-key error, not an
-    "already exists" error.
+    Iceberg's JDBC catalog first checks and then inserts. So the second of two runs gets the database's duplicate-key
+    error instead of an "already exists" error.
     """
     try:
         spark.sql(statement)
@@ -167,6 +168,6 @@ def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> 
 
 
 def table_shape(spark: SparkSession, name: str) -> list[Column]:
-    """The columns of a table: the fixed ones, then the typed ones."""
+    """The columns of a table as (name, SQL type, comment); first the fixed columns, then the typed columns."""
     fields = spark.table(quoted(name)).schema.fields
     return [(each.name, each.dataType.simpleString(), each.metadata.get("comment", "")) for each in fields]

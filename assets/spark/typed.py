@@ -1,10 +1,10 @@
-"""Typed columns from stored values, in SQL only.
+"""Computes typed columns from stored values, with SQL only.
 
-The JSON of a value is parsed once for each row. A row whose value does not fit keeps key, value and JSON; all its typed
-columns are null, and ``why`` has the reason.
+The JSON of a value is parsed once for each row. If a value does not fit the schema, its row keeps key, value and JSON.
+All typed columns of the row are then null, and ``why`` has the reason.
 
 Invariants:
-    - Every row stays, and has either all its typed columns or none.
+    - Every row is kept, and has either all its typed columns or none.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from holdfast.processors.engine.schema.types import (
 )
 from holdfast.processors.engine.state.own_keys import RESERVED
 
-#: The most characters of an unfit value in its reason.
+#: Maximum characters of a value that does not fit, in the reason.
 SHOWN = 60
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
-#: Types that are parsed from JSON texts, with the pattern that a text must match: a cast accepts other texts, too.
+#: Types that are converted from JSON texts, each with the pattern that a text must match, because a cast also accepts
+#: other texts.
 _CONVERTED = {
     "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
@@ -51,15 +52,15 @@ _CONVERTED = {
 
 
 def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
-    """Name, SQL type and comment of the typed columns, in order."""
+    """The typed columns in order, as (name, SQL type, comment)."""
     return [(each.name, plain(each.type).sql, each.comment) for each in (schema.columns if schema else ())]
 
 
 def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
-    """The rows with their typed columns, and ``why``: null if the value is readable.
+    """The rows with their typed columns, and the column ``why``, which is null if the value is readable.
 
-    The rows have value, state_key and json among their columns; a null value (a deletion) gives null columns.
-    ``schema`` is the result of ``shapes.resolve_schema``; with None, ``why`` reports unknown formats only.
+    The rows must have the columns value, state_key and json. A null value, which is a deletion, gives null columns.
+    ``schema`` is the result of ``shapes.resolve_schema``. If it is None, ``why`` reports only unknown formats.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -69,7 +70,7 @@ def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
 
 
 def typed_query(source: str, schema: StoreSchema | None) -> str:
-    """The SQL of ``type_rows`` over the query ``source``, for views."""
+    """The SQL of ``type_rows``, applied to the query ``source``; used for views."""
     values = schema.values if schema is not None else ()
     parsed = "".join(f", {_parse(each, values)} AS _part{at}" for at, each in enumerate(values))
     parts = ", ".join(f"_part{at}" for at in range(len(values)))
@@ -78,7 +79,7 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
-#: SQL: whether a row is an internal record of the store.
+#: SQL condition: a row is an internal record of the store.
 OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 
 
@@ -86,10 +87,10 @@ OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 
 
 def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
-    """SQL that parses a value's JSON as the one field of an object, so that numbers, texts and nulls parse, too.
+    """SQL that parses a value's JSON, wrapped in an object with one field so that numbers, texts and nulls parse, too.
 
-    ``beside`` are all value schemas of the store: the schema for any state key skips keys that have a schema of their
-    own.
+    ``beside`` has all value schemas of the store, because the schema for any state key must skip keys that have their
+    own schema.
     """
     shape, apart = _shape(value), _shape(value, apart=True)
     name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
@@ -108,20 +109,20 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
 
 def _begins(value: ValueSchema) -> str:
-    """SQL: whether the state key begins with one of the prefixes."""
+    """SQL condition: the state key begins with one of the prefixes."""
     return " OR ".join(f"startswith(state_key, {literal(each)})" for each in value.prefixes)
 
 
 def _is_mixed(value: ValueSchema) -> bool:
-    """Whether the store mixes objects, which have columns for their fields, and other values, which have one column."""
+    """Whether a store has both objects, which get a column for each field, and other values, which get one column."""
     return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
-    """The SQL type for parsing a value: ``v`` has all paths of its columns, or is the whole value.
+    """The SQL type for parsing a value: field ``v`` has all paths of its columns, or is the whole value.
 
-    For mixed values, ``w`` is the value that is no object. The parser distinguishes names by case; queries do not. With
-    ``apart``, the fields get names that queries distinguish, too.
+    For mixed values, field ``w`` is a value that is not an object. The parser distinguishes upper and lower case in
+    names, but queries do not. With ``apart``, fields get names that differ even without regard to case.
     """
     whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
     v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)
@@ -129,7 +130,7 @@ def _shape(value: ValueSchema, *, apart: bool = False) -> str:
 
 
 def _tree(value: ValueSchema) -> dict[str, Any]:
-    """The names in JSON of all columns, level by level; below the last name, the column's type."""
+    """The JSON names of all columns as nested dictionaries; the innermost value is the column's type."""
     tree: dict[str, Any] = {}
     if value.version is not None:
         tree[value.version[0]] = TEXT
@@ -152,7 +153,7 @@ def _struct(tree: Mapping[str, Any], apart: bool) -> str:
 
 
 def _apart(names: Iterable[str]) -> dict[str, str]:
-    """Each name with an alias that is unique without regard to case."""
+    """Name -> an alias that is unique even if case is ignored."""
     found: dict[str, str] = {}
     for name in names:
         again = sum(each.lower() == name.lower() for each in found)
@@ -161,7 +162,7 @@ def _apart(names: Iterable[str]) -> dict[str, str]:
 
 
 def _wire(kind: ColumnType, *, apart: bool = False) -> str:
-    """The SQL type in which a column is parsed; some types are parsed as texts first. ``apart`` as in ``_tree_sql``."""
+    """The SQL type with which a column is parsed; some types are first parsed as text. ``apart``: as in ``_shape``."""
     match kind:
         case Number():
             return "string"
@@ -182,13 +183,13 @@ def _wire(kind: ColumnType, *, apart: bool = False) -> str:
 
 
 def _name(parsed: str) -> str:
-    """A lambda variable for an item of ``parsed``, different from those of the enclosing lambdas."""
+    """A new lambda variable for an item of ``parsed``, different from those of the enclosing lambdas."""
     within = [int(found) for found in re.findall(r"\bx([0-9]+)\b", parsed)]
     return f"x{max(within, default=0) + 1}"
 
 
 def _is_plain(kind: ColumnType) -> bool:
-    """Whether the parsed type is the table's type."""
+    """Whether the parsed type already is the table's type, so that no conversion is needed."""
     match kind:
         case Number() | Quotient() | Moment() | Held():
             return False
@@ -233,7 +234,7 @@ def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
 
 
 def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
-    """A field of a parsed object: the first of its names that exists."""
+    """A field of a parsed object, which is the first of its names that exists in the object."""
     names = _apart(source for each in members for source in each.sources)
     return _first(parsed, [(names[source],) for source in member.sources])
 
@@ -245,12 +246,12 @@ def _parsed_column(at: int, value: ValueSchema, column: Column) -> str:
 
 
 def _place(tree: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """A path in JSON as the path in the parsed struct."""
+    """Converts a path in the JSON to a path in the parsed struct."""
     return (_apart(tree)[path[0]], *_place(tree[path[0]], path[1:])) if path else ()
 
 
 def literal(text: str) -> str:
-    """A text as a literal of Spark SQL, in one line."""
+    """A text as a Spark SQL literal, in one line."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ")
     return f"'{escaped}'"
 
@@ -265,11 +266,11 @@ def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
             yield f"if({readable}, {_converted(parsed, column.type)}, NULL) AS {tick(column.name)}"
 
 
-# -- why a value can't be read ---------------------------------------------------------------------------------------
+# -- the reason why a value cannot be read ----------------------------------------------------------------------------
 
 
 def _why(values: tuple[ValueSchema, ...]) -> str:
-    """SQL: the reason why a value can't be read, or null; cheap tests come first."""
+    """SQL: the reason why a value cannot be read, or null; cheap tests come first."""
     cases = [
         ("value IS NULL", "NULL"),
         (
@@ -281,7 +282,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
-    if values:  # own records have no model
+    if values:  # internal records have no model
         cases.append((OWN_RECORD, "NULL"))
     by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
     begin = [_begins(each) for each in values if each.prefixes]
@@ -297,7 +298,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
 
 
 def _why_time() -> str:
-    """SQL: the reason why a value's event time is no timestamp, or null."""
+    """SQL: the reason why a value's event time cannot be a timestamp, or null."""
     return _case(
         [
             (
@@ -331,13 +332,13 @@ def _why_value(at: int, value: ValueSchema) -> str:
 
 
 def _misfit(value: ValueSchema) -> str:
-    """SQL: the first column that does not fit, for values with a column that does not fit."""
+    """SQL: a text that names the first column that does not fit the value; used only if a column does not fit."""
     shown = f"left(json, {SHOWN})"
     cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
     for column in value.columns:
         for path in filter(None, column.paths):
             one = ValueSchema(None, (Column(column.name, column.type, False, (path,)),))
-            # get_json_object, which is only for display here, allows neither quotes nor brackets in a name
+            # get_json_object allows neither quotes nor brackets in a name; it is used only for display here
             name = path[-1] if path[-1].isidentifier() else "?"
             steps = ".".join((*path[:-1], name))
             seen = f"left(coalesce(get_json_object(json, {literal('$.' + steps)}), '?'), {SHOWN})"
@@ -348,12 +349,12 @@ def _misfit(value: ValueSchema) -> str:
 
 
 def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, str]]:
-    """SQL tests of a parsed value, each with its reason."""
+    """SQL tests of a parsed value, each with the reason that is reported if the test is true."""
     name = _name(parsed)
     match kind:
         case Number():
             cast = f"try_cast({parsed} AS {kind.sql})"
-            # try_cast rounds without an error
+            # compared with the exact number, because try_cast rounds without an error
             test = f"({cast} IS NULL OR try_cast({parsed} AS decimal(38,18)) <> {cast})"
             yield f"{parsed} IS NOT NULL AND {test}", f"{where} is no {kind.sql}"
         case Scalar(sql, allowed):

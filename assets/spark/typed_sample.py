@@ -1,11 +1,12 @@
-"""Compares the typed columns of some rows of a written table with values that Python reads from the stored bytes.
+"""Compares typed columns of a sample of rows in a written table with values that Python reads from the stored bytes.
 
-Small tables are compared whole. Of a larger table, the sample is the rows with some hashes of keys in one store
-partition. The scan then costs no more than that partition, and the next snapshot samples another partition.
+A small table is compared completely. For a larger table, the sample has the rows of one store partition whose key hash
+has a certain remainder. Only that partition is scanned, and another snapshot samples another partition.
 
 Invariants:
     - The same version of a table gives the same sample.
-    - A row is judged by its bytes (``processors.snapshots.column_reader``), never by the SQL that wrote its columns.
+    - The expected values are read from the row's bytes (``processors.snapshots.column_reader``), not with the SQL that
+      wrote the columns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, V
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
-#: Approximate number of rows to compare, and the maximum value length in bytes; longer values are left out.
+#: Approximate number of rows to compare, and maximum bytes of a value; rows with longer values are left out.
 ROWS, VALUE_BYTES = 500, 1 << 16
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}")"""
@@ -33,7 +34,7 @@ _READ = bytes([VALUE_VERSION, CODEC_JSON])
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """A typed column differs from the row's value."""
+    """The finding that a typed column differs from the row's stored value."""
 
     message_key: bytes
     state_key: str
@@ -47,9 +48,9 @@ class Misread:
 
 
 def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, int], version: str) -> list[Misread]:
-    """The typed columns of the sample that differ from their values.
+    """The typed columns in the sample that differ from the stored values.
 
-    ``rows`` are the rows of each store partition; ``version`` is text that chooses the sample.
+    ``rows`` is the number of rows in each store partition. ``version`` is a text that determines the sample.
     """
     reader, sample = ColumnReader(schema), written.where(_chosen(rows, version))
     columns = ", ".join(tick(each.name) for each in schema.columns)
@@ -64,7 +65,7 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
             found += misread
         elif misread:
             without[row["store_partition"], key] = misread
-    if without:  # a value that does not fit has no columns; it is in the quarantine
+    if without:  # a value that does not fit the schema has no typed columns, because it is in the quarantine
         plain = sample.select("store_partition", "key", "value", "state_key", "json")
         for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():
             found += without.get((row["store_partition"], bytes(row["key"])), [])
@@ -86,7 +87,7 @@ def _misread(key: bytes, value: bytes, seen: dict[str, Any], reader: ColumnReade
 
 
 def _chosen(rows: Mapping[int, int], version: str) -> str:
-    """SQL: whether a row is in the sample."""
+    """SQL condition: the row is in the sample."""
     held = sorted(number for number, count in rows.items() if count)
     short = f"length(value) <= {VALUE_BYTES}"
     if sum(rows.values()) <= ROWS:

@@ -1,7 +1,7 @@
-"""The versions of an Iceberg table: branches to write on, tags, and the manifests in their summaries.
+"""Reads and changes the versions of an Iceberg table: branches to write on, tags, and manifests in summaries.
 
 Invariants:
-    - main moves only by ``fast_forward``, which fails if another run moved main first.
+    - The branch main is moved only by ``fast_forward``, which fails if another run has moved main first.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from holdfast.processors.snapshots.coverage import with_ends
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import SNAPSHOT_TAG, new_branch_name, procedure_name, quoted, snapshot_tag
 
-#: The branch that readers see.
+#: The name of the branch that readers see.
 MAIN = table_metadata.MAIN
 _MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branch", "CommitFailed", "has changed")
 
 
 class TableMoved(HoldfastError):
-    """Another run published to the table meanwhile; this run published nothing."""
+    """Another run published to the table at the same time; this run published nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table: its Iceberg snapshot id, the manifest in its summary, and its commit time.
+    """One version of a table that is a snapshot: its Iceberg snapshot id, its manifest, and its commit time.
 
     ``committed_at`` is in seconds since 1970.
     """
@@ -43,9 +43,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions, branches and tags of a table at the moment of one reading of its metadata.
+    """The versions, branches and tags of a table, read from its metadata at one time.
 
-    Maintenance expires versions without a tag, so a chain of ancestors may end early. Snapshots are also found by tag.
+    Maintenance expires versions without a tag, so a chain of ancestors may be incomplete. Snapshots are therefore also
+    found by their tags.
     """
 
     summaries: Mapping[int, Mapping[str, str]]
@@ -55,7 +56,7 @@ class Versions:
 
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
-        """The versions of a table, which must exist."""
+        """Reads the versions of a table, which must exist."""
         found = metadata_of(spark, table)
         return Versions(
             {each.snapshot_id: each.summary for each in found.snapshots},
@@ -65,19 +66,19 @@ class Versions:
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
-        """The versions of a branch, newest first."""
+        """The versions of a branch, newest first; may end early, because old versions expire."""
         at: int | None = self.refs[ref][1] if ref in self.refs else None
         while at is not None and at in self.summaries:
             yield at
             at = self.parents[at]
 
     def rows(self, version: int | None = None) -> int:
-        """The number of rows of a version, or of main's newest."""
+        """The number of rows in a version; by default, in main's newest version."""
         at = next(self.ancestors(), None) if version is None else version
         return 0 if at is None else int(self.summaries[at].get("total-records", 0))
 
     def published(self) -> Iterator[Version]:
-        """The snapshots that main has had, newest first, each with the end offsets of its checkpoints.
+        """The snapshots published on main, newest first, each with an upper bound for its checkpoint times.
 
         Versions that were built from the history are left out.
         """
@@ -92,13 +93,13 @@ class Versions:
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
-        """The version of a branch with this snapshot id; None if it has none."""
+        """The version of a branch with this snapshot id; None if there is none. On main, tags are searched, too."""
         named = (at for at in self.ancestors(ref) if self.summaries[at].get(ID_PROPERTY) == snapshot_id)
         found = next(filter(None, map(self._version, named)), None)
         return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
 
     def tagged(self, tag: str) -> Version | None:
-        """The snapshot of a tag; None if the tag does not exist, or its version is no snapshot."""
+        """The snapshot with this tag; None if the tag does not exist, or its version is not a snapshot."""
         kind, version = self.refs.get(tag, ("", 0))
         return self._version(version) if kind == "TAG" else None
 
@@ -117,7 +118,7 @@ def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
 
 
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
-    """Create a branch with a unique name, from main or from ``version``; returns the name."""
+    """Create a branch with a unique name, from main or from ``version``; returns its name."""
     name = new_branch_name(snapshot_id, datetime.now(UTC))
     where = "" if version is None else f" AS OF VERSION {version}"
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH `{name}`{where}")
@@ -125,12 +126,13 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 
 
 def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
-    """Create a branch with a unique name where main was when ``seen`` was read; returns the name.
+    """Create a branch with a unique name, from main's version in ``seen``; returns the branch's name.
 
-    Main may have moved since the plan. The branch begins before that move, so it can't overwrite another run's version.
+    Main may have moved since ``seen`` was read. The branch starts before that move, so it cannot overwrite the version
+    of another run.
 
     Raises:
-        TableMoved: The table was empty, and has a version now.
+        TableMoved: The table was empty in ``seen``, but has a version now.
     """
     head = next(seen.ancestors(), None)
     name = new_branch(spark, table, snapshot_id, version=head)
@@ -141,7 +143,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error of a run whose table got a version from another run meanwhile."""
+    """The error of a run whose table got a version from another run at the same time."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",
@@ -150,7 +152,7 @@ def moved(table: str) -> TableMoved:
 
 
 def branch_table(table: str, branch: str) -> str:
-    """The quoted name of a branch as the target of a write."""
+    """The quoted name of a branch, as the target of a write."""
     return f"{quoted(table)}.`branch_{branch}`"
 
 
@@ -161,10 +163,10 @@ def at_version(spark: SparkSession, table: str, ref: str | int) -> DataFrame:
 
 
 def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
-    """Publish a branch: main moves to its newest version.
+    """Publish a branch: main moves to the branch's newest version.
 
     Raises:
-        TableMoved: main moved since the branch was created.
+        TableMoved: Main has moved since the branch was created.
     """
     try:
         spark.sql(f"CALL {CATALOG}.system.fast_forward('{procedure_name(table)}', '{MAIN}', '{branch}')").collect()
@@ -180,11 +182,11 @@ def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
 
 
 def set_tag(spark: SparkSession, table: str, tag: str, version: int) -> None:
-    """Tag a version; an existing tag moves."""
+    """Set a tag to a version; an existing tag is moved."""
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE OR REPLACE TAG `{tag}` AS OF VERSION {version}")
 
 
 def drop_branches(spark: SparkSession, table: str, names: Iterable[str]) -> None:
-    """Drop these branches, where they exist."""
+    """Delete these branches if they exist."""
     for name in names:
         spark.sql(f"ALTER TABLE {quoted(table)} DROP BRANCH IF EXISTS `{name}`")

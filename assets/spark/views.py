@@ -1,10 +1,11 @@
-"""Two views over a store's history, in the same catalog: values with their time of validity, and changes.
+"""Creates two views over a store's history, in the same catalog: values with their time of validity, and changes.
 
-    <store>_scd2   one row for each value of each key: valid_from, valid_to (null while it holds), their offsets
+    <store>_scd2   one row for each value of each key: valid_from, valid_to (null if still valid), their offsets
     <store>_feed   one row for each change: insert, update or delete, with the former value and JSON
 
-Changes are ordered by offset. Times are the changelog's times, raised where needed so that time never goes back within
-a key. ``exact`` is false for a change that only a full snapshot contains: the change happened at that time or before.
+Changes are ordered by offset. Times are the changelog's timestamps. If a timestamp goes back within a key, it is raised
+to the greatest earlier one. ``exact`` is false for a change that only a full snapshot contains, because it happened at
+or before that time.
 
 Invariants:
     - The current rows of ``<store>_scd2`` are the rows of the store's table.
@@ -24,25 +25,29 @@ from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.coverage import seconds_of
 from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
-#: A key's changes in order; a value from a full snapshot at an offset precedes the record at that offset.
+#: The order of a key's changes. At the same offset, a value from a full snapshot comes before a changelog record.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
 _JSON = f"{JSON} AS json"
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Create both views of a store with a history, or replace them if their query changed; returns their names."""
+    """Create both views of a store that has a history, or replace them if their queries changed.
+
+    Returns their names.
+    """
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
     for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
-        if query not in view_queries(spark, view):  # each replacement would add a file to the warehouse
+        # replaced only if needed, because each replacement adds a file to the warehouse
+        if query not in view_queries(spark, view):
             spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
 
 
 def _changes(history: str) -> str:
-    """The rows of a history that changed a value, each with the previous row."""
+    """The rows of a history that changed a value, each with the previous value."""
     rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
-    # a base row that repeats the known value is not a change
+    # a base row that repeats the known value does not count as a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
         f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "
@@ -68,7 +73,7 @@ def scd2_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def feed_query(history: str, schema: StoreSchema | None) -> str:
-    """The query of ``<store>_feed``; ``history`` is the quoted table name. Typed columns are of the new value."""
+    """The query of ``<store>_feed``; ``history`` is the quoted table name. Typed columns are those of the new value."""
     before = _JSON.replace("value", "value_before").replace(" AS json", " AS json_before")
     changed = f"SELECT *, {_JSON}, {before} FROM ({_changes(history)})"
     change = "CASE WHEN value IS NULL THEN 'delete' WHEN value_before IS NULL THEN 'insert' ELSE 'update' END AS change"
@@ -81,13 +86,13 @@ def feed_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
-    """A store's keys at a moment, with their typed columns: rows of ``<store>_scd2``, of one message key or of all.
+    """A store's keys at one time, with their typed columns: rows of ``<store>_scd2``, for one message key or for all.
 
-    ``at`` is a moment in the changelog's times: a datetime with a zone, or seconds since 1970. A moment outside of the
-    history is not refused; ``assets.spark.past.state_at`` refuses such a moment.
+    ``at`` is a time in the changelog's timestamps: a datetime with a zone, or seconds since 1970. A time outside of the
+    history is not refused here, unlike in ``assets.spark.past.state_at``.
 
     Raises:
-        TableUnknown: The store has no history: it was never published.
+        TableUnknown: The store has no history, because it was never published.
         MomentUnclear: A datetime without a zone.
     """
     view = views_of(processor, store)[0]

@@ -1,1 +1,1 @@
-"""Names of windows at the place where users of Quix Streams import them from: ``holdfast.dataframe.windows``."""
+"""Aggregations for windows under the import path that Quix Streams uses: ``holdfast.dataframe.windows``."""

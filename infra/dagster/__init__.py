@@ -1,1 +1,1 @@
-"""Templates of Dagster's instance configuration: for one machine, and for Postgres."""
+"""Templates of ``dagster.yaml``: one for a single machine, and one for production with Postgres."""

@@ -1,1 +1,1 @@
-"""The registry: incidents, deployments, snapshots, plans, applies, releases; the only package with SQLAlchemy."""
+"""The registry: a SQL database of incidents, deployments, snapshots, plans, applies and releases."""

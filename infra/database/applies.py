@@ -1,9 +1,10 @@
-"""Plans that were shown, and their applies: the records by which a killed apply continues.
+"""The registry's records of plans and applies. With these records, a killed apply can be resumed.
 
 Invariants:
-    - Each processor has at most one open apply: an index of the database refuses a second one.
-    - Every write of an apply compares its token (``leases``). A run that is no longer the holder can't change it.
-    - An apply begins or gets a holder only while no live recovery run has the processor.
+    - Each processor has at most one open apply, because a unique index of the database refuses a second one.
+    - Every write to an apply compares its token (``leases``). So a run that is no longer the holder can't change the
+      apply.
+    - An apply begins or gets a holder only if no live recovery run holds the processor.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 from holdfast.infra.database.writes import upsert
 
-#: Number of shown plans that are kept.
+#: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Smallest stage whose rate is measured, units of work.
+#: Minimum size of a stage whose rate is measured, in units of work (such as records); smaller stages say little.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
@@ -33,7 +34,7 @@ _RECORD = select(
 
 
 class ApplyJournal:
-    """The journal of one registry. Every method raises RegistryUnavailable when the database fails.
+    """The plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
 
     OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
      ▲  ▲                        │    │
@@ -45,7 +46,7 @@ class ApplyJournal:
         self._database = database
 
     def remember_plan(self, plan_hash: str, processor: str, verb: str, plan: str, now: datetime) -> None:
-        """Store a plan that was shown; beyond ``PLANS_MAX`` plans, the oldest are deleted."""
+        """Store a plan that was shown to a user; if there are more than ``PLANS_MAX`` plans, the oldest are deleted."""
         table = tables.plans
         values = {"processor": processor, "verb": verb, "plan": plan, "shown_at": now}
         with self._database.writing() as connection:
@@ -56,16 +57,17 @@ class ApplyJournal:
                 connection.execute(delete(table).where(table.c.shown_at <= oldest))
 
     def remembered_plan(self, plan_hash: str) -> str | None:
-        """A plan by its hash; None when it was never shown, or was deleted as one of the oldest."""
+        """The stored plan with this hash; None if it was never stored, or was deleted because of its age."""
         rows = self._database.rows(select(tables.plans.c.plan).where(tables.plans.c.plan_hash == plan_hash))
         return rows[0].plan if rows else None
 
     def begin_apply(  # tidy: allow-wide because each is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
-        """The processor's open apply, and whether this call created it and holds it.
+        """Create an apply and hold it, unless the processor has an open apply.
 
-        An incident whose recovery run is silent is taken from that run.
+        Returns the open apply, and whether this call created it. If a recovery run holds the processor but is silent,
+        the run loses the processor.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -84,10 +86,10 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of the hold, None when another run holds the apply.
+        """Become the holder of an open apply; returns the token of the hold, or None if another run holds the apply.
 
-        ``seen`` is the token of the record that the caller read: after any change of the holder, the call has no
-        effect. The apply is free if it has no holder, a silent holder, or a holder that the caller knows ``is_gone``.
+        ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
+        effect. The apply is free if it has no holder, a silent holder, or if ``is_gone`` (the holder is known dead).
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -106,35 +108,35 @@ class ApplyJournal:
             return token if connection.execute(statement.values(values)).rowcount == 1 else None
 
     def beat_apply(self, apply_id: int, token: int) -> bool:
-        """Record that the holder works on the apply; False when the hold is lost."""
+        """Record a heartbeat of the apply's holder; returns False if the caller no longer holds the apply."""
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage; False when the hold is lost."""
+        """Record a finished stage; returns False if the caller no longer holds the apply."""
         values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
             if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
                 return False
-            # A commit whose answer was lost is repeated.
+            # An upsert, because the caller repeats this call if the answer to the commit was lost.
             upsert(connection, tables.apply_stages, {"apply_id": apply_id, "number": note.number}, values)
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Release the apply and leave it open for another run; False when the hold is lost."""
+        """Give up the hold and leave the apply open for another run; returns False if the hold was already lost."""
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """End an apply; False when the hold is lost.
+        """Close an apply with an outcome; returns False if the caller no longer holds the apply.
 
-        A deployment that the apply left as "deploying" becomes "deployed" again: without an apply, nothing is being
-        deployed.
+        A deployment that the apply left in the state ``deploying`` becomes ``deployed``, because no apply deploys it
+        any more.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 
     def applies(
         self, limit: int = 50, *, processor: str | None = None, open_only: bool = False
     ) -> tuple[ApplyRecord, ...]:
-        """The newest applies, newest first."""
+        """The newest ``limit`` applies, newest first; of one processor, or only open applies, if asked for."""
         query = _RECORD
         if processor is not None:
             query = query.where(_APPLY.processor == processor)
@@ -143,17 +145,20 @@ class ApplyJournal:
         return self._records(self._database.rows(query.order_by(_APPLY.id.desc()).limit(limit)))
 
     def applies_after(self, apply_id: int, limit: int) -> tuple[ApplyRecord, ...]:
-        """The first ``limit`` applies with greater ids, oldest first."""
+        """The first ``limit`` applies with an id greater than ``apply_id``, oldest first."""
         query = _RECORD.where(_APPLY.id > apply_id).order_by(_APPLY.id).limit(limit)
         return self._records(self._database.rows(query))
 
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
-        """One apply; None when the id is unknown."""
+        """The apply with this id; None if the id is unknown."""
         rows = self._database.rows(_RECORD.where(_APPLY.id == apply_id))
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """By stage, the sums of units and seconds of past stages; stages below ``RATED_FROM`` units are left out."""
+        """Name of a stage -> sums of units and of seconds over its past executions, to estimate durations.
+
+        Executions with less than ``RATED_FROM`` units are left out.
+        """
         stages = tables.apply_stages
         query = (
             select(stages.c.stage, func.sum(stages.c.units).label("units"), func.sum(stages.c.seconds).label("seconds"))
@@ -179,7 +184,7 @@ class ApplyJournal:
         return _RECORD.where(_APPLY.processor == processor, _IS_OPEN)
 
     def _records(self, rows: Sequence[Row[Any]]) -> tuple[ApplyRecord, ...]:
-        """The applies of these rows, with one query for all their stages."""
+        """The ``ApplyRecord`` of each row; one query reads the stages of all rows."""
         column = tables.apply_stages.c
         query = select(column.apply_id, column.number, column.stage, column.text, column.units, column.seconds)
         done: dict[int, list[StageNote]] = {row.id: [] for row in rows}
@@ -191,7 +196,7 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An update of an open apply that takes effect only if the apply still has this token."""
+    """An UPDATE statement for an open apply that changes nothing unless the apply still has this token."""
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 
 

@@ -1,8 +1,8 @@
 """Connections to the registry's database, for reading, or for writing in one transaction.
 
 Invariants:
-    - A locked database is waited for and asked again, within a bound; then the error names who holds it.
-    - Every failure of the database is a RegistryUnavailable with the database's URL, without its password.
+    - If the database is locked, a call waits and retries for a limited time. Then its error names the lock's holder.
+    - Every failure of the database becomes a RegistryUnavailable with the database's URL, but without the password.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from holdfast.infra.database.writes import insert_into
 class Connections:
     """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection.
 
-    ``steady_s`` is the steady clock for a SQLite database, seconds; Postgres uses its server's clock.
+    ``steady_s`` is a monotonic clock in seconds, for the heartbeats in a SQLite database. Postgres uses the clock of
+    its server.
     """
 
     def __init__(self, url: str, steady_s: Callable[[], float] = time.monotonic) -> None:
@@ -33,32 +34,35 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """The same database for a holder: every write transaction raises HoldLost if the hold is lost."""
+        """The same database for the holder of an apply or incident.
+
+        Each write transaction first checks the hold, and raises HoldLost if the hold is lost.
+        """
         bound = object.__new__(Connections)
         bound.engine, bound._fence = self.engine, fence
         return bound
 
     @property
     def is_fenced(self) -> bool:
-        """Whether writes are bound to a hold."""
+        """Whether write transactions check a hold first (``fenced``)."""
         return self._fence is not None
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for reading."""
+        """Context manager with a connection for reading."""
         with self.reported(), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection in one transaction, committed at the end."""
+        """Context manager with a connection in a write transaction, which is committed at the end of the block."""
         with self.reported(), locks.begun(self.engine) as connection:
             if self._fence is not None:
                 leases.verify(connection, self._fence())
             yield connection
 
     def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        """All rows of a query."""
+        """Execute a query and return all its rows."""
         with self.reading() as connection:
             return connection.execute(query).all()
 
@@ -69,10 +73,10 @@ class Connections:
             return result.rowcount == 1
 
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
-        """The row that the query ``there`` returns, or a new row; and whether the row is new.
+        """Insert a row, or find the existing row by the query ``there``; returns the row and whether it is new.
 
-        A unique index of the table must refuse a second row: the index decides between two processes that insert at
-        once.
+        The table must have a unique index that refuses a second such row. If two processes insert at the same moment,
+        the index decides which one succeeds.
         """
         while True:
             with self.writing() as connection:
@@ -83,11 +87,11 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # The conflicting row was closed meanwhile.
+                # The row that refused the insert was closed by another process before the query, so try again.
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Raise failures of the database as RegistryUnavailable, except violated constraints."""
+        """Context manager that turns database errors into RegistryUnavailable, except violated constraints."""
         try:
             yield
         except IntegrityError:

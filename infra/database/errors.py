@@ -11,18 +11,18 @@ class RegistryUnavailable(HoldfastError):
 
 
 class RegistryNewerThanCode(HoldfastError):
-    """A newer Holdfast wrote the registry's schema."""
+    """The registry's schema has a version that only a newer version of Holdfast knows."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class RecordUnknown(HoldfastError):
-    """The registry has no record with this identity."""
+    """The registry has no record with the given id."""
 
 
 class HoldLost(HoldfastError):
-    """The run no longer holds the apply or incident that it works on. Fields: of, id, token."""
+    """This run lost its hold of the apply or incident that it works on, so it must stop. Fields: of, id, token."""
 
 
 class HeldByRecovery(HoldfastError):
-    """A live recovery run holds the processor. Fields: processor, incident, run."""
+    """A live recovery run holds the processor, so no apply can begin. Fields: processor, incident, run."""

@@ -1,8 +1,8 @@
-"""The times of leases (``leases``), for readers that load no database library."""
+"""Heartbeat interval and timeout of leases; separate from ``leases`` so that no database library is imported."""
 
 from __future__ import annotations
 
-#: Interval at which a holder records that it is alive, seconds.
+#: Interval at which the holder of a lease writes a heartbeat, seconds.
 BEAT_S = 5.0
-#: A holder that records nothing for this time counts as dead, seconds.
+#: A holder without a heartbeat for this time counts as dead, seconds.
 SILENT_S = 60.0

@@ -1,18 +1,18 @@
-"""Leases: the current holder of a processor, which is either an apply or the recovery of an incident.
+"""Leases: record which run holds a processor. The holder is either an apply or the recovery run of an incident.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
 
 Invariants:
-    - A hold begins and changes in a transaction that has the processor's row of ``leases``. So of two that begin at
-      once, the second sees the first.
-    - The row of ``leases`` is locked before rows of applies and incidents, so no two transactions wait for each other.
-      A fenced transaction (``verify``) locks no row of ``leases``.
-    - Each change of a holder takes a new token, greater than all before. A holder writes with its token only, so a
-      write of a former holder has no effect, however long it was frozen.
-    - Only the database's clock says when a hold was last beaten, and how long ago that is. On Postgres it is the
-      server's. On SQLite it is the machine's steady clock, which does not move when the time of day is set; it begins
-      again at a reboot, and a beat from before it counts as silent.
+    - A hold begins and changes in a transaction that locks the processor's row in the table ``leases``. So if two holds
+      begin at once, the second transaction sees the first hold.
+    - The row in ``leases`` is always locked before rows of applies and incidents, which prevents deadlocks. A fenced
+      transaction (``verify``) locks no row in ``leases``.
+    - Each change of the holder issues a new token, greater than all former tokens. A holder writes only with its token.
+      So a late write of a former holder, for example of a process that was frozen, has no effect.
+    - The age of a heartbeat is measured only by the database's clock. On Postgres, this is the server's clock. On
+      SQLite, it is the machine's monotonic clock, which a change of the time of day does not affect. This clock starts
+      again at a reboot; a heartbeat from before a reboot counts as silent.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: The silence of a holder without recorded beats (an older version recorded the holder).
+#: Seconds of silence for a holder without a heartbeat, which an older version of Holdfast recorded.
 NEVER_S = 1e9
 
-#: Why a holder counts as dead, as text.
+#: Parts of sentences that say why a holder counts as dead.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
-#: Name of the steady clock among the SQL functions of SQLite (``schema`` defines it), seconds.
+#: Name of the SQL function in SQLite that returns the machine's monotonic clock, seconds (defined in ``schema``).
 STEADY_S = "holdfast_steady_s"
 
 
 class database_seconds(GenericFunction[float]):
-    """The database's clock now, seconds."""
+    """SQL function: the database's clock in seconds, for heartbeats. The start of the clock has no meaning."""
 
     type = Float(53)
     inherit_cache = True
@@ -56,12 +56,12 @@ def _on_sqlite(element: database_seconds, compiler: SQLCompiler, **_: Any) -> st
 
 @compiles(database_seconds, "postgresql")
 def _on_postgres(element: database_seconds, compiler: SQLCompiler, **_: Any) -> str:
-    # Not now(): it returns the start of the transaction, which may have waited for a lock since.
+    # now() would be wrong: it returns the start of the transaction, which may have waited for a lock since then.
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 class database_time(GenericFunction[datetime]):
-    """The database's present time of day; for display only."""
+    """SQL function: the database's present time of day in UTC; for display only."""
 
     type = tables.UtcDateTime()
     inherit_cache = True
@@ -79,7 +79,7 @@ def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One hold: the apply or incident, and the token of its holder."""
+    """Identifies one hold: the id of the apply or incident, and the token of its holder."""
 
     of: Literal["apply", "incident"]
     id: int
@@ -87,7 +87,7 @@ class Fence:
 
 
 def take(connection: Connection, processor: str) -> int:
-    """Lock a processor's holds until the end of the transaction; returns a new token, greater than all before."""
+    """Lock the processor's lease until the end of the transaction; returns a new token, greater than all before."""
     first = insert_into(connection, tables.leases).values(processor=processor, token=1)
     counted = first.on_conflict_do_update(
         index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}
@@ -97,20 +97,25 @@ def take(connection: Connection, processor: str) -> int:
 
 
 def silence(beat_s: Column[Any]) -> ColumnElement[float]:
-    """Seconds since a beat, by the database's clock; more than ``SILENT_S`` for a beat from before a reboot."""
+    """SQL expression: seconds since a heartbeat by the database's clock.
+
+    ``abs`` makes the age of a heartbeat from before a reboot positive, so that it counts as old.
+    """
     return func.abs(database_seconds() - beat_s)
 
 
 def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
-    """Whether a beat is older than ``SILENT_S`` or missing."""
+    """SQL condition: the heartbeat is older than ``SILENT_S``, or missing."""
     return or_(beat_s.is_(None), silence(beat_s) > SILENT_S)
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take a processor from a silent recovery run, in the transaction that wrote ``token``.
+    """Take the processor from a silent recovery run; does nothing without a recovery run.
+
+    ``token`` is the new token that ``take`` issued in the same transaction.
 
     Raises:
-        HeldByRecovery: The recovery run is live.
+        HeldByRecovery: A live recovery run holds the processor.
     """
     column = tables.incidents.c
     claimed = (column.processor == processor, column.closed_at.is_(None), column.claimed_by.is_not(None))
@@ -133,10 +138,10 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take a processor from the silent holder of its open apply, in the transaction that wrote ``token``.
+    """Take the processor from the silent holder of its open apply; returns False if the holder is live.
 
-    ``gone`` is the token of a holder that is known to be dead, so its silence is not required. The apply stays open.
-    Returns False when its holder is live.
+    ``token`` is the new token that ``take`` issued in the same transaction. ``gone`` is the token of a holder that is
+    known to be dead, so that no silence is required. The apply stays open, without a holder.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))
@@ -148,10 +153,10 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Lock the lease row, so that the hold stays unchanged until the end of the transaction.
+    """Lock the row of the apply or incident, so that the hold can't change before the end of the transaction.
 
     Raises:
-        HoldLost: It has ended, or is another holder's.
+        HoldLost: The hold has ended, or another run took over.
     """
     table: Table = tables.applies if fence.of == "apply" else tables.incidents
     ended = table.c.finished_at if fence.of == "apply" else table.c.closed_at
@@ -161,7 +166,7 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error of a run whose hold has ended or belongs to another run."""
+    """The error for a run that lost its hold: the hold has ended, or another run took over."""
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

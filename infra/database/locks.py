@@ -1,7 +1,8 @@
-"""Write transactions on a database that another process may have locked.
+"""Begins write transactions on a database that another process may have locked.
 
 Invariants:
-    - A locked database is waited for and asked again, within a bound; then the error names who holds it.
+    - If the database is locked, a transaction waits and retries for a limited time. Then the error names the lock's
+      holder.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from holdfast.infra.system.process import lock_holders
 
-#: Execution option of connections that write.
+#: Name of the SQLAlchemy execution option that marks connections for write transactions.
 WRITES = "holdfast_writes"
 
-#: How long SQLite waits for a lock (``busy_timeout``), seconds.
+#: Maximum seconds that SQLite waits for a lock (``busy_timeout``).
 BUSY_TIMEOUT_S = 10.0
-#: Attempts to begin a transaction on a locked SQLite database; each waits for ``BUSY_TIMEOUT_S``.
+#: Maximum number of attempts to begin a transaction on a locked SQLite database; each waits ``BUSY_TIMEOUT_S``.
 ATTEMPTS = 3
-#: How long a statement waits for a lock of Postgres, and a session may be idle in a transaction, seconds.
+#: On Postgres, maximum seconds that a statement waits for a lock, and that a session may be idle in a transaction.
 LOCK_TIMEOUT_S = 30.0
 
-#: SQLSTATE of Postgres: a lock was not granted within ``lock_timeout``.
+#: Postgres' error code (SQLSTATE) if a lock was not granted within ``lock_timeout``.
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
 @contextmanager
 def begun(engine: Engine) -> Iterator[Connection]:
-    """A connection in one transaction that writes, committed at the end.
+    """Context manager with a connection in a write transaction, which is committed at the end of the block.
 
     Raises:
         sqlalchemy.exc.DBAPIError: The database failed, or stayed locked.
@@ -42,7 +43,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
             try:
                 transaction = connection.begin()
             except OperationalError as failed:
-                # Nothing was written yet, so another attempt repeats nothing.
+                # A retry is safe, because nothing was written yet.
                 if attempt == ATTEMPTS or not is_locked(failed):
                     raise
                 continue
@@ -52,7 +53,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
 
 
 def is_locked(failed: BaseException) -> bool:
-    """Whether a statement failed because another transaction kept its lock."""
+    """Whether a statement failed because another transaction held a lock for too long."""
     seen = failed.orig if isinstance(failed, DBAPIError) else failed
     if isinstance(seen, sqlite3.Error):
         return getattr(seen, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -60,14 +61,14 @@ def is_locked(failed: BaseException) -> bool:
 
 
 def what_to_do(engine: Engine) -> str:
-    """The action for a database that stays locked; on this machine, the text names the process that holds the lock."""
+    """The action for the error about a locked database; for SQLite, it names the process that holds the lock."""
     if engine.dialect.name != "sqlite":
         return (
             "Another session holds a row of the registry. Find it with `SELECT pid, client_addr, state, query FROM "
             "pg_stat_activity` on the server, and let it finish or end it; then repeat the command."
         )
     file = Path(engine.url.database or "")
-    locked = (file.with_name(f"{file.name}-shm"), file)  # the lock of a writer is on the first one
+    locked = (file.with_name(f"{file.name}-shm"), file)  # in WAL mode, a writer locks the `-shm` file
     holders = dict.fromkeys(name for part in locked for name in lock_holders(part))
     who = " or ".join(holders) or "another process"
     return f"Let {who} finish, which holds its lock, or end it; then repeat the command."

@@ -1,11 +1,11 @@
-"""Deletes old records of the registry: ended applies with their stages, closed incidents, actions.
+"""Deletes old records of the registry: ended applies with their stages, closed incidents, and actions.
 
 Invariants:
-    - An open apply, an open incident and the newest incidents that nobody acknowledged after they failed stay.
-    - The newest applies and actions of each processor stay, whatever their age: the rates of stages, the last rehearsal
-      and the last rebuild are read from them.
-    - Deployments, releases, snapshots and plans are not touched: plans and releases are bounded by their number, and a
-      snapshot's record keeps its table version from being published twice.
+    - Open applies and open incidents are kept, and so are the newest failed incidents that nobody acknowledged.
+    - The newest applies and actions of each processor are kept, whatever their age. They contain the rates of stages,
+      the last rehearsal and the last rebuild.
+    - This module never deletes deployments, releases, snapshots and plans. Plans and releases have a maximum number. A
+      snapshot's record is kept so that its table version is never published twice.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sqlalchemy import Column, ColumnElement, Table, delete, func, select
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 
-#: Newest records of each processor that pruning keeps at any age.
+#: Number of newest records of each processor that are kept, whatever their age.
 NEWEST_KEPT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Numbers of deleted records."""
+    """The numbers of deleted applies, incidents and actions."""
 
     applies: int = 0
     incidents: int = 0
@@ -32,16 +32,17 @@ class Pruned:
 
 
 def prune_registry(database: Connections, before: datetime) -> Pruned:
-    """Delete records that ended before a moment; raises RegistryUnavailable when the database fails."""
+    """Delete records that ended before the time ``before``; raises RegistryUnavailable if the database fails."""
     applies, incidents, actions = tables.applies, tables.incidents, tables.actions
     ended = (applies.c.finished_at.is_not(None), applies.c.finished_at < before)
     closed = (incidents.c.closed_at.is_not(None), incidents.c.closed_at < before)
-    # a failed incident is an open question until an operator answered it
+    # a failed incident counts as answered, and can be deleted, once an operator has acknowledged it
     answered = (incidents.c.outcome != "failed") | incidents.c.acknowledged_at.is_not(None)
     return Pruned(
         _prune(database, applies, applies.c.processor, *ended),
         _prune(database, incidents, incidents.c.processor, *closed, answered)
-        # of the older incidents, a question that was asked again many times
+        # Of unacknowledged failed incidents, the newest NEWEST_KEPT of each processor are kept: a fault that returns
+        # often would otherwise fill the table.
         + _prune(database, incidents, incidents.c.processor, *closed, ~answered, among=(*closed, ~answered)),
         _prune(database, actions, actions.c.subject, actions.c.finished_at < before),
     )
@@ -54,9 +55,9 @@ def _prune(
     *conditions: ColumnElement[bool],
     among: tuple[ColumnElement[bool], ...] = (),
 ) -> int:
-    """Delete the rows that meet the conditions, except the newest rows of each owner ``among`` them.
+    """Delete rows that meet ``conditions``, but keep the ``NEWEST_KEPT`` newest rows of each owner.
 
-    Returns the number.
+    Only rows that meet ``among`` count for the newest rows. Returns the number of deleted rows.
     """
     rank = func.row_number().over(partition_by=owner, order_by=table.c.id.desc())
     ranked = select(table.c.id, rank.label("rank")).where(*among).subquery()

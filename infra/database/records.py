@@ -1,8 +1,8 @@
-"""The registry's records as values.
+"""The registry's records as immutable Python objects.
 
 Invariants:
     - Every time is timezone-aware (UTC).
-    - A record holds the database's content at one moment, and never reads it again.
+    - A record is a copy of the database's content at one moment; it is never updated.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Literal
 
 from holdfast.infra.database.lease_times import SILENT_S
 
-#: Outcomes of an incident.
+#: Possible outcomes of an incident.
 Outcome = Literal["resolved", "failed"]
 
-#: Outcomes of an apply.
+#: Possible outcomes of an apply.
 ApplyOutcome = Literal["done", "failed", "abandoned", "superseded"]
 
-#: Desired states of a processor: being rolled out, running, or stopped by an operator.
+#: Desired states of a processor: a deployment is in progress, it should run, or an operator stopped it.
 DesiredState = Literal["deploying", "deployed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentNote:
-    """One line of an incident's timeline: a step of the recovery, its result, and its duration in seconds."""
+    """One line in an incident's timeline: a step of the recovery, its result, and its duration in seconds."""
 
     step: str
     text: str
@@ -43,10 +43,10 @@ class Incident:
     kind: str
     detail: Mapping[str, Any]
     opened_at: datetime
-    #: The run that recovers the incident, and the time of its claim.
+    #: The id of the run that recovers the incident, and the time at which it claimed the incident.
     claimed_by: str | None
     claimed_at: datetime | None
-    #: Number of attempts so far.
+    #: Number of recovery attempts so far.
     attempts: int
     closed_at: datetime | None
     outcome: Outcome | None
@@ -54,25 +54,24 @@ class Incident:
     timeline: tuple[IncidentNote, ...]
     #: The chosen remedy: restart, rebuild, wait or ask; empty before the decision.
     remedy: str = ""
-    #: The operator's next step; empty when none is needed.
+    #: The action that the operator must take; empty if none is needed.
     action: str = ""
-    #: The operator who acknowledged the incident, when, and the note.
+    #: The acknowledgement of an operator: name, time and note.
     acknowledged_by: str | None = None
     acknowledged_at: datetime | None = None
     acknowledgement: str = ""
-    #: When an operator last asked for a retry.
+    #: Time at which an operator last asked for a retry.
     retried_at: datetime | None = None
-    #: Slot -> the fault that recovery left to a person; recovery continues with the other slots.
+    #: Slot -> fault that only a person can repair; recovery continues with the other slots.
     asks: Mapping[str, str] = field(default_factory=dict)
-    #: The token of the run that has claimed the incident. Each claim gets a new token; writes with an older token have
-    #: no effect.
+    #: The token of the present claim. Each claim gets a new token; writes with an older token have no effect.
     token: int = 0
-    #: Seconds since the last sign of life of the claiming run, by the database's clock, when the record was read.
+    #: Seconds between the claiming run's last heartbeat and the read of this record, by the database's clock.
     silent_s: float = field(default=0.0, compare=False)
 
     @property
     def is_worked_on(self) -> bool:
-        """Whether a live run held the claim when the record was read."""
+        """Whether a live run had claimed the incident when this record was read."""
         return self.is_open and self.claimed_by is not None and self.silent_s <= SILENT_S
 
     @property
@@ -83,20 +82,20 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The desired state of a processor."""
+    """The desired state of a processor: code version, slots, and whether it should run."""
 
     processor: str
     code_version: str
     slots: tuple[str, ...]
     desired: DesiredState
-    #: Grows by one with each change; starts at 1.
+    #: Starts at 1, and grows with each change of this record.
     generation: int
     updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One applied verb: its operator, plan, times and outcome."""
+    """One action in the registry's log: an executed verb with its operator, plan, times and outcome."""
 
     id: int
     verb: str
@@ -110,7 +109,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """One warehouse snapshot; finished once it has Iceberg's snapshot id."""
+    """One snapshot of a store in the warehouse; it is finished once ``iceberg_snapshot_id`` is set."""
 
     snapshot_id: str
     table: str
@@ -121,13 +120,13 @@ class SnapshotRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the table version was committed."""
+        """Whether the snapshot's table version was committed to Iceberg."""
         return self.finished_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StageNote:
-    """A finished stage: its result, its units of work, and its duration."""
+    """A finished stage of an apply: its result as text, its units of work, and its duration in seconds."""
 
     number: int
     stage: str
@@ -138,7 +137,7 @@ class StageNote:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRecord:
-    """One apply of a plan: ``plan`` is the encoded plan, ``done`` the finished stages in order."""
+    """One apply of a plan. ``plan`` is the encoded plan; ``done`` are the finished stages, in order."""
 
     id: int
     processor: str
@@ -146,21 +145,21 @@ class ApplyRecord:
     plan_hash: str
     plan: str
     who: str
-    #: The run that executes the apply; None when no run does.
+    #: Name of the process that executes the apply; None if no process does.
     holder: str | None
-    #: Changes with the holder. A write has an effect only with the present one.
+    #: Changes each time the holder changes. Only writes with the present token have an effect.
     token: int
     started_at: datetime
     finished_at: datetime | None
     outcome: ApplyOutcome | None
     reason: str
     done: tuple[StageNote, ...]
-    #: Seconds since the holder's last sign of life, by the database's clock, when the record was read.
+    #: Seconds between the holder's last heartbeat and the read of this record, by the database's clock.
     silent_s: float = field(compare=False)
 
     @property
     def is_live(self) -> bool:
-        """Whether a live run held the open apply when the record was read."""
+        """Whether the apply was open and a live process held it when this record was read."""
         return self.finished_at is None and self.holder is not None and self.silent_s <= SILENT_S
 
 
@@ -168,7 +167,7 @@ class ApplyRecord:
 class Release:
     """A deployed version of a processor.
 
-    ``target`` is module:attribute; ``folder`` holds the copy of the code, None when the code was not copied.
+    ``target`` is the application as ``module:attribute``. ``folder`` has the copied code; None if it was not copied.
     """
 
     processor: str
@@ -176,9 +175,9 @@ class Release:
     code_version: str
     target: str
     folder: str | None
-    #: Topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
+    #: Topics and stores of the version, as a document of ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
-    #: When the release was last deployed as the newest version; if never, when it was recorded.
+    #: Time at which the release was last deployed as the newest version; if never, time at which it was recorded.
     made_at: datetime
-    #: When the release last processed every partition; None if never.
+    #: Last time at which the release was seen to process every partition; None if never.
     worked_at: datetime | None

@@ -1,13 +1,14 @@
-"""The registry: incidents, desired deployments, applied actions and snapshots in one small SQL database.
+"""The registry: incidents, deployments, actions and snapshots in one small SQL database.
 
-Sensors, runs and commands share the registry; it outlives their processes.
+Sensors, Dagster runs and commands share the registry; its records outlive these processes.
 
 Invariants:
-    - Each processor has at most one open incident, and each incident at most one claimer; the database decides both.
-    - A closed incident changes in three ways only: its timeline gets a line, an operator acknowledges it, or an
-      operator retries a failed one, which opens it again.
-    - An incident that a run claimed changes through the registry of that claim only (``Registry.fenced``).
-    - A processor has a live recovery run or a live apply, never both (``leases``).
+    - Each processor has at most one open incident, and each incident is claimed by at most one run. The database
+      enforces both rules.
+    - A closed incident changes in three ways only. A line is added to its timeline, an operator acknowledges it, or an
+      operator retries it after a failure, which opens it again.
+    - A claimed incident can be changed only by the run that claimed it (``Registry.fenced``).
+    - A processor never has a live recovery run and a live apply at the same time (``leases``).
     - Every change is one transaction.
 """
 
@@ -42,7 +43,7 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: Reserved key in an incident's detail, which otherwise has one entry for each slot: the slots that need a person.
+#: Reserved key in an incident's ``detail`` for the slots that need a person. All other keys of ``detail`` are slots.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -54,10 +55,10 @@ _RECORD = select(
 class Registry:
     """The registry at one SQLAlchemy URL, ``sqlite:///<file>`` or ``postgresql+psycopg://...``; thread-safe.
 
-    ``steady_s`` is the clock of a SQLite database, seconds (``leases``).
+    ``steady_s`` is a monotonic clock in seconds, for the heartbeats in a SQLite database (``leases``).
 
-    Every method raises RegistryUnavailable when the database fails. ``begin_attempt``, ``note_incident`` and
-    ``acknowledge_incident`` raise RecordUnknown when the id is unknown.
+    Every method raises RegistryUnavailable if the database fails. ``begin_attempt``, ``note_incident`` and
+    ``acknowledge_incident`` raise RecordUnknown if the id is unknown.
     """
 
     def __init__(self, url: str, steady_s: Callable[[], float] = time.monotonic) -> None:
@@ -65,19 +66,19 @@ class Registry:
 
     def _open(self, database: Connections) -> None:
         self._database = database
-        #: For ``database.pruning``.
+        #: The same connections, for ``database.pruning``.
         self.database = database
         self.journal = ApplyJournal(database)
         self.releases = ReleaseBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
-        """This registry for the holder of an apply or incident: without the hold, every write raises HoldLost."""
+        """This registry for the holder of an apply or incident; every write raises HoldLost if the hold is lost."""
         held = object.__new__(Registry)
         held._open(self._database.fenced(fence))
         return held
 
     def migrate(self) -> str:
-        """Create or upgrade the schema; returns its version. Several processes may call this at once.
+        """Create or upgrade the database schema; returns its version. Several processes may call this method at once.
 
         Raises:
             RegistryNewerThanCode: A newer Holdfast wrote the schema, which stays unchanged.
@@ -88,17 +89,14 @@ class Registry:
         return version
 
     def clock_ahead_s(self) -> float:
-        """Seconds by which the database's time of day is ahead of this machine's.
-
-        Negative when the database is behind.
-        """
+        """Seconds by which the database's clock is ahead of this machine's clock; negative if it is behind."""
         began = datetime.now(UTC)
         (row,) = self._database.rows(select(leases.database_time().label("now")))
         middle = began + (datetime.now(UTC) - began) / 2
         return float((row.now - middle).total_seconds())
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._database.engine.dispose()
 
     # --- incidents -----------------------------------------------------------------------------------------
@@ -106,7 +104,7 @@ class Registry:
     def open_incident(
         self, processor: str, kind: str, detail: Mapping[str, Any], now: datetime
     ) -> tuple[Incident, bool]:
-        """The processor's open incident, and whether this call opened it."""
+        """Open an incident, unless the processor has one; returns the open incident and whether this call opened it."""
         values = {"processor": processor, "kind": kind, "detail": dict(detail), "opened_at": now}
         there = select(tables.incidents).where(_INCIDENT.processor == processor, _IS_OPEN)
         row, is_new = self._database.find_or_insert(there, tables.incidents, values)
@@ -114,7 +112,7 @@ class Registry:
         return found, is_new
 
     def incident(self, incident_id: int) -> Incident | None:
-        """One incident with its timeline; None when the id is unknown."""
+        """The incident with this id, with its timeline; None if the id is unknown."""
         return next(iter(self._incidents(_RECORD.where(_INCIDENT.id == incident_id))), None)
 
     def open_incidents(self) -> tuple[Incident, ...]:
@@ -122,22 +120,22 @@ class Registry:
         return self._incidents(_RECORD.where(_IS_OPEN).order_by(_INCIDENT.id))
 
     def incidents(self, limit: int = 50, *, processor: str | None = None) -> tuple[Incident, ...]:
-        """The newest incidents of all processors or of one, newest first."""
+        """The newest ``limit`` incidents, newest first; of all processors, or of one processor."""
         query = _RECORD
         if processor is not None:
             query = query.where(_INCIDENT.processor == processor)
         return self._incidents(query.order_by(_INCIDENT.id.desc()).limit(limit))
 
     def incidents_after(self, incident_id: int, limit: int) -> tuple[Incident, ...]:
-        """The first ``limit`` incidents with greater ids, oldest first."""
+        """The first ``limit`` incidents with an id greater than ``incident_id``, oldest first."""
         return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
-        """Claim an open incident for a run; returns the token of the claim, None when another run has the processor.
+        """Claim an open incident for a run; returns the token of the claim, or None if the claim is refused.
 
-        The run that already holds the claim may call again. Another run gets the claim when the holder is silent. A
-        live apply of the processor refuses the claim; the apply of a silent holder stays open without its holder.
-        ``gone`` is the token of an apply whose holder the caller knows to be dead.
+        The claim is refused if another live run has claimed the incident, or a live process holds an apply of the
+        processor. A silent holder loses its claim or its apply; the apply stays open. ``gone`` is the token of an apply
+        whose holder is known to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -156,13 +154,16 @@ class Registry:
             return token if connection.execute(claim.values(values)).rowcount == 1 else None
 
     def beat_incident(self, incident_id: int, token: int) -> bool:
-        """Record that the claiming run works on the incident; False when the claim is lost."""
+        """Record a heartbeat of the claiming run; returns False if the run no longer has the claim."""
         held = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.token == token)
         beat = update(tables.incidents).where(*held).values(beat_s=leases.database_seconds())
         return self._database.changed(beat)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
-        """End a run's claim of an open incident, so that another run may claim it; its later writes are refused."""
+        """End a run's claim of an open incident, so that another run may claim the incident.
+
+        Later writes of the former run are refused. Returns False if the run had no claim.
+        """
         with self._database.writing() as connection:
             mine = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.claimed_by == run_id)
             processor = connection.execute(select(_INCIDENT.processor).where(*mine)).scalar_one_or_none()
@@ -172,7 +173,7 @@ class Registry:
             return connection.execute(update(tables.incidents).where(*mine).values(free)).rowcount == 1
 
     def begin_attempt(self, incident_id: int) -> int:
-        """Count an attempt at an incident; returns its number, from 1."""
+        """Count a new recovery attempt of an incident; returns the number of the attempt, from 1."""
         there = update(tables.incidents).where(_INCIDENT.id == incident_id, *self._unclaimed())
         counted = there.values(attempts=_INCIDENT.attempts + 1)
         with self._database.writing() as connection:
@@ -182,16 +183,16 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Do not count the last attempt, because its fault passes without a repair."""
+        """Subtract the last attempt from the count, because its fault (such as an absent broker) needs no repair."""
         some = (_INCIDENT.attempts > 0, *self._unclaimed())
         self._change(incident_id, *some, attempts=_INCIDENT.attempts - 1)
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
-        """Set kind, remedy and action of an incident; False when the incident is closed or claimed by another run."""
+        """Set kind, remedy and action of an incident; returns False if it is closed or another run has claimed it."""
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Set the slots that recovery leaves to a person, with their faults; nothing for a closed incident."""
+        """Record the slots that only a person can repair, with their faults; does nothing for a closed incident."""
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()
@@ -205,9 +206,9 @@ class Registry:
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
-        """Open a failed incident again with no attempt used.
+        """Open a failed incident again, and reset its count of attempts to 0.
 
-        False when it has not failed, or when another incident is open.
+        Returns False if the incident has not failed, or if the processor has another open incident.
         """
         failed = (_INCIDENT.id == incident_id, _INCIDENT.outcome == "failed")
         opened = {"closed_at": None, "outcome": None, "reason": "", "claimed_by": None, "claimed_at": None}
@@ -235,7 +236,7 @@ class Registry:
             connection.execute(insert(tables.incident_notes).values(values))
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
-        """Close an incident; False when another run holds it or it is closed already (it keeps its first outcome)."""
+        """Close an incident; returns False if another run has claimed it, or if it is already closed."""
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), closed_at=now, outcome=outcome, reason=reason)
 
     # --- deployments ---------------------------------------------------------------------------------------
@@ -250,7 +251,10 @@ class Registry:
         desired: DesiredState = "deployed",
         after: int = 0,
     ) -> Deployment:
-        """Set the desired version and slots of a processor. Its generation becomes greater than ``after``."""
+        """Set the desired version and slots of a processor; returns the new record.
+
+        The record's generation grows, and becomes greater than ``after``.
+        """
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values, after)
@@ -265,14 +269,17 @@ class Registry:
         *,
         after: int = 0,
     ) -> bool:
-        """Record a desired state of a generation after ``after`` unless the processor has one; False when it has."""
+        """Record a deployment, unless the processor already has one; returns False if it has.
+
+        The generation of the new record is ``after`` + 1.
+        """
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         there = select(tables.deployments).where(tables.deployments.c.processor == processor)
         first = {"processor": processor, "generation": after + 1, **values}
         return self._database.find_or_insert(there, tables.deployments, first)[1]
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
-        """Set the desired state ``stopped``; None when the processor was never deployed."""
+        """Set the desired state to ``stopped``; returns the new record, or None if the processor was never deployed."""
         table = tables.deployments
         following = {"desired": "stopped", "updated_at": now, "generation": table.c.generation + 1}
         with self._database.writing() as connection:
@@ -281,7 +288,7 @@ class Registry:
             return None if row is None else _deployment(row)
 
     def deployment(self, processor: str) -> Deployment | None:
-        """The desired state of a processor; None when it was never deployed."""
+        """The desired state of a processor; None if it was never deployed."""
         rows = self._database.rows(select(tables.deployments).where(tables.deployments.c.processor == processor))
         return _deployment(rows[0]) if rows else None
 
@@ -300,7 +307,7 @@ class Registry:
     def record_action(
         self, verb: str, subject: str, who: str, plan: str, outcome: str, started_at: datetime, finished_at: datetime
     ) -> Action:
-        """Record an applied verb with its explained plan and its outcome."""
+        """Add an executed verb to the log of actions, with its plan as text and its outcome."""
         values: dict[str, Any] = {"verb": verb, "subject": subject, "who": who, "plan": plan, "outcome": outcome}
         values |= {"started_at": started_at, "finished_at": finished_at}
         with self._database.writing() as connection:
@@ -308,12 +315,12 @@ class Registry:
             return Action(**row._mapping)
 
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
-        """The newest actions, newest first."""
+        """The newest ``limit`` actions, newest first."""
         rows = self._database.rows(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
 
     def actions_after(self, action_id: int, limit: int) -> tuple[Action, ...]:
-        """The first ``limit`` actions with greater ids, oldest first."""
+        """The first ``limit`` actions with an id greater than ``action_id``, oldest first."""
         table = tables.actions
         rows = self._database.rows(select(table).where(table.c.id > action_id).order_by(table.c.id).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
@@ -321,13 +328,13 @@ class Registry:
     # --- snapshots -----------------------------------------------------------------------------------------
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
-        """Record the start of a snapshot; False when it was recorded before (``snapshot`` has its state)."""
+        """Record the start of a snapshot; returns False if it was already recorded (``snapshot`` returns its state)."""
         values = {"snapshot_id": snapshot_id, "table": table, "detail": dict(detail), "claimed_at": now}
         there = select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id)
         return self._database.find_or_insert(there, tables.snapshots, values)[1]
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
-        """Record the table version of a snapshot; False when one was recorded before.
+        """Record the table version of a finished snapshot; returns False if a version was already recorded.
 
         Raises:
             RecordUnknown: The snapshot was never started.
@@ -341,26 +348,30 @@ class Registry:
         return False
 
     def snapshot(self, snapshot_id: str) -> SnapshotRecord | None:
-        """One snapshot; None when it was never started."""
+        """The record of a snapshot; None if the snapshot was never started."""
         rows = self._database.rows(select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id))
         return SnapshotRecord(**rows[0]._mapping) if rows else None
 
     # --- inside --------------------------------------------------------------------------------------------
 
     def _change(self, incident_id: int, *conditions: Any, **values: Any) -> bool:
-        """Update an incident if it meets the conditions; returns whether it was updated."""
+        """Update an incident if it meets ``conditions``; returns whether it was updated."""
         statement = update(tables.incidents).where(_INCIDENT.id == incident_id, *conditions).values(values)
         return self._database.changed(statement)
 
     def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
-        """Conditions of a write without a hold; a write with a hold was checked when its transaction began."""
+        """SQL conditions for a write to an incident.
+
+        Through the plain registry, the incident must not be claimed by a run. Through a fenced registry, no condition
+        is needed, because the claim was checked at the start of the transaction.
+        """
         return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)
 
     def _incidents(self, query: Select[Any]) -> tuple[Incident, ...]:
         return self._with_timelines(self._database.rows(query))
 
     def _with_timelines(self, rows: Sequence[Row[Any]]) -> tuple[Incident, ...]:
-        """The incidents of these rows, with one query for all their timelines."""
+        """The ``Incident`` of each row; one query reads the timelines of all rows."""
         column = tables.incident_notes.c
         query = select(column.incident_id, column.step, column.text, column.at, column.seconds)
         found: dict[int, list[IncidentNote]] = {row.id: [] for row in rows}

@@ -1,8 +1,8 @@
-"""Releases in the registry: the deployed versions of each processor, their code and shape, and when they last worked.
+"""Releases in the registry: the deployed versions of each processor, with code, shape and the time they last worked.
 
 Invariants:
-    - A failed deployment rolls back to the release that worked last; callers never delete its record.
-    - ``made_at`` orders the versions of a processor: a rollback and a refused deploy do not change it.
+    - Callers never delete the release that worked last, because a failed deployment rolls back to this release.
+    - ``made_at`` is the order of a processor's versions. A rollback or a refused deploy does not change ``made_at``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RELEASE = tables.releases.c
 
 
 class ReleaseBook:
-    """The releases of one registry. Every method raises RegistryUnavailable when the database fails."""
+    """The releases in one registry. Every method raises RegistryUnavailable if the database fails."""
 
     def __init__(self, database: Connections) -> None:
         self._database = database
@@ -39,14 +39,16 @@ class ReleaseBook:
         shape: Mapping[str, Any],
         now: datetime,
     ) -> None:
-        """Store a release; a known release keeps its times."""
+        """Store a release; if the release is already known, ``made_at`` and ``worked_at`` are kept."""
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
             key = {"processor": processor, "release_id": release_id}
             upsert(connection, tables.releases, key, values, first={"made_at": now})
 
     def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
-        """Record that a release processes every partition; ``newest``: order it after all other versions.
+        """Record that a release processes every partition now.
+
+        With ``newest=True``, the release becomes the newest version in the order of versions (``made_at``).
 
         Raises:
             RecordUnknown: The release is unknown.
@@ -60,14 +62,15 @@ class ReleaseBook:
             )
 
     def working(self, processor: str) -> Release | None:
-        """The release that worked last; None when no release ever worked."""
+        """The release that worked last; None if no release ever worked."""
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The release for a rollback: of the releases older than the working one, the one that worked last.
+        """The target of a rollback: among releases older than the present one, the release that worked last.
 
-        A release that was rolled back is not older than the running release, so it is never chosen.
+        A release from which a rollback returned is newer than the present release, so it is never chosen. None if no
+        such release exists.
         """
         now = self.working(processor)
         if now is None:
@@ -77,16 +80,16 @@ class ReleaseBook:
         return self._first(older.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
-        """The release of a version that worked last.
+        """The release of this code version that worked last; if none worked, the newest release of the version.
 
-        If none worked, the newest one; None when the version is unknown.
+        None if the version is unknown.
         """
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.code_version == code_version)
         by_work = (_RELEASE.worked_at.is_(None), _RELEASE.worked_at.desc())
         return self._first(query.order_by(*by_work, _RELEASE.made_at.desc()))
 
     def find(self, processor: str, release_id: str) -> Release | None:
-        """One release; None when it is unknown."""
+        """The release with this id; None if it is unknown."""
         return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:

@@ -1,14 +1,14 @@
-"""Opens the registry's database, and brings its schema up to date.
+"""Opens the registry's database, and migrates its schema to the present version.
 
 Invariants:
-    - All pending migrations and the version mark are one transaction under a lock: of two processes that migrate at
+    - All pending migrations, and the new version number, are one transaction under a lock. If two processes migrate at
       once, the second finds nothing to do.
-    - A schema of an unknown version stays unchanged.
-    - SQLite: write-ahead log, foreign keys on, waits for locks. A writing transaction takes the write lock at its
-      begin, so it can't fail on the lock later. A committed transaction is on the disk (``synchronous=FULL``): with
-      less, a power failure takes back applies whose effects are done.
-    - Postgres: a statement waits for a lock, and a session may stay silent in a transaction, for a bounded time. So a
-      frozen process does not keep others out.
+    - A schema of an unknown version is not changed.
+    - SQLite uses a write-ahead log (WAL), enforces foreign keys, and waits for locks. A write transaction takes the
+      write lock at its begin, so it can't fail on the lock later. A committed transaction is on the disk
+      (``synchronous=FULL``). Otherwise a power failure could undo the record of an apply whose effects remain.
+    - Postgres limits the time that a statement waits for a lock, and that a session is idle in a transaction. So a
+      frozen process can't block other processes forever.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from holdfast.infra.masking import shown_url
 from holdfast.infra.system.files import locked
 from holdfast.infra.waiting import wait_until
 
-#: Pause between two attempts to switch the write-ahead log on, seconds.
+#: Pause between two attempts to switch SQLite's write-ahead log on, seconds.
 WAL_RETRY_S = 0.005
 
-#: Key of the advisory lock that migrations hold on Postgres ("holdfast" in ASCII).
+#: Key of the Postgres advisory lock that a migration holds; the bytes of "holdfast" as a number.
 _ADVISORY_LOCK = int.from_bytes(b"holdfast", "big")
 
 _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
 
 
 def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Engine:
-    """A SQLAlchemy engine for the registry's URL, without a connection yet.
+    """A SQLAlchemy engine for the registry's URL; it opens no connection yet.
 
-    ``steady_s`` is the steady clock for a SQLite database, seconds. All processes of the machine must share one clock.
+    ``steady_s`` is a monotonic clock in seconds, for the heartbeats in a SQLite database. All processes of the machine
+    must use the same clock.
 
     Raises:
         RegistryUnavailable: The URL is malformed, or its driver is not installed.
@@ -80,12 +81,12 @@ def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Eng
 
 
 def shown(url: URL) -> str:
-    """The URL without its password, and without the values of its query."""
+    """The URL for texts: without its password, and without the values of its query."""
     return shown_url(url.render_as_string(hide_password=True))
 
 
 def migrate(engine: Engine) -> str:
-    """Upgrade the schema to this code's version; returns its name.
+    """Upgrade the schema to the newest version that this code knows; returns the name of this version.
 
     Raises:
         RegistryNewerThanCode: The schema has a version that this code does not know.
@@ -117,7 +118,10 @@ def migrate(engine: Engine) -> str:
 
 
 def _begin_file(path: Path) -> None:
-    """Create an absent file, and delete the journals of a lost file, which SQLite would replay."""
+    """Create the database file if it is absent.
+
+    Journals of a deleted database file are deleted first; otherwise SQLite would replay them into the new file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
@@ -146,7 +150,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, steady_s: Callable[[], float
     def logs_ahead() -> bool:
         if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
             return True
-        # Unlike other statements, the change of the mode does not wait for a lock.
+        # The loop is needed because this statement, unlike others, does not wait for a lock but fails at once.
         with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA journal_mode = WAL")
         return False
@@ -163,5 +167,5 @@ def _without_password(url: str, message: str) -> str:
     with contextlib.suppress(ArgumentError):
         parsed = make_url(url)
         return f"{shown(parsed)}: {message}"
-    # A malformed URL may quote its password in the message, so neither is shown.
+    # Neither the URL nor the message is shown, because both may contain the password if the URL is malformed.
     return "it does not have the form dialect://..."

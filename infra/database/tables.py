@@ -1,11 +1,11 @@
-"""The registry's tables.
+"""The tables of the registry's database, for SQLAlchemy.
 
 Invariants:
-    - Each processor has at most one open incident and one open apply: partial unique indexes refuse a second.
-    - Times are stored in UTC, and are timezone-aware in Python; a naive time is refused.
-    - ``token`` of an incident or apply changes with its holder. ``beat_s`` is the holder's last sign of life, by the
-      database's clock (``leases``).
-    - Every change here has a migration in ``migrations/versions``; a test compares the two.
+    - Each processor has at most one open incident and one open apply, because partial unique indexes refuse a second.
+    - Times are stored in UTC, and are timezone-aware in Python. A time without a time zone is refused.
+    - The ``token`` of an incident or apply changes with each new holder. ``beat_s`` is the time of the holder's last
+      heartbeat, by the database's clock (``leases``).
+    - Every change in this module needs a migration in ``migrations/versions``; a test compares tables and migrations.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ metadata = MetaData(
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A timezone-aware time, stored in UTC by databases without time zones."""
+    """Column type for a timezone-aware time, which also works with SQLite, where times have no time zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """The time for the database: UTC, naive for SQLite."""
+        """Converts a time for the database: to UTC, and for SQLite without a time zone."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -56,7 +56,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """The time from the database: UTC, timezone-aware."""
+        """Converts a time from the database to a timezone-aware time in UTC."""
         if value is None:
             return None
         moment: datetime = value
@@ -88,7 +88,7 @@ incidents = Table(
     sqlite_autoincrement=True,
 )
 
-#: At most one open incident for each processor.
+#: Unique index that refuses a second open incident of a processor.
 one_open_incident = Index(
     "ux_incidents_one_open",
     incidents.c.processor,
@@ -173,7 +173,7 @@ applies = Table(
     sqlite_autoincrement=True,
 )
 
-#: At most one open apply for each processor.
+#: Unique index that refuses a second open apply of a processor.
 one_open_apply = Index(
     "ux_applies_one_open",
     applies.c.processor,
@@ -194,7 +194,8 @@ apply_stages = Table(
     Column("at", UtcDateTime, nullable=False),
 )
 
-#: One row for each processor that was ever held: the row to lock when a hold begins or ends, and the last issued token.
+#: One row for each processor that was ever held. A transaction that begins or ends a hold locks this row. ``token`` is
+#: the last issued token.
 leases = Table(
     "leases",
     metadata,

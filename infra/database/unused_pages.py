@@ -1,10 +1,10 @@
-"""Gives the unused pages of a SQLite file back to the disk.
+"""Shrinks SQLite files by their unused pages.
 
-SQLite reuses the pages of deleted rows, so a file with a bounded number of rows is bounded. But the file never shrinks
-by itself, for example after a setting was lowered. Only ``VACUUM`` shrinks it, and ``VACUUM`` needs exclusive access.
+SQLite reuses the pages of deleted rows, but a file never shrinks by itself, for example after many rows were deleted.
+Only ``VACUUM`` shrinks a file, and ``VACUUM`` needs exclusive access.
 
 Invariants:
-    - A file that another process uses now stays as it is.
+    - A file that another process uses at the moment is left unchanged.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from holdfast.infra.system.sizes import room_of
 
-#: Files below this size are not compacted, bytes.
+#: Minimum size of a file that is shrunk, bytes.
 SMALL_BYTES = 64 << 20
-#: Part of a file that has to be unused.
+#: Minimum share of unused pages in a file that is shrunk.
 UNUSED_PART = 0.5
 
 
 def give_back(files: Iterable[Path], *, small_bytes: int = SMALL_BYTES) -> int:
-    """Shrink files that are mostly unused pages; returns the number of bytes freed on the disk."""
+    """Shrink the files of which at least half is unused; returns the number of bytes freed on the disk."""
     got = 0
     for file in files:
         with suppress(OSError, sqlite3.Error):

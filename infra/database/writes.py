@@ -1,7 +1,7 @@
-"""Upserts: the database decides in one statement between insert and update.
+"""Upserts: one SQL statement inserts a row, or updates the row if it exists.
 
 Invariants:
-    - No look before a write: between a look and an insert, another process may insert.
+    - No query checks first whether a row exists, because another process may insert the row after the query.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An insert of the connection's dialect, which has ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+    """An INSERT for the connection's database type; it has ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
@@ -28,7 +28,7 @@ def upsert(
     *,
     first: Mapping[str, Any] | None = None,
 ) -> None:
-    """Insert the row with this key, or update it; ``first`` has the values that only an insert sets."""
+    """Insert the row with this key, or update its ``values``; the values in ``first`` are set only by an insert."""
     inserted = insert_into(connection, table).values({**key, **values, **(first or {})})
     connection.execute(
         inserted.on_conflict_do_update(index_elements=[table.c[name] for name in key], set_=dict(values))

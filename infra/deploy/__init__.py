@@ -1,1 +1,1 @@
-"""Deployers, which run processors and outlive their callers: the port, supervisord, and the files of programs."""
+"""Deployers, which run workers as programs and outlive their callers: the interface, supervisord, and its files."""

@@ -1,6 +1,6 @@
-"""The deployer: the port to the system that runs processors; this module alone chooses the implementation.
+"""The interface of deployers, which start and stop the workers of processors; supervisord implements the interface.
 
-To add a deployer, write a class with the methods of ``LocalDeployer`` beside ``supervisord.py``, and return it from
+To add a deployer, write a class with the methods of ``LocalDeployer`` next to ``supervisord.py``, and return it from
 ``open_deployer``. No other product code names an implementation.
 """
 
@@ -14,59 +14,62 @@ from holdfast.infra.paths import Paths
 
 
 class Deployer(Protocol):
-    """Runs programs: a supervisor on one machine, or a cluster."""
+    """Runs programs (workers), for example by a supervisor on one machine, or in a cluster."""
 
     def start(self, timeout_s: float = ...) -> int:
-        """Start the deployer itself unless it runs; returns its process id. The deployer outlives the caller."""
+        """Start the deployer unless it runs; returns the deployer's process id. The deployer outlives the caller."""
 
     def running(self) -> bool:
-        """Whether the deployer itself answers; False when it does not run.
+        """Whether the deployer runs and answers; False if it does not run.
 
         Raises:
-            holdfast.infra.deploy.program_files.SupervisorSilent: It runs, but does not answer. Its programs may run or
-                have ended.
+            holdfast.infra.deploy.program_files.SupervisorSilent: The deployer runs, but does not answer, so the state
+                of its programs is unknown.
         """
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Register a program; returns whether anything changed. A changed program is stopped, and stays stopped."""
+        """Register a program, or change its registration; returns whether something changed.
+
+        A program whose registration changed is stopped, and is not started again.
+        """
 
     def differs(self, spec: ProgramSpec) -> bool:
-        """Whether the registered program differs from this one, so that ``apply`` would stop it."""
+        """Whether the program is registered with another specification, so that ``apply`` would stop the program."""
 
     def start_program(self, name: str) -> None:
-        """Start a program unless it has a process; returns at once (``programs`` has its state)."""
+        """Start a program unless it runs. Does not wait for the start; ``programs`` reports the program's state."""
 
     def stop_program(self, name: str) -> None:
-        """Stop a program with SIGTERM, and SIGKILL after 30 s; returns when its process has ended."""
+        """Stop a program by SIGTERM, and by SIGKILL after 30 s; returns when the program's process has ended."""
 
     def kill_program(self, name: str) -> None:
-        """Stop a program with SIGKILL; returns when its process has ended. Does nothing without a process."""
+        """Stop a program by SIGKILL; returns when its process has ended. Does nothing if the program does not run."""
 
     def remove(self, name: str) -> None:
-        """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
+        """Stop a program and remove its registration; the log file is kept. Ignores an unknown program."""
 
     def remove_all(self, names: Collection[str]) -> None:
-        """Remove programs; all of them get the stop signal before the first wait."""
+        """Remove several programs. All programs get the stop signal first, so that they end in parallel."""
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every registered program, by name."""
+        """Program name -> status, for every registered program."""
 
     def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
-        """The last lines of a program's output."""
+        """The last ``lines`` lines of a program's output."""
 
 
 class LocalDeployer(Deployer, Protocol):
-    """A deployer that is a process of this machine."""
+    """A deployer that runs as a process on this machine."""
 
     def pid(self) -> int | None:
-        """Process id of the deployer; None when it does not run."""
+        """Process id of the deployer; None if it does not run or does not answer."""
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> bool:
-        """Stop all programs and the deployer, even if the deployer does not answer; returns whether it ran."""
+        """Stop all programs and the deployer, even if the deployer does not answer; returns whether it was running."""
 
 
 def open_deployer(paths: Paths) -> LocalDeployer:
-    """The deployer of a home folder; this call starts nothing. Several callers may use a deployer at once."""
-    from holdfast.infra.deploy.supervisord import Supervisord  # slow to import; the port is needed everywhere
+    """The deployer of a home folder. This call starts nothing; several processes may use the deployer at once."""
+    from holdfast.infra.deploy.supervisord import Supervisord  # imported late because the import is slow
 
     return Supervisord(paths)

@@ -1,11 +1,11 @@
-"""Starts a program: reads command and environment from a private file, then calls ``exec``.
+"""Starts a program: reads its command and environment from a private file, then replaces itself by ``exec``.
 
-The supervisor runs ``python -I launch.py <file> <hash>``, which imports only the standard library. The process id stays
-the same, so the supervisor watches the program itself.
+The supervisor runs ``python -I launch.py <file> <hash>``, which imports only the standard library. ``exec`` keeps the
+process id, so the supervisor controls the program itself.
 
 Invariants:
-    - On Linux the kernel kills the program when the supervisor dies. Otherwise the program would run on beside the one
-      that the next supervisor starts.
+    - On Linux, the kernel kills the program if the supervisor dies. Otherwise the old program would keep running, and
+      the next supervisor would start a second process of the same program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(launch_path: str) -> None:
-    """Replace this process by the command in the file."""
+    """Replace this process by the command in the launch file."""
     supervisor = os.getppid()
     with open(launch_path, encoding="utf-8") as file:
         document = json.load(file)

@@ -1,12 +1,13 @@
-"""The mark of a deployment: a copy of its row in the registry, beside the processor's releases.
+"""Marks: a mark is a file with a copy of a deployment's row in the registry, stored next to the releases.
 
     <home>/releases/<processor>/deployment.json
 
-A registry that was replaced by an older copy has a smaller generation than the mark.
+If the registry was replaced by an older copy, its generation of the deployment is smaller than the mark's generation.
+So the mark shows that the registry is out of date.
 
 Invariants:
-    - The registry is written first: a mark is never ahead of a registry that was not replaced.
-    - The generation of a mark never falls.
+    - The registry is written before the mark. So a mark is ahead of the registry only if the registry was replaced.
+    - The generation in a mark never decreases.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from holdfast.infra.system.json_file import read_json
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A deployment as the registry last recorded it; ``release`` has its release's columns, None without one.
+    """A copy of a deployment's row in the registry.
 
-    ``began_at`` is when the processor was deployed first, in seconds since 1970; None in the mark of an older version.
+    ``release`` has the columns of its release; None if no release is recorded. ``began_at`` is the time of the
+    processor's first deployment, seconds since 1970; None if an older version of Holdfast wrote the mark.
     """
 
     generation: int
@@ -40,7 +42,9 @@ def read_mark(paths: Paths, processor: str) -> Mark | None:
 
 
 def write_mark(paths: Paths, processor: str, mark: Mark) -> None:
-    """Replace the mark of a processor, unless the present mark has a larger generation; ``began_at`` is kept.
+    """Write the mark of a processor, unless the existing mark has a larger generation.
+
+    ``began_at`` of an existing mark is kept.
 
     Raises:
         OSError: The file can't be written.

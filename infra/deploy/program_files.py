@@ -1,9 +1,9 @@
-"""Programs of a supervisor: their specification, their state, and the files that describe them.
+"""Programs of a supervisor: their specification, their status, and the content of their files.
 
 Invariants:
-    - The environment of a program, which may hold secrets, is written to one file of mode 0600. No configuration, log
-      or command line holds it.
-    - The same ProgramSpec gives the same files, byte for byte.
+    - The environment of a program may contain secrets. It is written only to one file with mode 0600, never to the
+      supervisor's configuration, a log or a command line.
+    - Equal specifications give equal files, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 ProgramState = Literal["RUNNING", "STARTING", "STOPPED", "STOPPING", "EXITED", "FATAL", "BACKOFF", "UNKNOWN"]
 
-#: States in which a program has a process.
+#: States in which a program has a running process.
 ALIVE: frozenset[ProgramState] = frozenset({"RUNNING", "STARTING", "STOPPING"})
 
-#: How long a program may take to end after SIGTERM before it is killed, seconds (``stopwaitsecs``).
+#: Maximum seconds that a program may take to end after SIGTERM before it is killed (``stopwaitsecs``).
 STOP_WAIT_S = 30
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.py"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-#: Begins a comment in supervisord's configuration, which has no quoting.
+#: Matches text that would start a comment or a new line in supervisord's configuration, which has no quoting.
 _COMMENT = re.compile(r"\s[;#]|[\r\n]")
 
 
@@ -39,80 +39,80 @@ class SupervisorUnavailable(HoldfastError):
 
 
 class SupervisorSilent(SupervisorUnavailable):
-    """The supervisor's process runs, but does not answer; its programs may still run. Fields: folder, pid."""
+    """The supervisor runs, but does not answer, so the state of its programs is unknown. Fields: folder, pid."""
 
 
 class ProgramInvalid(HoldfastError):
-    """The supervisor's configuration can't express this program."""
+    """A name or path of the program can't be written to the supervisor's configuration."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ProgramUnknown(HoldfastError):
-    """The supervisor has no program of this name."""
+    """The supervisor has no program with this name."""
 
 
 class ProgramRefused(HoldfastError):
-    """The supervisor refused a request about a program."""
+    """The supervisor refused to start or stop a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec:
-    """A program as specified."""
+    """The specification of a program that the supervisor runs."""
 
-    #: Letters, digits, ``.``, ``_``, ``-``; 128 characters at most.
+    #: Letters, digits, ``.``, ``_``, ``-``; at most 128 characters.
     name: str
-    #: Never with secrets: every user of the machine can read them.
+    #: Must not contain secrets, because every user of the machine can read command lines.
     command: tuple[str, ...]
-    #: Variables added to the supervisor's own.
+    #: Environment variables, in addition to the supervisor's variables.
     environment: Mapping[str, str]
     directory: Path
     #: File for stdout and stderr, rotated at 10 MB.
     stdout_path: Path
 
     def __repr__(self) -> str:
-        """The specification without the values of the environment."""
+        """The specification as text, without the values of the environment, which may be secrets."""
         return f"ProgramSpec(name={self.name!r}, command={self.command!r}, environment={sorted(self.environment)})"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStatus:
-    """A program as the supervisor reports it."""
+    """The status of a program, as the supervisor reports it."""
 
     name: str
     state: ProgramState
     pid: int | None
-    #: Exit code of the last process; None while a process runs, and after a signal.
+    #: Exit code of the last process; None while a process runs, or if a signal ended the last process.
     exit_status: int | None
-    #: Start of the present process, or end of the last one; None before the first start.
+    #: Start time of the running process, otherwise end time of the last process; None before the first start.
     since: datetime | None
-    #: The signal that ended the last process, as ``SIGKILL``.
+    #: The signal that ended the last process, for example ``SIGKILL``; None without a signal.
     signal: str | None = None
-    #: Start of the present or last process.
+    #: Start time of the running process, otherwise of the last process.
     started_at: datetime | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether the program has a process."""
+        """Whether the program has a running process."""
         return self.state in ALIVE
 
 
 def as_state(name: str) -> ProgramState:
-    """The state with this name; ``UNKNOWN`` for other names."""
+    """The name as a ``ProgramState``; ``UNKNOWN`` if there is no such state."""
     found: ProgramState = name if name in get_args(ProgramState) else "UNKNOWN"  # type: ignore[assignment]
     return found
 
 
 def launch_file(spec: ProgramSpec) -> str:
-    """The content of the launch file: command and environment."""
+    """The content of a program's launch file: JSON with command and environment (``launch.py`` reads it)."""
     document = {"command": list(spec.command), "environment": dict(spec.environment)}
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Command and environment of each program in the folder ``programs``; unreadable files are left out.
+    """Program name -> (command, environment), from the launch files in the folder ``programs``.
 
-    The environment may hold secrets.
+    Unreadable files are left out. An environment may contain secrets.
     """
     paths = sorted(programs.glob("*.json")) if programs.is_dir() else ()
     read = {path.stem: asked_of(programs, path.stem) for path in paths}
@@ -120,7 +120,7 @@ def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]
 
 
 def asked_of(programs: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
-    """Command and environment of one program; None where its file is missing or can't be read."""
+    """Command and environment from the launch file of one program; None if the file is missing or unreadable."""
     try:
         document = json.loads((programs / f"{name}.json").read_text())
         command = tuple(str(word) for word in document["command"])
@@ -130,12 +130,12 @@ def asked_of(programs: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]
 
 
 def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:
-    """The content of the program's file in supervisord's configuration.
+    """The content of a program's ``.ini`` file in supervisord's configuration.
 
-    It holds a hash of the launch file, so supervisord notices every change of the specification.
+    The content includes a hash of the launch file, so that supervisord notices every change of the specification.
 
     Raises:
-        ProgramInvalid: The configuration can't hold the name or a path.
+        ProgramInvalid: The name or a path has characters that the configuration does not allow.
     """
     if not _NAME.match(spec.name):
         raise ProgramInvalid(
@@ -164,10 +164,10 @@ stdout_logfile_backups=3
 
 
 def config_value(text: str) -> str:
-    """The text as a value in supervisord's configuration, where ``%`` starts an expansion.
+    """The text as a value for supervisord's configuration: ``%`` is doubled, because it starts an expansion.
 
     Raises:
-        ProgramInvalid: The text contains a comment or a line end.
+        ProgramInvalid: The text contains a line end, or a space before ``;`` or ``#``, which starts a comment.
     """
     if _COMMENT.search(text):
         raise ProgramInvalid(
@@ -179,7 +179,7 @@ def config_value(text: str) -> str:
 
 
 def _log_value(path: str) -> str:
-    # supervisord expands this value twice in some versions, so no escaping works in all of them.
+    # Some versions of supervisord expand ``%`` in this value twice, so no escape works in all versions.
     if "%" in path:
         raise ProgramInvalid(
             f"The supervisor's configuration can't hold the log path {path!r}: it contains '%'.",
@@ -190,5 +190,8 @@ def _log_value(path: str) -> str:
 
 
 def _shell_word(word: str) -> str:
-    """The word with backslash escapes: quotes would not hide comment characters from the configuration."""
+    """A word for a command in supervisord's configuration, with backslash escapes.
+
+    Quotes would not work, because the configuration finds comment characters even inside quotes.
+    """
     return re.sub(r"([^A-Za-z0-9_@%+=:,./-])", r"\\\1", word)

@@ -1,15 +1,15 @@
-"""The deployer for one machine: supervisord, controlled over XML-RPC on a private unix socket.
+"""The deployer for one machine: supervisord, controlled by XML-RPC over a private unix socket.
 
-supervisord is the parent process of all processors, and outlives runs, sensors and commands.
+supervisord is the parent process of all workers. It outlives Dagster runs, sensors and commands.
 
-Files below ``Paths.supervisor`` (mode 0700): ``supervisord.conf``, ``supervisord.log`` (rotated), ``supervisord.pid``,
-``supervisor.sock``, ``programs/<name>.ini`` and ``programs/<name>.json`` (mode 0600), ``lock``. ``socket.path`` holds
-the socket's folder when the path of ``supervisor.sock`` is too long for a unix socket.
+Files in the folder ``Paths.supervisor`` (mode 0700): ``supervisord.conf``, ``supervisord.log`` (rotated),
+``supervisord.pid``, ``supervisor.sock``, ``programs/<name>.ini`` and ``programs/<name>.json`` (mode 0600), ``lock``. If
+the path of ``supervisor.sock`` is too long for a unix socket, ``socket.path`` names another folder for the socket.
 
 Invariants:
-    - One supervisord for each home: a lock serialises starts, and a second start finds the first.
-    - A program never restarts by itself; recovery decides.
-    - Every running program has a program file. Applying the same specification again changes nothing.
+    - Each home folder has at most one supervisord. A lock serialises starts, and a second start finds the first.
+    - supervisord never restarts a program by itself; only recovery does.
+    - Every running program has a program file. Applying an equal specification again changes nothing.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)
 
-#: Longest path of a unix socket, bytes; systems allow 103 and more.
+#: Maximum length of a unix socket's path that is used, bytes; all systems allow at least 103.
 SOCKET_PATH_MAX = 100
-#: How long one answer of supervisord may take, seconds.
+#: Timeout of a request to supervisord, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: How long supervisord may run without its socket during its start and its end, seconds.
+#: Maximum seconds that supervisord runs without its socket, while it starts or ends.
 BETWEEN_S = 2.0
-#: How long a silent supervisord may take to end, first without a signal and then after SIGTERM, seconds.
+#: Maximum seconds to wait for the end of a supervisord that does not answer: first without signal, then after SIGTERM.
 SILENT_STOP_S = 5.0
-#: How long supervisord may take to start, seconds.
+#: Maximum seconds that the start of supervisord may take.
 START_WITHIN_S = 30.0
-#: How long a killed program may take to disappear, seconds.
+#: Maximum seconds until a killed program's process has disappeared.
 KILLED_WITHIN_S = 15.0
-#: Added to ``STOP_WAIT_S`` for supervisord's own part of a stop, seconds.
+#: Seconds in addition to ``STOP_WAIT_S`` that supervisord itself may need to stop a program.
 STOP_SLACK_S = 10.0
 
 _CONFIG = """\
@@ -118,13 +118,12 @@ class _Transport(SupervisorTransport):  # type: ignore[misc]
 
 
 class Supervisord:
-    """The supervisord of one home folder (``infra.deploy.deployer.LocalDeployer``); it holds no connection.
+    """The supervisord of one home folder; implements ``LocalDeployer``. Each call opens a new connection.
 
-    Methods raise SupervisorUnavailable when supervisord does not run or does not start, and SupervisorSilent when it
-    runs and does not answer; each call has ``ANSWER_TIMEOUT_S``. Methods
-    with the name of a program raise ProgramUnknown when it was never applied, and ProgramRefused when supervisord can't
-    start or end its process. ``apply`` raises ProgramInvalid when supervisord's configuration can't express the
-    specification.
+    Methods raise SupervisorUnavailable if supervisord does not run or does not start. They raise SupervisorSilent if it
+    runs but does not answer within ``ANSWER_TIMEOUT_S``. Methods with a program's name raise ProgramUnknown if the
+    program was never applied, and ProgramRefused if supervisord can't start or end its process. ``apply`` raises
+    ProgramInvalid if the specification can't be written to supervisord's configuration.
     """
 
     def __init__(self, paths: Paths) -> None:
@@ -135,7 +134,7 @@ class Supervisord:
 
     def start(self, timeout_s: float = START_WITHIN_S) -> int:
         with self._lock():
-            # A second supervisord would take the socket of a running but silent supervisord, which then stops or hangs.
+            # Wait while a supervisord runs but does not answer. A second supervisord would take over its socket.
             wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
             pid = self.pid()
             if pid is not None:
@@ -146,7 +145,7 @@ class Supervisord:
             config = self._write_config()
             command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)]
             environment = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-            # supervisord forks into the background; this child only reports whether the fork worked.
+            # supervisord forks into the background. The exit code of this child only says whether the fork worked.
             child = completed(command, timeout_s, folder=self._folder, environment=environment)
             if child.returncode != 0:
                 output = (child.stdout + child.stderr).strip()
@@ -168,7 +167,7 @@ class Supervisord:
                     raise self._silent(pid, f"it did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
             elif silent is not None and (mark := start_mark(silent)) is not None:
-                # A stopping supervisord no longer answers, but ends. On Linux, its programs end with it (``launch``).
+                # It may be stopping, so first wait for its end. On Linux, its programs end with it (``launch``).
                 if not wait_until(lambda: start_mark(silent) is None, SILENT_STOP_S):
                     end_process(silent, mark, timeout_s=SILENT_STOP_S)
                 log.warning("supervisor.killed", pid=silent)
@@ -188,7 +187,7 @@ class Supervisord:
                 return "down"
             return "up"
 
-        answer = wait_until(known, BETWEEN_S)  # while supervisord starts or ends, it runs without its socket
+        answer = wait_until(known, BETWEEN_S)  # waits because a starting or ending supervisord has no socket
         if not answer:
             raise silent[-1]
         return answer == "up"
@@ -200,7 +199,7 @@ class Supervisord:
             return None
 
     def _silent_pid(self) -> int | None:
-        """Process id of the pid file; None unless that process is this folder's supervisord."""
+        """The process id in the pid file, if this process is the supervisord of this folder; otherwise None."""
         try:
             pid = int((self._folder / "supervisord.pid").read_text())
         except (OSError, ValueError):
@@ -224,7 +223,7 @@ class Supervisord:
         return False
 
     def _texts(self, spec: ProgramSpec) -> dict[Path, str]:
-        """The files of a program."""
+        """Path -> content of each file that describes a program."""
         path = self._launch_path(spec.name)
         return {path: launch_file(spec), self._program_path(spec.name): program_file(spec, sys.executable, path)}
 
@@ -241,7 +240,7 @@ class Supervisord:
         return changed
 
     def start_program(self, name: str) -> None:
-        # Between two processes of a program, supervisord answers that the program has started.
+        # Wait first, because between two processes of a program supervisord would answer "already started".
         wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
@@ -284,7 +283,10 @@ class Supervisord:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _reread(self, name: str) -> bool:
-        """Make supervisord read its files again, and replace this program if its file changed."""
+        """Make supervisord read its files again; returns whether this program was added, changed or removed.
+
+        A changed program is stopped, and its registration is replaced.
+        """
         ((added, changed, removed),) = self._ask(name, "reloadConfig")
         if name in changed or name in removed:
             with contextlib.suppress(ProgramUnknown):
@@ -374,7 +376,7 @@ class Supervisord:
     def _write_config(self) -> Path:
         folder = config_value(str(self._folder))
         path, socket = self._folder / "supervisord.conf", config_value(str(self._make_socket_folder()))
-        # supervisord sets its own umask, and its programs inherit that umask
+        # The umask is in the configuration, because supervisord sets its own umask, which its programs inherit.
         write_private(path, _CONFIG.format(folder=folder, socket=socket, umask=process_umask()))
         return path
 
@@ -425,9 +427,10 @@ def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
 
 
 def _how_it_ended(info: dict[str, Any], own_log: str) -> tuple[int | None, str | None]:
-    """Exit code and signal of the last process, from supervisord's log.
+    """Exit code and signal of a program's last process, read from supervisord's log.
 
-    supervisord's answers contain no signals, and report exit code 0 for a process that ended in its first second.
+    The log is needed because supervisord's answers contain no signals, and report exit code 0 for every process that
+    ended within its first second.
     """
     pattern = rf"(?:exited|stopped): {re.escape(info['name'])} \((?:exit status (\d+)|terminated by (\w+))"
     ends = re.findall(pattern, own_log)

@@ -1,10 +1,11 @@
-"""The change of a processor's workers in progress, as the operator announces it to workers of this machine.
+"""The file that announces a change of a processor's number of workers (``scale``) to the workers of this machine.
 
     <home>/run/<processor>.workers.json
 
-The announcement is a file, because a worker must read it before it serves requests, and because it must expire when the
-operator is killed. It names the operator's process and the period in which it is valid. If the clock was set back
-meanwhile, the announcement is void: workers then join with cold state, and no process waits.
+The process that carries out the change (the operator) writes the file. A file is used because a starting worker must
+read the announcement before it can serve requests. The file names the operator's process and the period of validity, so
+the announcement expires if the operator is killed. If the clock is set back, the announcement is invalid: new workers
+then join their group without prefetched state, and no worker waits.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from holdfast.infra.system.process import ProcessIdentity, fate_of, own_identity
 
 
 class WorkersChange(msgspec.Struct, frozen=True):
-    """A change of workers.
+    """A change of a processor's workers that is in progress.
 
     Args:
         before: The slots before the change.
-        slots: The slots after it.
-        until: When the announcement expires, seconds since 1970.
-        join: Whether new workers may join their group now.
-        since: When the change began, seconds since 1970.
-        operator: Text of the identity of the process that makes the change; empty if an older version wrote it.
+        slots: The slots after the change.
+        until: Time at which the announcement expires, seconds since 1970.
+        join: Whether new workers may join their consumer group now.
+        since: Time at which the change began, seconds since 1970.
+        operator: Identity, as text, of the process that carries out the change; empty if an older version wrote it.
     """
 
     before: tuple[str, ...]
@@ -39,25 +40,25 @@ class WorkersChange(msgspec.Struct, frozen=True):
     operator: str = ""
 
     def is_valid(self, now: float) -> bool:
-        """Whether the change is in progress at a time: within its period, and its operator's process lives."""
+        """Whether the change is in progress at the time ``now``: it has not expired, and its operator still runs."""
         operator = ProcessIdentity.parse(self.operator)
         return self.since <= now < self.until and (operator is None or fate_of(operator) != "ended")
 
 
 def new_change(before: tuple[str, ...], slots: tuple[str, ...], lasts_s: float) -> WorkersChange:
-    """A change by this process, beginning now and void after ``lasts_s`` seconds."""
+    """A change that this process carries out, which begins now and expires after ``lasts_s`` seconds."""
     now = time.time()
     return WorkersChange(before, slots, now + lasts_s, since=now, operator=str(own_identity()))
 
 
 def read_change(paths: Paths, processor: str) -> WorkersChange | None:
-    """The change in progress; None if there is none, if it expired, or if the file is damaged."""
+    """The processor's change in progress; None if there is no valid file."""
     found = read_json(paths.workers_change(processor), WorkersChange)
     return found if found is not None and found.is_valid(time.time()) else None
 
 
 def record_change(paths: Paths, processor: str, change: WorkersChange) -> None:
-    """Announce a change to the workers.
+    """Write the file that announces a change to the workers.
 
     Raises:
         OSError: The file can't be written.
@@ -67,5 +68,5 @@ def record_change(paths: Paths, processor: str, change: WorkersChange) -> None:
 
 
 def end_change(paths: Paths, processor: str) -> None:
-    """Record that the change has ended, so that workers follow their usual rules."""
+    """Delete the announcement, because the change has ended."""
     paths.workers_change(processor).unlink(missing_ok=True)

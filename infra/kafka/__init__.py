@@ -1,1 +1,1 @@
-"""Kafka: clients, topics, bounded reads and the embedded broker; the only package that imports confluent_kafka."""
+"""Kafka clients, topics, bounded reads and the embedded broker. Only this package imports confluent_kafka."""

@@ -1,14 +1,15 @@
-"""Starts and stops the embedded broker: one KRaft node of Apache Kafka for laptops, the demo and tests, loopback only.
+"""Starts and stops the embedded broker: one KRaft node of Apache Kafka on loopback, for laptops, the demo and tests.
 
-``EmbeddedBroker.start`` starts the broker from the locked jars. One folder belongs to one broker: data, configuration,
-log and address file.
+``EmbeddedBroker.start`` starts the broker from the locked jars. Each broker has its own folder with data,
+configuration, log and address file.
 
 Invariants:
     - At most one broker runs on a folder.
     - A start returns after the broker has answered a metadata request.
     - The broker runs in a session of its own, so it outlives the process that started it.
-    - A restart on the same folder keeps the data, and the port if it is still free.
-    - ``log.retention.ms`` is -1: only a topic's own retention deletes records, because event times may lie years back.
+    - A restart on the same folder keeps the data, and also the port if the port is still free.
+    - ``log.retention.ms`` is -1, so that only a topic's own retention deletes records. Otherwise the broker would
+      delete records whose event times are years old.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ from holdfast.infra.system.process import (
 from holdfast.infra.waiting import Deadline, wait_until
 
 _LOG_CONFIGURATION = Path(__file__).resolve().parent / "broker_log4j2.properties"
-#: How long the broker may take from its start to its first answer, seconds.
+#: Maximum seconds from the start of the broker to its first answer.
 START_WITHIN_S = 120.0
-#: How long the broker may take to end after SIGTERM before it is killed, seconds.
+#: Maximum seconds that the broker may take to end after SIGTERM before it is killed.
 STOP_WITHIN_S = 30.0
 _SILENT = logging.getLogger("holdfast.kafka.readiness")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
-#: How long a port may stay taken after its broker was killed, seconds.
+#: Maximum seconds to wait for a port that a killed broker may still hold.
 PORT_FREE_WITHIN_S = 2.0
 
 
 class BrokerAlreadyRunning(KafkaFailed):
-    """A broker runs on this folder; a second broker would destroy its data."""
+    """A broker already runs on this folder; a second broker would destroy the data."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -104,27 +105,28 @@ class BrokerDidNotStart(KafkaFailed):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The address and the process of a running broker."""
+    """The bootstrap address and the process of a running embedded broker."""
 
     bootstrap: str
     pid: int
-    #: Start mark of the process (``infra.system.process``).
+    #: Start mark, which distinguishes the process from a later process with the same id (``infra.system.process``).
     mark: str
 
     @property
     def port(self) -> int:
-        """Port that clients connect to."""
+        """The port to which clients connect."""
         return int(self.bootstrap.rpartition(":")[2])
 
 
 class EmbeddedBroker:
-    """The broker of one folder. The folder holds all files of the broker, and is created if absent.
+    """The embedded broker of one folder, which has all files of the broker and is created if absent.
 
-    With port None, the broker uses the folder's last port if it is free, else any free port. ``heap_mb`` is the maximum
-    heap, MiB.
+    With ``port=None``, the broker uses its last port if this port is free, otherwise any free port. ``heap_mb`` is the
+    maximum heap of its JVM, MiB.
     """
 
-    #: Whether the node is the only controller. One of several controllers must never run alone on its metadata.
+    #: Whether this node is the cluster's only controller. If False, ``expire_registration`` is skipped, because one of
+    #: several controllers must never run alone on its metadata.
     _decides_alone: ClassVar[bool] = True
 
     def __init__(
@@ -150,7 +152,7 @@ class EmbeddedBroker:
         return self._folder / "broker.log"
 
     def running(self) -> BrokerAddress | None:
-        """The running broker of this folder; None when it does not run."""
+        """Address and process of this folder's running broker; None if it does not run."""
         return running_broker(self._folder)
 
     def start(self, timeout_s: float = START_WITHIN_S) -> BrokerAddress:
@@ -159,10 +161,10 @@ class EmbeddedBroker:
         Raises:
             BrokerAlreadyRunning: A broker runs on this folder.
             PortTaken: The configured port is in use.
-            BrokerDidNotStart: The broker ended, or gave no answer in time and was killed; holds its last log lines.
+            BrokerDidNotStart: The broker ended, or did not answer in time and was killed. Has its last log lines.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with locked(self._folder / "start.lock"):  # a second starter waits, then sees the running broker
+        with locked(self._folder / "start.lock"):  # a parallel second start waits, then finds the running broker
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
@@ -182,26 +184,28 @@ class EmbeddedBroker:
                 raise
             record_identity(_address_file(self._folder), process.pid)
             replace_text(_address_file(self._folder), json.dumps(asdict(address)))
-            # From here on the address file identifies the broker. Popen must not wait for it or warn about it.
+            # The broker keeps running; the address file identifies it from now on. A return code is set because Popen
+            # would otherwise warn that the process still runs.
             process.returncode = 0
             return address
 
     def find_or_start(self) -> BrokerAddress:
-        """The broker of this folder, started if needed; safe if another process starts it at the same moment.
+        """The running broker of this folder; starts the broker if needed. Safe if two processes call it at once.
 
         Raises:
-            PortTaken, BrokerDidNotStart: As ``start``.
+            PortTaken: The configured port is in use.
+            BrokerDidNotStart: The broker ended, or did not answer in time.
         """
         try:
             return self.running() or self.start()
         except BrokerAlreadyRunning:
             there = self.running()
-            if there is None:  # it ended since
+            if there is None:  # the broker of the other process has ended already
                 raise
             return there
 
     def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
-        """End the broker; kill it after ``timeout_s`` seconds. Does nothing when no broker runs."""
+        """Stop the broker by SIGTERM; kill it after ``timeout_s`` seconds. Does nothing if no broker runs."""
         address = self.running()
         if address is not None:
             end_process(address.pid, address.mark, timeout_s=timeout_s)
@@ -222,7 +226,7 @@ class EmbeddedBroker:
         if (self._folder / "data" / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # The tool reads a leading dash as an option.
+        # The first character is replaced, because Kafka's tool would treat a leading dash as an option.
         cluster_id = "H" + cluster_id[1:]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
         done = completed([*self._java_command(BRIEF), *tool], max(1.0, deadline.left_s))
@@ -260,7 +264,7 @@ class EmbeddedBroker:
             raise BrokerDidNotStart(self._folder, f"it did not answer within {timeout_s:.0f} s: {self._last_words()}")
 
     def _last_words(self) -> str:
-        """The last errors in the log and in the output of the JVM."""
+        """The last error lines in the broker's log and in the output of its JVM, for an error message."""
         words: list[str] = []
         for path in (self.log, self._folder / "broker.out"):
             lines = path.read_text(errors="replace").splitlines()[-200:] if path.exists() else []
@@ -270,7 +274,7 @@ class EmbeddedBroker:
 
 
 def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a broker answers a metadata request with a broker and a controller; an open port is not enough."""
+    """Whether a broker answers a metadata request and knows a controller. An open port alone is not enough."""
     client = AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 2000}, logger=_SILENT)
     with suppress(KafkaException):
         metadata = client.list_topics(timeout=timeout_s)
@@ -279,7 +283,7 @@ def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
 
 
 def running_broker(folder: Path) -> BrokerAddress | None:
-    """The broker that runs on this folder; None when none runs."""
+    """Address and process of the broker that runs on this folder; None if no broker runs."""
     try:
         address = BrokerAddress(**json.loads(_address_file(folder).read_text()))
     except (OSError, ValueError, TypeError):
@@ -288,11 +292,11 @@ def running_broker(folder: Path) -> BrokerAddress | None:
 
 
 def embedded_broker(settings: Settings) -> EmbeddedBroker:
-    """The embedded broker of this home, with the machine's Java and the locked jars.
+    """The embedded broker of the settings' home folder, with this machine's Java and the locked jars.
 
     Raises:
-        NoJava: No Java on this machine can run it.
-        JarUnavailable: Its jars are not in the cache and could not be fetched.
+        NoJava: No Java on this machine can run the broker.
+        JarUnavailable: The broker's jars are not in the cache and could not be fetched.
     """
     java = find_java()
     return EmbeddedBroker(
@@ -305,7 +309,7 @@ def embedded_broker(settings: Settings) -> EmbeddedBroker:
 
 
 def _properties(data: Path, port: int, controller_port: int, heap_mb: int) -> str:
-    """The text of ``server.properties``: one node, quick with few partitions, bounded memory for log cleaning."""
+    """The text of ``server.properties``: one node, few internal partitions, and limited memory for the log cleaner."""
     settings: dict[str, str | int] = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -351,5 +355,5 @@ def _last_port(folder: Path) -> int | None:
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether the port is free within ``PORT_FREE_WITHIN_S``: a killed broker holds it for a moment longer."""
+    """Whether the port is or becomes free within ``PORT_FREE_WITHIN_S``, because a killed broker may still hold it."""
     return wait_until(lambda: can_bind(port), PORT_FREE_WITHIN_S)

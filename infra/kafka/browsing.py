@@ -1,8 +1,8 @@
-"""A few records of a topic for display: the newest ones, or the first ones from an offset or a time.
+"""Reads a few records of a topic for display: the newest records, or the first records from given offsets on.
 
 Invariants:
-    - Only committed records are read, outside of every consumer group.
-    - Reading ends where the topic ended when it began.
+    - Only committed records are read, without a consumer group.
+    - A read stops at the end offsets that the topic had when the read started.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.infra.kafka.topics import Topics
 
-#: Offsets that are read first for each newest record; transaction markers and compaction leave offsets without a
-#: record.
+#: Number of offsets that are read for each wanted record at first. It is more than one, because transaction markers and
+#: compaction leave offsets without a record.
 OFFSETS_EACH = 4
-#: Factor by which that number grows while too few records are found.
+#: Factor by which the number of offsets grows while too few records are found.
 WIDER = 16
 
-#: A record with its partition.
+#: A record, and the partition from which it was read.
 Found = tuple[Partition, Record]
-#: Reads the records of a partition from one offset up to another one.
+#: Function that reads the records of a partition from a start offset up to an end offset (exclusive).
 Read = Callable[[Partition, int, int], Iterator[Record]]
 
 
 def newest_of(topics: Topics, topic: str, count: int) -> list[Found]:
-    """The newest ``count`` records of a topic, oldest first; fewer if it has fewer."""
+    """The newest ``count`` records of a topic, oldest first; fewer if the topic has fewer records."""
     starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
     read = _reader(topics)
     found = [
@@ -39,7 +39,7 @@ def newest_of(topics: Topics, topic: str, count: int) -> list[Found]:
 
 
 def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) -> list[Found]:
-    """The first ``count`` records of a topic from these offsets on, in the order of their times."""
+    """The first ``count`` records of a topic from the offsets ``starts`` (partition -> offset) on, oldest first."""
     ends, read = topics.end_offsets(topic, committed=True), _reader(topics)
     found = [
         (Partition(topic, number), record)
@@ -50,7 +50,7 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """The newest records of one partition; ``held`` is its range of offsets."""
+    """The newest ``count`` records of one partition; ``held`` is the partition's range of offsets."""
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

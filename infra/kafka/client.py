@@ -1,4 +1,4 @@
-"""Settings of Kafka clients, and the client library's log lines in the structured log: rate-limited, no secrets."""
+"""Settings of Kafka clients, and a log handler that passes librdkafka's log lines on: rate-limited, without secrets."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("kafka.client")
 
-#: Pause after which the same kind of library line is logged again, seconds.
+#: Minimum seconds between two log lines of librdkafka of the same kind.
 REPEAT_AFTER_S = 30.0
 
-#: Errors that mean: no broker answers.
+#: Error codes that mean that no broker answers.
 AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
 
 class _RateLimited(logging.Handler):
-    """Logs each kind of library line once in ``REPEAT_AFTER_S``, with the number of lines suppressed since then."""
+    """Log handler for librdkafka: logs each kind of line at most once in ``REPEAT_AFTER_S``.
+
+    The number of lines suppressed in between is logged with the next line.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a line, or count it as suppressed."""
+        """Log a line; if its kind was logged a short time ago, only count the line as suppressed."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -59,7 +62,7 @@ _SILENT.addHandler(logging.NullHandler())
 
 
 def library_logger() -> logging.Logger:
-    """The logger for every client of the library."""
+    """The logger that every librdkafka client must use, with the rate-limited handler."""
     logger = logging.getLogger("holdfast.librdkafka")
     if not logger.handlers:
         logger.addHandler(_RateLimited())
@@ -69,7 +72,7 @@ def library_logger() -> logging.Logger:
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """Addresses of the configured cluster, else of the embedded broker of this home.
+    """Bootstrap addresses of the configured cluster; without one, of the embedded broker of this home folder.
 
     Raises:
         BrokerUnreachable: No cluster is configured, and no embedded broker has started.
@@ -88,14 +91,14 @@ def bootstrap_servers(settings: Settings) -> str:
 
 
 def client_config(settings: Settings) -> ClientConfig:
-    """The client settings of this installation (``HOLDFAST_KAFKA__CLIENT_CONFIG``): security, above all."""
+    """The settings for all Kafka clients (``HOLDFAST_KAFKA__CLIENT_CONFIG``), mostly about security."""
     return dict(settings.kafka.client_config)
 
 
 def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer] | type[Producer]) -> None:
-    """Refuse settings that the client library does not know, or that the engine sets itself.
+    """Refuse settings that librdkafka does not know, or that the engine sets itself.
 
-    ``where`` names the place of the settings, as the object of a sentence.
+    ``where`` says where the settings come from, for use in an error, for example ``the consumer's settings``.
 
     Raises:
         ClientSettingsInvalid: A setting is unknown, reserved, or names a file that can't be read.
@@ -124,7 +127,7 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
 
 
 def listening_at(bootstrap: str) -> str | None:
-    """The first bootstrap address at which a program accepts connections; None when there is none."""
+    """The first bootstrap address at which some program accepts connections; None if there is none."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
@@ -135,7 +138,7 @@ def listening_at(bootstrap: str) -> str | None:
 def admin_client(
     bootstrap: str, extra: ClientConfig | None = None, *, on_error: Callable[[KafkaError], None] | None = None
 ) -> AdminClient:
-    """An administrative client; ``on_error`` gets errors of connections while the client is polled."""
+    """A new Kafka admin client; ``on_error`` is called with connection errors while the client is polled."""
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1000, **(extra or {})}
     if on_error is not None:
         config["error_cb"] = on_error

@@ -1,4 +1,4 @@
-"""The engine's clients for one real Kafka cluster: its port ``Cluster``."""
+"""Creates the engine's clients for one real Kafka cluster; the simulation replaces this module by a simulated one."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from holdfast.infra.kafka.records import GroupMetadata
 from holdfast.infra.kafka.replay import ChangelogConsumer
 from holdfast.infra.kafka.topics import Topics
 
-#: Largest ``queued.max.messages.kbytes`` that the client library accepts, KiB.
+#: Maximum value of ``queued.max.messages.kbytes`` that librdkafka accepts, KiB.
 FETCHED_KB_MAX = 2_097_151
 
 
 class KafkaCluster:
-    """The engine's port ``Cluster``.
+    """Creates the clients for one Kafka cluster; implements the engine's protocol ``Cluster``.
 
-    ``client_config`` applies to every client; the other two configurations override it.
+    ``client_config`` applies to every client; ``consumer_config`` and ``producer_config`` override it.
 
-    Each consumer prefetches at most ``fetched_bytes``, and the producer's queue holds at most ``queued_bytes``. Raises
-    ClientSettingsInvalid when a setting is unknown or reserved.
+    Each consumer prefetches at most ``fetched_bytes``, and the producer's queue holds at most ``queued_bytes``. The
+    constructor raises ClientSettingsInvalid if a setting is unknown or reserved.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class KafkaCluster:
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
         chosen = {**self._client, **(producer_config or {})}
-        # The producer would wait forever for a record that is larger than its queue.
+        # The queue is made large enough for the largest record. Otherwise the producer would wait forever for room.
         room = max(queued_bytes, 2 * (_record_bytes_max(chosen) or 0))
         self._producer = {"queue.buffering.max.kbytes": max(1, room >> 10), **chosen}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
@@ -56,7 +56,7 @@ class KafkaCluster:
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        # Callers with the same timeout share one connection.
+        # Callers with the same timeout share one client and its connections.
         if timeout_s not in self._topics:
             self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
         return self._topics[timeout_s]
@@ -71,7 +71,10 @@ class KafkaCluster:
         return GroupConsumer(self.bootstrap, group, config={"client.id": client_id, **self._consumer})
 
     def outside_metadata(self, group: str) -> GroupMetadata:
-        """Group metadata of a non-member: Kafka accepts its offsets only while the group has no members."""
+        """Group metadata for a producer that is no member of the group.
+
+        Kafka accepts offsets with this metadata only while the group has no members.
+        """
         settings = {"bootstrap.servers": self.bootstrap, **self._client, "group.id": group}
         consumer = Consumer(settings, logger=library_logger())
         try:

@@ -1,7 +1,7 @@
-"""Facts about a cluster, read without changing anything: its brokers, version, clock, and this client's rights.
+"""Reads facts about a Kafka cluster: its brokers, version and clock, and this client's rights. Changes nothing.
 
 Invariants:
-    - A fact that this client may not read is None, never an empty answer.
+    - A fact that this client has no right to read is None (unknown), never an empty value.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.rights import Kind
 from holdfast.infra.kafka.topics import Topics
 
-#: The oldest brokers with the calls that Holdfast uses.
+#: Oldest version of brokers that have all requests that Holdfast uses.
 BROKER_FROM = (3, 0)
-#: Topics to which brokers write with their own clock.
+#: Internal topics whose records have timestamps from the brokers' clocks.
 _STAMPED = ("__consumer_offsets", "__transaction_state")
-#: A broker's configuration entry that Kafka 4.0 removed; older brokers hold their version in it.
+#: Broker setting that shows the version of brokers before Kafka 4.0; Kafka 4.0 removed the setting.
 _OLD_VERSION = "inter.broker.protocol.version"
 
 
 class BrokerTooOld(KafkaFailed):
-    """The brokers lack calls that Holdfast needs. Fields: bootstrap, version."""
+    """The brokers are too old: they lack requests that Holdfast needs. Fields: bootstrap, version."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """One answer of a cluster.
+    """Facts about a cluster at one moment.
 
     Args:
         brokers: Number of brokers.
-        version: The protocol version of brokers before 4.0, as ``3.7-IV4``; ``4`` for later ones; None when unknown.
-        stamp_ms: The newest time that a broker wrote by its own clock, ms since 1970; None when unknown.
-        allowed: Kind and name of a resource -> the operations that this client may do; None when unknown.
+        version: Protocol version of brokers before 4.0, for example ``3.7-IV4``; ``4`` for newer brokers; None if
+            unknown.
+        stamp_ms: Newest timestamp that a broker wrote by its own clock, ms since 1970; None if unknown.
+        allowed: (kind, name) of a resource -> operations that this client may execute on it; None if unknown.
     """
 
     brokers: int
@@ -55,7 +56,10 @@ class ClusterFacts:
 def read_cluster(
     bootstrap: str, config: ClientConfig, topics: Iterable[str], groups: Iterable[str], *, timeout_s: float = 10.0
 ) -> ClusterFacts:
-    """The facts of a cluster that has answered; facts that the cluster does not answer in time are unknown."""
+    """Read the facts of a cluster; facts that the cluster does not report within ``timeout_s`` are None.
+
+    ``topics`` and ``groups`` are the resources whose allowed operations are read.
+    """
     admin = admin_client(bootstrap, config)
     listed = admin.list_topics(timeout=timeout_s)
     names = [name for name in dict.fromkeys(topics) if name in listed.topics]
@@ -77,7 +81,7 @@ def read_cluster(
 
 
 def check_brokers(bootstrap: str, config: ClientConfig, *, timeout_s: float = 10.0) -> None:
-    """Check that a cluster answers and that its version is supported; an unreadable version passes.
+    """Check that a cluster answers and that its version is supported; an unknown version passes the check.
 
     Raises:
         BrokerUnreachable: No broker answers.
@@ -97,13 +101,13 @@ def check_brokers(bootstrap: str, config: ClientConfig, *, timeout_s: float = 10
 
 
 def is_too_old(version: str) -> bool:
-    """Whether brokers of a version, as in ``ClusterFacts``, lack calls that Holdfast needs."""
+    """Whether a version, in the format of ``ClusterFacts.version``, is older than ``BROKER_FROM``."""
     number = version.partition("-")[0]
     return tuple(int(part) for part in number.split(".") if part.isdigit()) < BROKER_FROM
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """A version as people write it."""
+    """A version as text: ``(3, 7)`` becomes ``3.7``."""
     return ".".join(map(str, version))
 
 
@@ -137,7 +141,7 @@ def _stamp_ms(admin: AdminClient, listed: Any, timeout_s: float) -> int | None:
 
 
 def _answer(asked: Future[Any], timeout_s: float) -> Any:
-    """The answer of a request, or None when it is refused or late."""
+    """The answer to a request; None if the request was refused or timed out."""
     try:
         return asked.result(timeout_s)
     except (KafkaException, TimeoutError):

@@ -1,6 +1,6 @@
-"""The member of the consumer group that reads a processor's inputs.
+"""The consumer with which a worker joins its consumer group and reads a processor's input topics.
 
-The client library neither commits nor stores offsets by itself.
+librdkafka's automatic commit and its automatic storage of offsets are switched off.
 """
 
 from __future__ import annotations
@@ -46,20 +46,21 @@ _OUT_OF_THE_GROUP = (
 
 #: ``fetch.queue.backoff.ms``: pause of fetching while the client's queue is full, milliseconds.
 FETCH_BACKOFF_MS = 10
-#: Longest single wait while no partition is assigned, seconds: an assignment does not interrupt the library's wait.
+#: Maximum seconds of a single wait while no partition is assigned. It is short, because an assignment does not
+#: interrupt librdkafka's wait for records.
 LOOK_FOR_PARTITIONS_S = 0.02
-#: How long a look-up of committed offsets may take, seconds.
+#: Timeout of a request for committed offsets, seconds.
 LOOKUP_TIMEOUT_S = 10.0
-#: How long the library may take to prepare a partition for its first seek, seconds.
+#: Maximum seconds that librdkafka may take to prepare a new partition for a seek.
 SET_UP_S = 2.0
-#: Pause between two attempts to seek, and between two requests to a broker that was away, seconds.
+#: Pause between two attempts to seek, and between two metadata requests to an unreachable broker, seconds.
 SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 
 
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
-    """Messages grouped by partition, in order; messages that carry an error go to ``on_error``."""
+    """Groups messages by partition, in order; ``on_error`` is called with each message that has an error."""
     if any(map(Message.error, messages)):
-        # Identity, because comparing the library's errors with None raises.
+        # `is not None`, because comparing librdkafka's errors with None by `!=` raises an exception.
         for message in messages:
             if message.error() is not None:
                 on_error(message)
@@ -77,7 +78,7 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
 
 
 def _batch(partition: Partition, messages: list[Message]) -> Batch:
-    """Messages of one partition as a batch. Only unreadable headers can raise, and headers are read on access."""
+    """The messages of one partition as a batch. Headers are decoded later, on access, because decoding may raise."""
     offsets = list(map(Message.offset, messages))
     return Batch(
         partition,
@@ -97,16 +98,16 @@ def _generation_of(metadata: GroupMetadata) -> int:
 
 
 def _member_of(metadata: GroupMetadata) -> str | None:
-    """The member id in group metadata; None before the group has assigned an id."""
+    """The member id in group metadata; None before the broker has assigned an id."""
     return _metadata(metadata)[4:].split(b"\0")[1].decode() or None
 
 
 def _metadata(metadata: GroupMetadata) -> bytes:
-    """Group metadata without its magic bytes, as librdkafka's ``rd_kafka_consumer_group_metadata_write`` writes it::
+    """The serialised group metadata without its magic bytes. ``rd_kafka_consumer_group_metadata_write`` writes it as::
 
         CGMDv2: | generation, int32 in the machine's byte order | group_id \\0 | member_id \\0 | group_instance_id \\0
 
-    ``tests/unit/infra/kafka/test_group_metadata.py`` compares this with the installed library.
+    ``tests/unit/infra/kafka/test_group_metadata.py`` compares this format with the installed library.
     """
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(
@@ -118,7 +119,7 @@ def _metadata(metadata: GroupMetadata) -> bytes:
 
 
 def places_of(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    """Partitions in the client library's type."""
+    """Converts partitions to confluent_kafka's type ``TopicPartition``."""
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
 
 
@@ -129,24 +130,26 @@ def _next_offset(place: TopicPartition) -> int | None:
 
 
 class GroupConsumer:
-    """The engine's port ``GroupMember``; ``config`` of the client library wins over the defaults here.
+    """A member of the consumer group; implements the engine's protocol ``GroupMember``.
 
-    Methods raise BrokerUnreachable without an answer in time, AccessRefused when a right is missing, and KafkaFailed
-    when the cluster refuses for another reason. ``poll`` raises TopicUnusable when an input topic does not exist.
-    ``commit`` raises MembershipLost when the group has another generation, and OutcomeUnknown when no answer arrived.
+    ``config`` are librdkafka settings that override the defaults in this class.
+
+    Methods raise BrokerUnreachable on a timeout, AccessRefused if a right is missing, and KafkaFailed if the cluster
+    refuses for another reason. ``poll`` raises TopicUnusable if an input topic does not exist. ``commit`` raises
+    MembershipLost if the group has a newer generation, and OutcomeUnknown if no answer arrived.
     """
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
         self._group, self._principal = group, principal_of(config or {})
-        #: The next offset to hand out, of each partition that is assigned in librdkafka.
+        #: Partition that is assigned in librdkafka -> next offset that ``poll`` returns.
         self._next: dict[Partition, int] = {}
-        #: Whether an assignment arrived while the last poll waited.
+        #: Whether a new assignment arrived during the last poll.
         self._came = False
-        #: Start offsets of assigned partitions that ``resume`` has not started yet.
+        #: Partition that the group assigned, but ``resume`` has not started -> start offset.
         self._held: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions sought or revoked since the last poll began.
+        #: Partitions for which a seek or a revocation happened since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
@@ -154,14 +157,14 @@ class GroupConsumer:
             "group.id": group,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
-            # The group waits this long for a killed worker. The library's default of 45 s would be most of an outage.
+            # After a kill, the group waits this long before it reassigns partitions; the default of 45 s is too long.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,
-            # Pause of fetching after the queue was full. With the library's default of 1 s, a worker that empties the
-            # queue sooner waits for the rest of that second.
+            # Pause of fetching after the queue was full. With the default of 1 s, a fast worker would empty the queue
+            # and then wait for the rest of the second.
             "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 10_000,
@@ -169,7 +172,7 @@ class GroupConsumer:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
-            # The engine chooses every position. A reset would replace a deleted position silently.
+            # The engine chooses every start offset. An automatic reset would hide that an offset was deleted.
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
@@ -180,9 +183,9 @@ class GroupConsumer:
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # The library gets a partition only in ``resume``. With a logical offset (end, stored), the library would
-            # look the number up, and a late answer would silently overwrite the seek. With a guessed offset, the log
-            # may begin later.
+            # The partitions are assigned in librdkafka only in ``resume``, when their offsets are known. With a logical
+            # offset (end, stored), librdkafka would look up the number, and a late answer would overwrite a seek. A
+            # guessed offset might be deleted already.
             self._came = True
             self._held.clear()
             if self._cooperative:
@@ -218,7 +221,7 @@ class GroupConsumer:
         return batches
 
     def _first(self, timeout_s: float) -> list[Message]:
-        """At most one record. A new assignment ends the wait, so that its partitions start at once."""
+        """Waits for the first record. A new assignment ends the wait, so that its partitions start at once."""
         self._came = False
         left_s = timeout_s
         messages: list[Message]
@@ -231,9 +234,9 @@ class GroupConsumer:
         return messages
 
     def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
-        """The batches without those of partitions that a callback sought or revoked during this poll.
+        """Drops batches of partitions for which a callback made a seek or a revocation during this poll.
 
-        Their records may be from before the seek. A partition that was sought is read again from its new position.
+        Their records may be from before the seek. After a seek, the partition is read again from its new position.
         """
         wanted = []
         for batch in batches:
@@ -244,7 +247,10 @@ class GroupConsumer:
         return wanted
 
     def _ask_for_broker(self) -> None:
-        """Request metadata from time to time, because an idle member does not notice that a broker is back."""
+        """Request metadata from time to time while all brokers are down.
+
+        An idle member would not notice otherwise that a broker answers again.
+        """
         now = time.monotonic()
         if self._brokers_down_since is None or now < self._ask_at:
             return
@@ -315,27 +321,28 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # The seek may have overtaken the start of fetching, as a pause can (``_begin``): assign the partition again.
+        # The seek still fails. It may have come before the start of fetching (see ``_begin``), so assign the partition
+        # again, at the new offset.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
 
     def _begin(self, starts: Mapping[Partition, int]) -> None:
-        """Assign partitions in the library, each at its offset.
+        """Assign partitions in librdkafka, each at its start offset.
 
-        This class never pauses partitions. A pause or a resume that overtakes the start of fetching makes the library
-        lose the start, and the partition stops for good (librdkafka issues 2190 and 5591; seen once in 600
-        assignments).
+        New partitions are not assigned in pause and resumed later. A pause or resume just before the start of fetching
+        can make librdkafka lose the start. Then the partition is never read (librdkafka issues 2190 and 5591; seen once
+        in 600 assignments).
         """
         self._next.update(starts)
         self._ends.begin(starts if self._cooperative else self._next)
-        # The library keeps a pause across a revocation.
+        # librdkafka keeps a pause even after a revocation, so an earlier pause must be ended.
         self._consumer.resume(places_of(starts))
         try:
             if self._cooperative:
                 self._consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
             else:
-                # The eager protocol assigns all partitions together, each at its present position.
+                # In the eager protocol, every call must assign all partitions, each at its present position.
                 self._consumer.assign([TopicPartition(*place, at) for place, at in self._next.items()])
         except KafkaException as failure:
             named = ", ".join(f"{place.topic}[{place.number}] from {at}" for place, at in starts.items())
@@ -362,7 +369,7 @@ class GroupConsumer:
             _, high = self._consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), cached=True
             )
-        except (KafkaException, RuntimeError):  # no fetch yet, or closed
+        except (KafkaException, RuntimeError):  # nothing was fetched yet, or the consumer is closed
             return None
         return int(high) if high >= 0 else None
 
@@ -370,14 +377,14 @@ class GroupConsumer:
         return self._ends.is_ended(partition, self._next.get(partition), self.high_watermark(partition))
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        # At another position, some delivered records are not processed yet.
+        # If the positions differ, some delivered records are not processed yet.
         return self._ends.without_records(partition, position) if self._next.get(partition) == position else None
 
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
-        # While a group is empty, Kafka accepts offsets without a generation, so nothing would fence this member after
-        # its successor has started.
+        # Without a generation this member must not commit. While a group is empty, Kafka accepts offsets without a
+        # generation, so Kafka would not fence this member against its successor.
         if generation < 0:
             raise MembershipLost(
                 "This worker is no longer a member of its consumer group.",
@@ -388,8 +395,8 @@ class GroupConsumer:
 
     @property
     def member_id(self) -> str | None:
-        # Not the library's memberid(): it waits for a thread of the library while it holds Python's lock. Call this on
-        # the polling thread only.
+        # librdkafka's memberid() is not used, because it waits for another thread while it holds Python's GIL. This
+        # property may be read only on the polling thread.
         return _member_of(self._consumer.consumer_group_metadata())
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -440,7 +447,7 @@ class GroupConsumer:
             )
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
-            if partition not in self._moved:  # otherwise this is the end from before the seek
+            if partition not in self._moved:  # otherwise this end was reached before the seek, and is out of date
                 self._ends.told(partition, message.offset())
         else:
             _log.warning("input error", error=error.str(), next="the client library retries")

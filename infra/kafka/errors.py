@@ -1,11 +1,11 @@
-"""Errors of Kafka clients, one class for each reaction of the engine."""
+"""Errors of Kafka clients. Each class stands for one reaction of the engine."""
 
 from __future__ import annotations
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 
-#: The action of ``OutcomeUnknown`` in the engine.
+#: The text of the action in an ``OutcomeUnknown`` that the engine handles itself.
 READS_ON = "Nothing to do: the engine reads what was committed, and continues there."
 
 
@@ -21,24 +21,24 @@ class BrokerUnreachable(KafkaFailed):
 
 
 class CoordinatorMoving(KafkaFailed):
-    """A group's coordinator is loading or moving; a retry helps."""
+    """A group's coordinator is loading, or is moving to another broker; a retry helps."""
 
     cause = "broker-away"
     exit_code = EXIT_BROKER_UNAVAILABLE
 
 
 class LeaderMoving(CoordinatorMoving):
-    """A partition has no leader at the moment, as after its creation or a broker's end."""
+    """A partition has no leader at the moment, for example just after its creation or the stop of a broker."""
 
 
 class AccessRefused(KafkaFailed):
-    """A right is missing on the cluster; fields: operation, resource, rule (which grants the right)."""
+    """This client lacks a right (ACL) on the cluster. Fields: operation, resource, rule (grants the right)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ClientSettingsInvalid(KafkaFailed):
-    """A setting of the client library is unknown, reserved, or unusable."""
+    """A librdkafka setting is unknown to librdkafka, reserved for the engine, or has an unusable value."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -50,21 +50,21 @@ class TopicUnusable(KafkaFailed):
 
 
 class TransactionAborted(KafkaFailed):
-    """The transaction and its local writes must be aborted; its batch is processed again."""
+    """The transaction failed and must be aborted, together with its local writes; its batch is processed again."""
 
 
 class ProducerFenced(KafkaFailed):
-    """A newer producer with this transactional id took over; the worker drops all its tasks and rejoins."""
+    """A newer producer with the same transactional id fenced this one; the worker drops all its tasks and rejoins."""
 
     cause = "fenced"
 
 
 class HeadersUnreadable(KafkaFailed):
-    """The headers of a message can't be read, because a name is no UTF-8; fields: topic, partition, offset."""
+    """The headers of a message can't be read, because a name is not UTF-8. Fields: topic, partition, offset."""
 
 
 class MembershipLost(KafkaFailed):
-    """This member is not in its group, so Kafka would not fence its commits.
+    """This worker is no longer a member of its consumer group, so Kafka would not fence its commits.
 
     The worker drops all its tasks and rejoins.
     """
@@ -73,4 +73,4 @@ class MembershipLost(KafkaFailed):
 
 
 class OutcomeUnknown(KafkaFailed):
-    """A commit got no answer and may have happened; the engine reads the committed offsets to decide."""
+    """A commit got no answer, so it may or may not have succeeded; the engine reads the committed offsets."""

@@ -1,8 +1,9 @@
-"""A producer outside of the engine: it writes source data or archived records, and loses no record unnoticed.
+"""A producer for use outside of the engine, for source data and archived records. It reports every lost record.
 
 Invariants:
     - ``close`` returns when all in-sync replicas have acknowledged every record; otherwise it raises.
-    - A key determines the partition as in Java and Spark; a record without key and partition goes to a random one.
+    - The partition is computed from the key in the same way as in Java and Spark. A record without key and partition
+      goes to a random partition.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.records import ClientConfig, Headers
 
-#: How long the acknowledgement of the last records may take, seconds.
+#: Maximum seconds to wait for the acknowledgement of the last records.
 FLUSH_TIMEOUT_S = 60.0
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Feeder:
-    """Sends records; use it in a ``with`` block, which drops queued records after an error.
+    """Sends records. Use it in a ``with`` block: its normal end calls ``close``, an error drops the queued records.
 
-    ``then`` tells an operator how to continue after a failure, as an imperative sentence. All methods raise KafkaFailed
-    when Kafka refused this record or an earlier one.
+    ``then`` is a sentence for errors that tells the operator how to continue. All methods raise KafkaFailed if Kafka
+    refused a record.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Feeder:
     ) -> None:
         self._bootstrap, self._then = bootstrap, then
         self._failed: KafkaError | None = None
-        #: Records that all in-sync replicas have acknowledged.
+        #: Number of records that all in-sync replicas have acknowledged.
         self.acknowledged = 0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -64,7 +65,7 @@ class Feeder:
         partition: int = -1,
         headers: Headers = None,
     ) -> None:
-        """Queue one record; waits while the queue is full."""
+        """Put one record into the producer's queue; waits while the queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers or [])
@@ -75,7 +76,7 @@ class Feeder:
                 raise self._refused(failure.args[0]) from failure
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Process acknowledgements."""
+        """Process the acknowledgements that arrived; waits at most ``wait_s`` seconds for the first."""
         self._producer.poll(wait_s)
         if self._failed is not None:
             raise self._refused(self._failed)

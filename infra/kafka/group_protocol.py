@@ -1,7 +1,7 @@
-"""Decodes a member's assignment from the description of a consumer group.
+"""Decodes the assigned partitions of a member from the bytes in the description of a consumer group.
 
-Layout, all big-endian: version (int16); number of topics (int32); for each topic its name (int16 length, bytes) and its
-partitions (int32 count, int32 each); then data of the assignor, which is ignored.
+All numbers are big-endian. The layout is: version (int16); number of topics (int32). For each topic, its name (int16
+length, then bytes) and its partitions (int32 count, then int32 each). At the end, the assignor's data (ignored).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _VERSION, _NUMBER, _LENGTH = struct.Struct(">h"), struct.Struct(">i"), struct.St
 
 
 def decode_assignment(raw: bytes) -> frozenset[Partition]:
-    """The partitions of an assignment; none before the member's first assignment, which has no bytes.
+    """The assigned partitions; empty for empty bytes, which a member has before its first assignment.
 
     Raises:
-        KafkaFailed: The bytes do not have the layout of the protocol.
+        KafkaFailed: The bytes do not have this layout.
     """
     if not raw:
         return frozenset()

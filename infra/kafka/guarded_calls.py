@@ -1,8 +1,8 @@
-"""Calls of the client library with a deadline that always ends the wait.
+"""Makes librdkafka calls on a separate thread, with a deadline at which the caller stops waiting.
 
-After a broker's restart, some transactional calls of librdkafka do not return at their own timeout (seen with
-``send_offsets_to_transaction`` on 2.16.0; also librdkafka issues 3013, 3041 and 3971). These calls run on a separate
-thread, so the worker keeps reporting while it waits, and abandons the call at the deadline.
+After a broker's restart, some transactional calls of librdkafka do not return at their own timeout. This was seen with
+``send_offsets_to_transaction`` on 2.16.0; see also librdkafka issues 3013, 3041 and 3971. With a separate thread, the
+worker still reports its status while it waits, and can abandon the call at the deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAIT_STEP_S = 1.0
 
 
 class CallHangs(Exception):
-    """A call did not return by its deadline; discard its thread and its client."""
+    """A call did not return by its deadline. Its thread and its client can't be used any more."""
 
 
 @dataclass(slots=True)
@@ -30,17 +30,17 @@ class _Call:
 
 
 class GuardedCalls:
-    """Makes calls one after the other on one thread with the given name."""
+    """Makes calls one after the other on a single thread, which has the name ``name``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: Whether a call was abandoned; every later call raises at once.
+        #: Whether a call was abandoned; then every later call raises CallHangs at once.
         self.lost = False
 
     def run(self, work: Callable[[], None], *, limit_s: float, on_wait: Callable[[], None]) -> None:
-        """Make a call and wait for its end; ``on_wait`` is called every ``WAIT_STEP_S`` during the wait.
+        """Call ``work`` on the thread and wait for its end. The wait calls ``on_wait`` every ``WAIT_STEP_S``.
 
         Raises:
             CallHangs: The call did not return within ``limit_s``.
@@ -63,7 +63,7 @@ class GuardedCalls:
             raise call.failure
 
     def close(self) -> None:
-        """End the thread; after an abandoned call, the thread ends when that call returns."""
+        """End the thread. If a call was abandoned, the thread ends only when this call returns."""
         self._calls.put(None)
 
     def _make_calls(self) -> None:

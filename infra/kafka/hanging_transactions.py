@@ -1,7 +1,8 @@
-"""Decides from the brokers' answers whether an open transaction is hanging; no I/O.
+"""Decides whether an open transaction is hanging, from facts that the brokers reported. Pure functions.
 
-The threshold is ``transaction.max.timeout.ms`` of the brokers plus ``SLACK_S``: a coordinator ends its own transactions
-earlier.
+A hanging transaction is open on a partition, but unknown to every coordinator. It counts as hanging only after the
+brokers' ``transaction.max.timeout.ms`` plus ``SLACK_S``, because a coordinator ends each transaction that it knows
+before that time.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Literal
 
 from holdfast.infra.kafka.records import Partition
 
-#: Kafka's default of ``transaction.max.timeout.ms``, seconds; for brokers that do not report the setting.
+#: Kafka's default of ``transaction.max.timeout.ms``, seconds; used if the brokers do not report the setting.
 MAX_TIMEOUT_S = 900.0
-#: Added to the maximum timeout before a transaction counts as hanging, seconds: brokers check every 10 s, and the
-#: clocks of brokers and clients differ.
+#: Seconds that are added to the maximum timeout before a transaction counts as hanging. They are needed because brokers
+#: check only every 10 s, and because the clocks of brokers and clients differ.
 SLACK_S = 60.0
 
 TransactionState = Literal["open", "unexplained", "hanging"]
@@ -22,7 +23,7 @@ TransactionState = Literal["open", "unexplained", "hanging"]
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that wrote to a partition and is neither committed nor aborted."""
+    """A transaction that wrote to a partition, and that is neither committed nor aborted there."""
 
     partition: Partition
     producer_id: int
@@ -30,8 +31,8 @@ class OpenTransaction:
     #: Offset of the transaction's first record in the partition, and seconds since its last record.
     start_offset: int
     since_write_s: float
-    #: Facts from the coordinator: the producer's name, the state, seconds since the start, and seconds after which the
-    #: coordinator aborts the transaction. All None when no coordinator knows the transaction.
+    #: Facts from the coordinator: transactional id, state, seconds since the start, and timeout in seconds. All are
+    #: None if no coordinator knows the transaction.
     transactional_id: str | None = None
     state: str | None = None
     age_s: float | None = None
@@ -41,12 +42,12 @@ class OpenTransaction:
 
     @property
     def open_for_s(self) -> float:
-        """Seconds for which the transaction has been open, at least."""
+        """Minimum number of seconds for which the transaction has been open."""
         return max(0.0, self.since_write_s if self.age_s is None else self.age_s)
 
     @property
     def sentence(self) -> str:
-        """Age, producer and first offset as part of a sentence."""
+        """Age, producer and first offset of the transaction, as the end of a sentence."""
         name = "" if self.transactional_id is None else f" of {self.transactional_id}"
         return (
             f"open for {self.open_for_s:.0f} s by producer {self.producer_id} (epoch {self.producer_epoch}){name} "
@@ -55,10 +56,11 @@ class OpenTransaction:
 
 
 def state_of(transaction: OpenTransaction) -> TransactionState:
-    """``open`` (known to a coordinator), ``hanging`` (unknown to all coordinators, and too old) or ``unexplained``.
+    """Classifies a transaction.
 
-    An unexplained transaction is unknown to the coordinators, but young: it began or ended during the inspection, or
-    this client may not see its transactional id.
+    ``open``: a coordinator knows the transaction. ``hanging``: no coordinator knows it, and it is too old.
+    ``unexplained``: no coordinator knows it, but it is young. It may have begun or ended during the inspection, or this
+    client has no right to see its transactional id.
     """
     if transaction.transactional_id is not None:
         return "open"

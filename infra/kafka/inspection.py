@@ -1,11 +1,12 @@
-"""Sizes of partitions on disk, and open or hanging transactions: librdkafka lacks these requests.
+"""Reads sizes of partitions on disk, and open or hanging transactions; can also end a hanging transaction.
 
-A second client library, kafka-python, makes these requests. The engine uses it only if a transaction may have been left
-open.
+librdkafka lacks these requests, so a second client library, kafka-python, makes them. The engine uses this module only
+if a transaction may have been left open.
 
 Invariants:
-    - Reading changes nothing. The changes, ``abort`` and ``end``, happen only while the named transaction is open.
-    - An unknown fact is reported as unknown, never as zero: brokers answer a client without rights with nothing.
+    - Reading changes nothing. ``abort``, ``end`` and ``end_left`` change something only while the transaction is open.
+    - An unknown fact is reported as unknown, never as zero. This matters because brokers answer a client without
+      rights with empty lists.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from holdfast.infra.waiting import retry
 
 Answer = TypeVar("Answer")
 
-#: How long one request may take, seconds.
+#: Default timeout of one request, seconds.
 REQUEST_TIMEOUT_S = 20.0
 
 _OVER = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -53,7 +54,7 @@ _REFUSED = frozenset(
     }
 )
 _AWAY = frozenset({"KafkaTimeoutError", "NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError"})
-#: A leader or a coordinator is on a broker that is not registered yet: repeat the request as after a retriable error.
+#: Names of errors that mean that a leader or coordinator is on a broker that is not registered yet. They are retried.
 _NOT_THERE_YET = frozenset({"UnknownBrokerIdError", "BrokerNotAvailableError"})
 _NOT_ADMITTED = frozenset(
     {"AuthenticationFailedError", "SaslAuthenticationFailedError", "UnsupportedSaslMechanismError"}
@@ -61,12 +62,12 @@ _NOT_ADMITTED = frozenset(
 
 
 class Inspector:
-    """Reads partition sizes and transactions of one cluster; close it, or use it in a ``with`` block.
+    """Reads partition sizes and transactions of one cluster. Call ``close``, or use it in a ``with`` block.
 
-    ``client_config`` is in librdkafka's syntax; the constructor raises ClientSettingsInvalid for a security setting
-    without a counterpart in kafka-python. ``timeout_s`` limits each request, seconds. All methods raise
-    BrokerUnreachable when no broker answers or authenticates this client, AccessRefused when a right is missing, and
-    KafkaFailed when the cluster refuses for another reason.
+    ``client_config`` has librdkafka's names; the constructor raises ClientSettingsInvalid for a security setting that
+    kafka-python does not support. ``timeout_s`` is the timeout of each request, seconds. All methods raise
+    BrokerUnreachable if no broker answers or authenticates this client. They raise AccessRefused if a right is missing,
+    and KafkaFailed if the cluster refuses for another reason.
     """
 
     def __init__(
@@ -104,16 +105,16 @@ class Inspector:
             self._admin.close()
 
     def sizes(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Bytes on disk of each partition (its largest replica).
+        """Partition -> bytes on disk of its largest replica.
 
-        Partitions without a replica on any broker are absent.
+        A partition without a replica on any broker is left out.
         """
         right = Right("Describe", "cluster")
         numbers = sorted(partitions)
         what = f"describe the size of {topic} on disk"
         answers = self._ask(lambda: self._admin.describe_log_dirs({topic: numbers}), what, right)
         if not all(answer["log_dirs"] for answer in answers):
-            # Every broker has a log folder: a broker that lists none lacks the right to show it.
+            # Every broker has a log folder. An empty list means that this client lacks the right to see it.
             raise refused(what, right, self._principal)
         found: dict[int, int] = {}
         for answer in answers:
@@ -126,7 +127,7 @@ class Inspector:
         return found
 
     def committed(self, groups: Iterable[str]) -> dict[str, dict[Partition, int]]:
-        """The committed offsets by group, with one request to each coordinator."""
+        """Group -> partition -> committed offset, with one request to each coordinator."""
         wanted = sorted(set(groups))
         if not wanted:
             return {}
@@ -139,10 +140,10 @@ class Inspector:
         }
 
     def open_transactions(self, topic: str, partitions: Iterable[int]) -> tuple[OpenTransaction, ...]:
-        """The open transactions on these partitions, sorted.
+        """The open transactions on these partitions, sorted by partition.
 
-        A transaction that ends during the inspection is left out: the leaders are asked before and after the
-        coordinators.
+        The partitions' leaders are asked before and after the coordinators, so that a transaction that ends during the
+        inspection is left out.
         """
         numbers = sorted(partitions)
         before = self._producers(topic, numbers)
@@ -177,7 +178,7 @@ class Inspector:
         return self.max_timeout_s()
 
     def max_timeout_s(self) -> float:
-        """``transaction.max.timeout.ms`` of the brokers, seconds; ``MAX_TIMEOUT_S`` when they do not report it."""
+        """The brokers' ``transaction.max.timeout.ms``, in seconds; ``MAX_TIMEOUT_S`` if they do not report it."""
         from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType
 
         entry = "transaction.max.timeout.ms"
@@ -191,16 +192,17 @@ class Inspector:
         try:
             what, right = "describe the brokers' configuration", Right("DescribeConfigs", "cluster")
             return int(self._ask(ask, what, right)) / 1000
-        except (AccessRefused, LookupError, ValueError):  # a broker leaves out settings that the client may not read
+        except (AccessRefused, LookupError, ValueError):  # brokers omit settings that this client may not read
             return MAX_TIMEOUT_S
 
     def abort(self, transaction: OpenTransaction) -> bool:
-        """Write the marker that a hanging transaction lacks; False when that transaction is no longer open.
+        """End a hanging transaction by writing its missing marker; returns False if it is no longer open.
 
-        The hanging transaction is aborted, unless a coordinator reports that a worker's last transaction was committed.
-        A worker ends an open transaction before it begins another one, so the committed transaction is this one.
+        The marker aborts the transaction, with one exception. If a coordinator reports that the last transaction of a
+        worker's producer was committed, the marker commits. A worker never begins a transaction before the end of the
+        previous one, so the committed transaction is the hanging transaction.
 
-        Only for hanging transactions: other transactions are ended by their producer or by the coordinator's timeout.
+        Only for hanging transactions, because their producer or the coordinator's timeout ends all others.
         """
         return self._end_this(transaction, commit=self._committed_last(transaction.producer_id))
 
@@ -213,7 +215,7 @@ class Inspector:
         return known is not None
 
     def _committed_last(self, producer_id: int) -> bool:
-        """Whether this producer belongs to a worker whose last transaction was committed."""
+        """Whether the producer belongs to a worker, and its coordinator reports its last transaction as committed."""
         right = Right("Describe", "transactional-id", "*")
         ask = partial(self._admin.list_transactions, producer_id_filters=[producer_id])
         listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())
@@ -224,10 +226,7 @@ class Inspector:
         )
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """The coordinator's answer about a transactional id.
-
-        None when no producer has used the id, or it has expired.
-        """
+        """The coordinator's state of a transactional id; None if no producer has used the id, or the id has expired."""
         from kafka.errors import TransactionalIdNotFoundError
 
         def ask() -> Any:
@@ -243,14 +242,14 @@ class Inspector:
         return ProducerState(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """The subset of the partitions on which this producer has an open transaction."""
+        """Those of the partitions on which the producer has an open transaction."""
         return frozenset(place for place, producer in self._open_on(partitions) if producer[0] == producer_id)
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
-        """The transactions on these partitions that have ended, sorted.
+        """The transactions that are open on these partitions although their coordinator reports their end, sorted.
 
-        The leaders are asked before and after the coordinators. If the same transaction is open both times but ended
-        for the coordinator, the coordinator left its marker out, and no producer works on the transaction.
+        The leaders are asked before and after the coordinators. If a transaction is open both times but has ended for
+        its coordinator, the coordinator failed to write a marker. No producer works on such a transaction any more.
         """
         places = tuple(partitions)
         before = self._open_on(places)
@@ -267,7 +266,7 @@ class Inspector:
         )
 
     def end_left(self, left: LeftOpen) -> bool:
-        """Write the marker that a coordinator left out; False when that transaction is no longer open."""
+        """Write the marker that a coordinator failed to write; returns False if the transaction is no longer open."""
         return self._end_this(left, commit=left.committed)
 
     def _open_on(self, partitions: Iterable[Partition]) -> set[tuple[Partition, tuple[int, int, int]]]:
@@ -277,7 +276,10 @@ class Inspector:
         return set(chain.from_iterable(self._producers(topic, numbers) for topic, numbers in by_topic.items()))
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
-        """Write the marker that a coordinator left out; does nothing when no transaction of the producer is open."""
+        """End the producer's open transaction on the partition by writing its missing marker (commit or abort).
+
+        Does nothing if the producer has no open transaction there.
+        """
         for (_, producer), known in self._producers(partition.topic, [partition.number]).items():
             if producer[0] == producer_id:
                 self._write_marker(partition, known, commit=commit)
@@ -287,7 +289,7 @@ class Inspector:
         from kafka.admin._transactions import AbortTransactionSpec
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-        # A partition refuses a marker with an older epoch of the coordinator than the producer's last marker has.
+        # The marker needs the coordinator epoch of the producer's last marker; partitions refuse an older epoch.
         epoch = max(0, producer.coordinator_epoch)
         spec = AbortTransactionSpec(TopicPartition(*place), producer.producer_id, producer.producer_epoch, epoch)
         marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -303,7 +305,7 @@ class Inspector:
             ]
         )
 
-        async def send() -> None:  # the library's public call writes abort markers only
+        async def send() -> None:  # private calls, because kafka-python's public call can only write abort markers
             leaders = await self._admin._async_get_leader_for_partitions([spec.topic_partition])
             response = await self._admin._manager.send(request, node_id=next(iter(leaders)))
             self._admin._abort_transaction_process_response(response, spec)
@@ -312,7 +314,10 @@ class Inspector:
         self._ask(lambda: self._admin._manager.run(send), what, Right("Alter", "cluster"))
 
     def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], Any]:
-        """Open transactions: (partition, (id, epoch, first offset)) -> the leader's description of the producer."""
+        """The open transactions that the partitions' leaders report.
+
+        (partition, (producer id, epoch, first offset)) -> the leader's description of the producer.
+        """
         from kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in numbers]
@@ -330,7 +335,7 @@ class Inspector:
         }
 
     def _coordinated(self, producers: set[int]) -> dict[tuple[int, Partition], tuple[str, Any]]:
-        """Transactions that coordinators know: (producer id, partition) -> (transactional id, description)."""
+        """Open transactions that coordinators report: (producer id, partition) -> (transactional id, description)."""
         right = Right("Describe", "transactional-id", "*")
         ask = partial(self._admin.list_transactions, producer_id_filters=sorted(producers))
         listed = self._ask(ask, "list the transactions", right)
@@ -339,7 +344,7 @@ class Inspector:
         described: dict[str, Any] = {}
         for name in names:
             ask = partial(self._admin.describe_transactions, [name])
-            # The transaction may have ended, or this client may not see it.
+            # Errors are ignored, because the transaction may have ended, or this client may have no right to see it.
             with suppress(KafkaFailed):
                 right = Right("Describe", "transactional-id", name)
                 described.update(self._ask(ask, f"describe transaction {name}", right))
@@ -350,7 +355,7 @@ class Inspector:
         }
 
     def _ask(self, ask: Callable[[], Answer], what: str, right: Right) -> Answer:
-        """Make a request; repeat it while a leader or a coordinator moves, up to the timeout."""
+        """Make a request; retry it while a leader or coordinator moves to another broker, up to the timeout."""
         from kafka import errors
 
         def moving(failure: Exception) -> bool:

@@ -1,8 +1,8 @@
 """Translates librdkafka's settings into arguments of kafka-python's admin client.
 
 Invariants:
-    - A security setting without a counterpart is refused, never left out.
-    - A secret given as text is written to a private temporary file only while the TLS library reads it.
+    - A security setting that kafka-python does not support is refused, never ignored.
+    - A certificate or key given as text is written to a private temporary file, only while the TLS library reads it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CARRIED = frozenset(
 
 
 def quiet_library() -> None:
-    """Silence the library below errors: at lower levels it logs its configuration, which holds secrets."""
+    """Let kafka-python log only errors, because at lower levels it logs its configuration, which contains secrets."""
     for name in ("kafka", "kafka.admin", "kafka.net"):
         logger = logging.getLogger(name)
         if logger.level < logging.WARNING:
@@ -48,10 +48,10 @@ def quiet_library() -> None:
 
 
 def admin_settings(config: ClientConfig) -> dict[str, Any]:
-    """The arguments of ``KafkaAdminClient`` that are equal to these librdkafka settings.
+    """The arguments of ``KafkaAdminClient`` that correspond to these librdkafka settings.
 
     Raises:
-        ClientSettingsInvalid: A security setting has no counterpart, or its file can't be read.
+        ClientSettingsInvalid: A security setting has no corresponding argument, or its file can't be read.
     """
     text = {name: str(value) for name, value in config.items()}
     for name in text:
@@ -93,7 +93,7 @@ def _context(text: Mapping[str, str]) -> ssl.SSLContext:
 def _add_own_certificate(context: ssl.SSLContext, text: Mapping[str, str]) -> None:
     password = text.get("ssl.key.password")
     if "ssl.certificate.pem" in text:
-        # A temporary folder that only this user may enter.
+        # The folder is private (mode 0700), because Python's TLS library reads a key only from a file.
         with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / "own.pem"
             path.touch(0o600)

@@ -1,8 +1,8 @@
-"""Translates librdkafka's settings into those of Kafka's Java client, which Spark reads changelogs with.
+"""Translates librdkafka's settings into settings of Kafka's Java client, with which Spark reads changelogs.
 
 Invariants:
-    - A security setting without a counterpart is refused, never left out.
-    - Certificates and keys go as text: executors on other machines do not have this machine's files.
+    - A security setting without a corresponding Java setting is refused, never ignored.
+    - Certificates and keys are passed as text, because executors on other machines do not have this machine's files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODULES = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 _SAME = frozenset({"security.protocol", "ssl.key.password"})
-#: Settings of librdkafka -> the Java client's setting with the same text, and whether the value is the path of a file.
+#: librdkafka's setting -> the corresponding setting of the Java client, and whether librdkafka's value is a file path.
 _PEM = {
     "ssl.ca.pem": ("ssl.truststore.certificates", False),
     "ssl.ca.location": ("ssl.truststore.certificates", True),
@@ -33,10 +33,12 @@ _ABOUT_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl.", "https.")
 
 
 def java_settings(config: ClientConfig) -> dict[str, str]:
-    """The Java client's settings that are equal to these librdkafka settings; others keep their name.
+    """The Java client's settings that correspond to these librdkafka settings.
+
+    Settings that are not about security keep their names and values.
 
     Raises:
-        ClientSettingsInvalid: A security setting has no counterpart, or its file can't be read.
+        ClientSettingsInvalid: A security setting has no corresponding Java setting, or its file can't be read.
     """
     text = {name: str(value) for name, value in config.items()}
     settings: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Records from lines of JSON: the value is the line, key and time come from its fields.
+"""Makes Kafka records from lines of JSON: the value is the whole line; key and time come from fields of the line.
 
 Invariants:
-    - All lines are judged before the first record is sent, so a bad line sends nothing.
+    - All lines are checked before the first record is sent. So if one line is invalid, no record is sent.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
-#: Bad lines that an error names.
+#: Maximum number of invalid lines that an error names.
 SHOWN = 5
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _decode = msgspec.json.Decoder().decode
 
 
 class BadLines(HoldfastError):
-    """Lines can't be sent as records; nothing was sent. Fields: bad, line (the number of the first)."""
+    """Some lines are invalid, so no record was sent. Fields: bad (their number), line (number of the first)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class _Unfit(Exception):
-    """A line can't be sent, for the reason in the text."""
+    """A line is invalid; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a line becomes a record.
+    """Describes how a line becomes a record.
 
     Args:
-        key: A field, as ``id`` or ``plane.id``, or a template with fields in braces; empty for records without key.
-        time: The field with the record's time, in ms since 1970 or in ISO 8601; empty for the present time.
+        key: Field with the record's key, for example ``id`` or ``plane.id``, or a template such as ``{from}-{to}``.
+            Empty: records without a key.
+        time: Field with the record's time, in ms since 1970 or in ISO 8601. Empty: the present time.
         bytes_max: Maximum bytes of key and value together.
     """
 
@@ -50,7 +51,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """A record to send; ``timestamp_ms`` is None for the present time."""
+    """A record to send; ``timestamp_ms`` is milliseconds since 1970, or None for the present time."""
 
     key: bytes | None
     value: bytes
@@ -58,10 +59,10 @@ class JsonRecord:
 
 
 def judge(lines: Iterable[bytes], shape: Shape) -> int:
-    """The number of records in these lines.
+    """Check all lines; returns the number of records in them. Empty lines are ignored.
 
     Raises:
-        BadLines: Some lines can't be sent.
+        BadLines: Some lines are invalid.
     """
     told: list[str] = []
     count = bad = 0
@@ -88,12 +89,12 @@ def judge(lines: Iterable[bytes], shape: Shape) -> int:
 
 
 def records(lines: Iterable[bytes], shape: Shape) -> Iterator[JsonRecord]:
-    """The records of lines that ``judge`` accepted; empty lines are none."""
+    """The records of lines that ``judge`` accepted; empty lines are skipped."""
     return (record_of(line, shape) for line in lines if line.strip())
 
 
 def record_of(line: bytes, shape: Shape) -> JsonRecord:
-    """The record of one line."""
+    """The record that one line describes; raises ``_Unfit`` if the line is invalid."""
     value = line.strip()
     try:
         document = _decode(value)

@@ -1,7 +1,7 @@
-"""The headers of a batch's messages, read on access: most streams need none.
+"""The headers of a batch's messages, decoded only on access, because most processors need no headers.
 
-Kafka's header names are bytes that should be UTF-8, but brokers do not check them. The client library decodes all names
-of a message together, so one invalid name makes all headers of the message unreadable.
+Names of headers should be UTF-8, but brokers do not check them. The client library decodes all names of a message
+together, so one invalid name makes all headers of the message unreadable.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from holdfast.infra.kafka.records import Headers, Partition
 
 
 class MessageHeaders(Sequence[Headers]):
-    """The headers of messages of one partition; ``read`` takes them from a message.
+    """The headers of each message in a batch, as a sequence; ``read`` is the function that decodes a message's headers.
 
-    Access raises HeadersUnreadable for the first message with unreadable headers. The class reads such a message once:
-    a second read of the client library returns damaged objects, which crash the process.
+    Access raises HeadersUnreadable for the first message with unreadable headers. The error is kept, because these
+    headers must never be read again: a second read would return damaged objects that crash the process.
     """
 
     __slots__ = ("_messages", "_offsets", "_partition", "_read", "_unreadable")
@@ -49,7 +49,7 @@ class MessageHeaders(Sequence[Headers]):
         known = min((at for at in self._unreadable if first <= at < last), default=None) if self._unreadable else None
         found: list[Headers] = []
         try:
-            # Headers read before an error stay in the list, so the list's length identifies the message that raised.
+            # `extend` keeps the headers from before an error, so the list's length gives the message that raised.
             found.extend(map(self._read, self._messages[first : last if known is None else known]))
         except (SystemError, ValueError) as failure:
             known = first + len(found)

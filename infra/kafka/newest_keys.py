@@ -1,8 +1,8 @@
-"""The keys of the newest records of topics: a sample that shows the partitioner of the topics' producers.
+"""Reads the keys of the newest records of topics: a sample that shows which partitioner the producers use.
 
 Invariants:
-    - The sample is bounded in partitions, records and seconds. What was not reached in time is left out.
-    - A topic that this client may not read is left out: nothing is known of its keys.
+    - The sample has a maximum number of partitions, records and seconds. Partitions not reached in time are left out.
+    - A topic that this client has no right to read is left out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.infra.kafka.records import ClientConfig, KeysOf, Partition
 from holdfast.infra.kafka.rights import REFUSALS
 from holdfast.infra.waiting import Deadline
 
-#: Most partitions of a topic, and newest records of each partition, in a sample.
+#: Maximum number of partitions of a topic, and of newest records of each partition, in a sample.
 PARTITIONS_MAX = 16
 RECORDS_EACH = 100
-#: Longest time for all topics together, seconds; each start of a worker waits for it.
+#: Maximum seconds for all topics together. It is short, because each start of a worker waits for the sample.
 SAMPLE_S = 3.0
 _POLL_S = 0.02
 
@@ -30,13 +30,13 @@ def newest_keys(
     starts: Mapping[str, Mapping[int, int]],
     ends: Mapping[str, Mapping[int, int]],
 ) -> dict[str, KeysOf]:
-    """Topic -> the keys of its newest committed records.
+    """Topic -> partition -> distinct keys of its newest committed records.
 
     Args:
         bootstrap: Bootstrap servers.
         config: Security settings of the client.
         starts: Topic -> partition -> first offset.
-        ends: Topic -> partition -> last stable offset.
+        ends: Topic -> partition -> last stable offset (end of the committed records).
     """
     places = {
         Partition(topic, number): max(start, ends[topic].get(number, 0) - RECORDS_EACH)
@@ -93,7 +93,7 @@ def _read(consumer: Consumer, places: Mapping[Partition, int]) -> dict[str, Keys
 
 
 def _spread(offsets: Mapping[int, int]) -> dict[int, int]:
-    """At most ``PARTITIONS_MAX`` of the partitions, from all of the topic."""
+    """Chooses at most ``PARTITIONS_MAX`` partitions, evenly spread over all partitions of a topic."""
     numbers = sorted(offsets)
     step = -(-len(numbers) // PARTITIONS_MAX) or 1
     return {number: offsets[number] for number in numbers[::step]}

@@ -1,4 +1,4 @@
-"""Partitioners: the hashes by which producers choose a key's partition, and detection of a topic's partitioner."""
+"""Partitioners: the hash functions by which producers choose a key's partition, and their detection from keys."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.infra.kafka.records import KeysOf
 
 MURMUR2, CRC32 = "murmur2", "crc32"
-#: Answers of ``spread_of``: "unknown": there is no key to judge by; "neither": the keys fit neither hash.
+#: Further results of ``spread_of``. "unknown": there are no keys; "neither": the keys match neither hash function.
 UNKNOWN, NEITHER = "unknown", "neither"
-#: Answer of ``Placing.by``: one hash explains some keys, the other hash explains all other keys.
+#: Further value of ``Placing.by``: each key matches one of the two hash functions, but no function matches all keys.
 BOTH = "both"
-#: Below this probability, the fit of keys to a hash is not chance.
+#: A detected partitioner is sure if the probability that its keys match by chance is below this value.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
 #: From this number of keys on, numpy hashes them together: below it, its calls cost more than they save.
@@ -23,7 +23,7 @@ TOGETHER_MIN = 64
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned 32-bit number."""
+    """Kafka's hash of a key (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned 32-bit number."""
     m, length = 0x5BD1E995, len(data)
     h = (0x9747B28C ^ length) & _MASK
     for start in range(0, length - 3, 4):
@@ -78,7 +78,10 @@ def _numpy() -> Any:
 
 
 def offsets_partition(group: str, count: int) -> int:
-    """The partition of ``__consumer_offsets`` that has a group's offsets: Java's hash of the name, without its sign."""
+    """The partition of ``__consumer_offsets`` that stores a group's offsets.
+
+    It is the absolute value of Java's ``String.hashCode`` of the group's name, modulo ``count``.
+    """
     units = group.encode("utf-16-be")
     h = 0
     for place in range(0, len(units), 2):
@@ -87,7 +90,8 @@ def offsets_partition(group: str, count: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % count
 
 
-#: Name -> partition of a key. murmur2: Java, Spark and Holdfast; crc32: the default of librdkafka.
+#: Name -> function (key, number of partitions) -> partition. murmur2 is used by Java, Spark and Holdfast; crc32 is the
+#: default of librdkafka.
 PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,
     CRC32: lambda key, count: zlib.crc32(key) % count,
@@ -103,7 +107,10 @@ def partitions_of(partitioner: str, keys: Sequence[bytes], count: int) -> list[i
 
 
 def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
-    """The partitioner that fits all (partition, key) pairs of a topic with ``count`` partitions."""
+    """The name of the partitioner that matches all pairs (partition, key) of a topic with ``count`` partitions.
+
+    Otherwise ``UNKNOWN`` or ``NEITHER``.
+    """
     seen = set(keys)
     if not seen:
         return UNKNOWN
@@ -113,12 +120,12 @@ def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """The conclusion about a topic's producers from the places of its keys.
+    """The detected partitioner of a topic's producers.
 
     Args:
         by: MURMUR2, CRC32, BOTH, NEITHER or UNKNOWN.
-        is_sure: Whether the sample is large enough to exclude another partitioner by chance.
-        places: Key -> the partitions that contain it.
+        is_sure: Whether the sample is so large that the result is not chance.
+        places: Key -> partitions that contain records with this key.
     """
 
     by: str
@@ -127,12 +134,12 @@ class Placing:
 
     @property
     def moved(self) -> bytes | None:
-        """A key in more than one partition; None if there is none."""
+        """A key that occurs in more than one partition; None if there is no such key."""
         return next((key for key, numbers in sorted(self.places.items()) if len(numbers) > 1), None)
 
 
 def placing_of(keys: KeysOf, count: int) -> Placing:
-    """The conclusion from the keys of a topic with ``count`` partitions; ``keys`` may be a sample."""
+    """Detects the partitioner from the keys of a topic with ``count`` partitions; ``keys`` may be a sample."""
     places: dict[bytes, set[int]] = {}
     for number, found in keys.items():
         for key in found:
@@ -141,7 +148,7 @@ def placing_of(keys: KeysOf, count: int) -> Placing:
     fits = {name: {at for at in seen if place(at[1], count) == at[0]} for name, place in PARTITIONERS.items()}
     whole = [name for name, those in fits.items() if those == seen]
     by, chance = UNKNOWN, 1.0
-    if len(whole) == 1:  # if both hashes fit, as with one partition, the keys prove nothing
+    if len(whole) == 1:  # if both hash functions match, for example with one partition, the result stays UNKNOWN
         by, chance = whole[0], (1 / count) ** len(seen)
     elif not whole:
         union = set().union(*fits.values())

@@ -2,10 +2,10 @@
 
 Invariants:
     - Every failure is raised as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
-    - A transaction begins in a new epoch when a request of the present epoch may still arrive: that request could end
-      the transaction.
-    - After OutcomeUnknown the caller makes a new producer with the same transactional id: a delayed EndTxn of the first
-      protocol version could end a later transaction.
+    - If a request of the present producer epoch may still arrive at the broker, the next transaction begins in a new
+      epoch. Otherwise the late request could end the next transaction.
+    - After OutcomeUnknown, the caller must create a new producer with the same transactional id. Otherwise a delayed
+      EndTxn request (first protocol version) could end a later transaction.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _log = structlog.get_logger("kafka.producer")
 
 #: Seconds after which the broker aborts an open transaction.
 TRANSACTION_S = 15.0
-#: Largest ``batch.size``, bytes; the default ``max.message.bytes`` of a topic accepts it.
+#: Maximum ``batch.size``, bytes. A topic with the default ``max.message.bytes`` accepts batches of this size.
 BATCH_BYTES_MAX = 1_000_000
 
-#: ``linger.ms`` outside of transactions: how long a record waits for others in its batch, milliseconds.
+#: ``linger.ms`` outside of transactions: maximum time that a record waits for a fuller batch, milliseconds.
 LINGER_MS = 5
-#: ``linger.ms`` in transactions. Readers see no record before the commit, and a flush does not linger, so longer
-#: batches only save work of client and broker.
+#: ``linger.ms`` in transactions. It is longer, because readers see no record before the commit, and a flush does not
+#: wait. Larger batches save work of client and broker.
 LINGER_IN_TRANSACTIONS_MS = 25
 
-#: Gets the offset of a delivered record.
+#: Function that gets the offset of a delivered record.
 OnDelivered = Callable[[int], None]
 
-#: A call is abandoned this long after its own timeout, seconds.
+#: A librdkafka call that has not returned this long after its own timeout is abandoned, seconds.
 HANG_AFTER_S = 5.0
-#: How long an abort may take, seconds. After a broker's restart the library can keep the request for half a minute in
-#: the queue of a connection that it does not open. A new producer connects at once, and aborts the transaction.
+#: Maximum seconds that an abort may take. After a broker's restart, librdkafka can hold the request for half a minute.
+#: A new producer is faster: it connects at once, and its start aborts the transaction.
 ABORT_WITHIN_S = 5.0
 
-#: ``retry.backoff.ms``: after at least 0.8 of this time, the library silently repeats a request whose answer was lost.
+#: ``retry.backoff.ms``: if an answer is lost, librdkafka silently sends the request again after at least 0.8 of this.
 RETRY_BACKOFF_MS = 500
-#: A step of a commit that took longer than this, seconds, may have been sent twice, and one copy may still arrive.
+#: Seconds. If a step of a commit took longer, its request may have been sent twice, and a copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
-#: Pause before a retriable transactional request is repeated, seconds.
+#: Pause before the retry of a transactional request, seconds.
 RETRY_EVERY_S = 0.02
 
 _FENCED = (
@@ -72,7 +72,7 @@ _FENCED = (
     KafkaError.FENCED_INSTANCE_ID,
 )
 _TWO_PROCESSES = "Nothing is lost. Make sure that no two processes run with the same slot."
-#: Kafka refuses such a record each time.
+#: Errors after which a retry is useless, because Kafka refuses the same record each time.
 _FOR_GOOD = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -82,10 +82,11 @@ _FOR_GOOD = (
 
 
 class EngineProducer:
-    """The engine's port ``TransactionProducer``; ``config`` of the client library wins over the defaults here.
+    """The engine's producer; implements the protocol ``TransactionProducer``.
 
-    A ``transactional_id`` of None means at-least-once. The broker aborts transactions that are open for longer than
-    ``transaction_timeout_s`` seconds. ``init`` and ``begin`` also raise BrokerUnreachable.
+    ``config`` are librdkafka settings that override the defaults in this class. ``transactional_id=None`` means
+    at-least-once. The broker aborts transactions that are open for longer than ``transaction_timeout_s`` seconds.
+    ``init`` and ``begin`` also raise BrokerUnreachable.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class EngineProducer:
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
-        #: The first refused record since the transaction began: the error, and the partition.
+        #: The first record that Kafka refused in the present transaction: its error and its partition as text.
         self._refused: tuple[KafkaError, str] | None = None
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
         self.doubts = 0
-        #: Called about once a second while a request waits for its answer.
+        #: Function that is called about once a second while a request waits for its answer.
         self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -114,7 +115,7 @@ class EngineProducer:
             "batch.size": BATCH_BYTES_MAX,
             "queue.buffering.max.messages": 500_000,
             "compression.type": "lz4",
-            # The same as in Java and Spark: by the key, if the record names no partition.
+            # The partitioner of Java and Spark, so that a key gets the same partition from all producers.
             "partitioner": "murmur2_random",
             "reconnect.backoff.max.ms": 1000,
             "retry.backoff.ms": RETRY_BACKOFF_MS,
@@ -127,7 +128,7 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
-            # Only transactions need the reported offsets, so a delivered record needs no report.
+            # Successful deliveries need no report, because only transactions need the offsets.
             settings.setdefault("delivery.report.only.error", True)
         self._doubtful = False
         self._init_timeout_s = 2 * self._timeout_s
@@ -215,12 +216,12 @@ class EngineProducer:
             left = iter(values[first:])
             times = repeat(0) if timestamps is None else islice(timestamps, first, None)
             try:
-                # Positional arguments: keywords would double the cost of a call.
+                # The arguments are positional, because keywords would double the cost of a call.
                 rest = (left, islice(keys, first, None), repeat(partition), repeat(None), repeat(None), times)
                 deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
-                # The iterator's last record is the record that met the full queue.
+                # The queue is full. The last record taken from the iterator was not queued, so continue there.
                 first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
@@ -247,26 +248,26 @@ class EngineProducer:
         return int(self._serve(lambda: self._producer.flush(WAIT_STEP_S)))
 
     def _serve(self, call: Callable[[], int]) -> int:
-        """Make a call during which the client library runs delivery reports."""
+        """Make a call in which librdkafka may run delivery callbacks, and translate its errors."""
         try:
             return call()
         except KafkaException as failure:
             raise self._translate(failure.args[0], "deliver the records") from failure
         except SystemError as clash:
-            # The library ran a report while its fatal error was raised; read that error.
+            # A delivery callback ran while librdkafka raised a fatal error. `_fatal` reads this fatal error.
             raise self._fatal("deliver the records") from clash
 
     def _not_taken(self, error: KafkaError, topic: str) -> KafkaFailed:
-        """The error for a record that could not be queued."""
+        """The error to raise for a record that librdkafka did not accept into its queue."""
         if error.code() == KafkaError._FATAL:
             return self._fatal(f"send a record to {topic}")
         if self._transactional and error.code() == KafkaError._STATE:
-            # The transaction failed in the background; the delivery reports hold the reason.
+            # The transaction has failed in the background; the delivery reports tell the reason.
             self._serve(lambda: self._producer.poll(0))
             if self._refused is not None:
                 return self._refusal()
             try:
-                self._producer.commit_transaction(0)  # fails, and its error holds the reason
+                self._producer.commit_transaction(0)  # always fails; called because its error tells the reason
             except KafkaException as reason:
                 error = reason.args[0]
             if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
@@ -274,7 +275,7 @@ class EngineProducer:
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
-        """The error for the first refused record, which is then forgotten."""
+        """The error to raise for the first refused record; clears the record."""
         assert self._refused is not None
         (error, place), self._refused = self._refused, None
         if error.code() in _FENCED:
@@ -285,7 +286,10 @@ class EngineProducer:
         return missing or _refused_for_good(f"Kafka refused a record for {place}:", error)
 
     def _fatal(self, what: str) -> KafkaFailed:
-        """The error of a producer that failed for good; the library names the reason at the next call."""
+        """The error to raise after a fatal error, from which the producer can't recover.
+
+        librdkafka tells the reason only in its next call, so this method makes a call.
+        """
         try:
             self._producer.begin_transaction()
         except KafkaException as failure:
@@ -317,11 +321,11 @@ class EngineProducer:
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        except (KafkaException, SystemError) as failure:  # a fenced producer raises even here; its queue is empty
+        except (KafkaException, SystemError) as failure:  # a fenced producer raises here too; its queue is empty
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 
     def _until_answered(self, call: Callable[[float], None], what: str, *, within_s: float | None = None) -> None:
-        # The default is the transaction's timeout: the broker has aborted the transaction by then.
+        # By default wait for the transaction's timeout, because the broker has aborted the transaction by then.
         deadline = Deadline(self._timeout_s if within_s is None else within_s)
         while True:
             left_s = max(1.0, deadline.left_s)
@@ -337,7 +341,7 @@ class EngineProducer:
                 raise self._translate(error, what) from failure
 
     def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call; record whether it took so long that the library may have sent it twice."""
+        """Make a call. If it took so long that librdkafka may have sent it twice, mark the epoch as doubtful."""
         began = time.monotonic()
         try:
             self._call(call, timeout_s, what)
@@ -347,7 +351,7 @@ class EngineProducer:
                 self.doubts += 1
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has its own timeout; abandon it ``HANG_AFTER_S`` after that timeout."""
+        """Make a call that has its own timeout; abandon the call ``HANG_AFTER_S`` after this timeout."""
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:
@@ -421,7 +425,7 @@ def _offset_of(
         if offset is not None:
             on_offset(offset)
         else:
-            # The broker acknowledges a duplicate of an earlier record without an offset, so its offset is unknown.
+            # The offset is unknown, because a broker acknowledges a duplicate of an earlier record without an offset.
             failed(error if error is not None else KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER), message)
 
     return delivered

@@ -1,10 +1,10 @@
-"""Tracks the partitions that a member has read to their ends, by the ends fetched since the partition's last start.
+"""Tracks which partitions a consumer has read to their ends. Only ends fetched since the partition's start count.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
                         └────────── E does not count ───────────────┘            └── counts
 
-The client library keeps the end of its last fetch across pauses, seeks and assignments. That end is then out of date:
-newer records may exist, and they may be older than records of other inputs.
+librdkafka keeps the end offset of its last fetch across pauses, seeks and assignments. Afterwards this end offset is
+out of date. Newer records may exist, and their event times may be earlier than those of records from other inputs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from holdfast.infra.kafka.records import Partition
 
 
 class ReadEnds:
-    """The partitions whose ends count, and the end offsets that the library reported.
+    """The partitions whose known ends are up to date, and the end offsets that librdkafka reported.
 
-    The library reports the end of committed records, so an open transaction lies after that end.
+    librdkafka reports the end of the committed records, so records of an open transaction come after this end.
     """
 
     def __init__(self) -> None:
@@ -25,28 +25,34 @@ class ReadEnds:
         self._read_to: dict[Partition, int] = {}
 
     def begin(self, partitions: Iterable[Partition]) -> None:
-        """Forgets the known ends of partitions that are paused, resumed, sought, assigned or revoked."""
+        """Forget the known ends of partitions after a pause, resume, seek, assignment or revocation."""
         for partition in partitions:
             self._fetched.discard(partition)
             self._read_to.pop(partition, None)
 
     def came(self, partition: Partition) -> None:
-        """Records of a partition arrived: the library drops older answers, so its end is as new as these records."""
+        """Note that records of a partition arrived.
+
+        The known end is then as new as these records, because librdkafka drops older fetch responses.
+        """
         self._fetched.add(partition)
 
     def told(self, partition: Partition, offset: int) -> None:
-        """The library reported that it has read a partition up to this offset, its end."""
+        """Note that librdkafka reported the end of a partition (PARTITION_EOF) at this offset."""
         self._fetched.add(partition)
         self._read_to[partition] = offset
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The library's end if it is after ``position`` and no readable record lies between; else None."""
+        """The reported end offset if it is greater than ``position``; otherwise None.
+
+        Between ``position`` and this offset there are no readable records, only transaction markers or aborted records.
+        """
         told = self._read_to.get(partition, 0)
         return told if told > position else None
 
     def is_ended(self, partition: Partition, position: int | None, end: int | None) -> bool:
-        """Whether a partition is read to its end, given the next offset and the end of the last fetch."""
+        """Whether a partition is read to its end. ``position`` is the next offset; ``end`` is the last fetched end."""
         if partition not in self._fetched or position is None or end is None:
             return False
-        # Offsets after the last record may be transaction markers; the library reports that no other record follows.
+        # After the last record there may be offsets of transaction markers. So the offset of a reported end counts too.
         return max(position, self._read_to.get(partition, 0)) >= end

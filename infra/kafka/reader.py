@@ -1,11 +1,12 @@
-"""The one reader of offset ranges: bounded, and outside of every consumer group.
+"""Reads ranges of offsets, without a consumer group.
 
-Audits, archives, samples and tests read here. The engine does not: it replays changelogs through its port
-``ChangelogReplayer`` (``infra.kafka.replay``), which the simulation replaces.
+Audits, archives, samples and tests use this module. The engine does not: it replays changelogs with
+``infra.kafka.replay``, because the simulation can replace that module.
 
 Invariants:
-    - A range ends also when its last offsets hold control records, aborted records, or records that compaction removed:
-      the consumer's position, the end of the partition and the offsets are all compared with the end.
+    - The end of a range is detected even if its last offsets have no readable record, because of transaction markers,
+      aborted records or compaction. For this, the record offsets, the consumer's position and the partition's end are
+      all compared with the range's end.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from holdfast.infra.kafka.records import Batch, ClientConfig, Headers, Partition
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 from holdfast.infra.waiting import Deadline
 
-#: A read fails after this long without a new record, seconds.
+#: Maximum seconds without a new record; then a read fails.
 NO_PROGRESS_S = 60.0
-#: Wait of one poll, seconds: librdkafka waits this long for a full batch, even after the end of the partition. An audit
-#: reads each partition of each changelog, most of them in less than this time.
+#: Timeout of one poll, seconds. It is short, because librdkafka always waits this long for a full batch, even after the
+#: end of the partition. An audit reads many small partitions, so long waits would add up.
 POLL_S = 0.02
 #: Maximum number of messages that one poll takes from the client library.
 MESSAGES_AT_ONCE = 5_000
@@ -41,14 +42,14 @@ def read_range(
     committed: bool = True,
     extra_config: ClientConfig | None = None,
 ) -> Iterator[Record]:
-    """Yield the records of ``[start, end)`` of one partition, in order.
+    """Yield the records of one partition in the offset range ``[start, end)``, in order.
 
-    With ``committed``, records of open and aborted transactions are left out; ``end`` is then at most the last stable
-    offset.
+    With ``committed=True``, records of open and aborted transactions are left out, and ``end`` must not be greater than
+    the last stable offset.
 
     Raises:
         AccessRefused: This client may not read the topic.
-        HeadersUnreadable: The name of a header is no UTF-8.
+        HeadersUnreadable: The name of a header is not UTF-8.
         KafkaFailed: The range was deleted, or no record arrived for ``NO_PROGRESS_S``.
     """
     place = Partition(topic, partition)
@@ -59,7 +60,7 @@ def read_range(
 def read_range_for_proof(
     bootstrap: str, topic: str, partition: int, start: int, end: int, *, extra_config: ClientConfig | None = None
 ) -> Iterator[Record]:
-    """Like ``read_range``, but only committed records; a record with unreadable headers comes without headers."""
+    """Like ``read_range`` for committed records, but a record with unreadable headers gets ``headers=None``."""
     place = Partition(topic, partition)
     for messages in _range(bootstrap, place, start, end, True, extra_config):
         yield from _records(place, messages, _readable_or_none)
@@ -91,7 +92,10 @@ def read_batches(
     extra_config: ClientConfig | None = None,
     places: bool = False,
 ) -> Iterator[Batch]:
-    """As ``read_range``, in batches of keys and values; ``places`` also fills their offsets and timestamps."""
+    """Like ``read_range`` for committed records, but yields batches of keys and values.
+
+    With ``places=True``, the batches also have offsets and timestamps.
+    """
     for messages in _range(bootstrap, partition, start, end, True, extra_config):
         batch = Batch(partition, [each.key() for each in messages], [each.value() for each in messages])
         if places:
@@ -101,7 +105,7 @@ def read_batches(
 
 
 class RangeReader:
-    """Reads several ranges of a topic, one after another, over one connection; use it in a ``with`` block."""
+    """Reads several offset ranges, one after another, with one consumer; use it in a ``with`` block."""
 
     def __init__(
         self,
@@ -136,21 +140,21 @@ class RangeReader:
         self._consumer.close()
 
     def move_to(self, place: Partition, offset: int) -> None:
-        """Read from this partition and offset from now on."""
+        """Continue to read at this partition and offset."""
         self._place = place
         self._consumer.assign([TopicPartition(place.topic, place.number, offset)])
 
     @property
     def position(self) -> int:
-        """The next offset; negative before the first record."""
+        """The offset of the next record to read; negative before the first record."""
         return int(self._consumer.position([TopicPartition(*self._place)])[0].offset)
 
     def poll(self, records_max: int = MESSAGES_AT_ONCE) -> tuple[list[Message], int | None]:
-        """Records that arrive within ``POLL_S``, and the end offset of the partition once the reader reaches its end.
+        """The records that arrive within ``POLL_S``; and the partition's end offset, or None before its end is reached.
 
         Raises:
             AccessRefused: This client may not read the topic.
-            KafkaFailed: The place can't be read.
+            KafkaFailed: The partition or the offset can't be read.
         """
         messages, end = [], None
         for message in self._consumer.consume(records_max, POLL_S):
@@ -178,7 +182,7 @@ class RangeReader:
 def _range(
     bootstrap: str, place: Partition, start: int, end: int, committed: bool, config: ClientConfig | None
 ) -> Iterator[list[Message]]:
-    """The messages of ``[start, end)``, in order; never an empty list."""
+    """Yields the messages in the offset range ``[start, end)`` in non-empty lists, in order."""
     if start >= end:
         return
     with RangeReader(bootstrap, config, committed=committed) as reader:

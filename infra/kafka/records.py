@@ -1,4 +1,4 @@
-"""Values that Kafka's adapters and the engine exchange: partitions, records, batches, topics."""
+"""Data classes that the Kafka modules and the engine exchange: partitions, records, batches, topics."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-#: Headers of a record: pairs of a name and bytes or None; or no headers at all.
+#: Headers of a record: a list of (name, value); None if the record has no headers.
 Headers = list[tuple[str, bytes | None]] | None
-#: Settings of the client library by name; they may hold secrets.
+#: librdkafka setting -> value; values may be secrets.
 ClientConfig = Mapping[str, str | int | float | bool]
-#: Partition -> distinct keys of its newest records; a partition that was not read is absent.
+#: Partition -> distinct keys of its newest records; partitions that were not read are left out.
 KeysOf = Mapping[int, frozenset[bytes]]
 
 
 class Partition(NamedTuple):
-    """One partition of one topic."""
+    """A partition: the name of its topic, and its number."""
 
     topic: str
     number: int
 
 
 class NotedOffset(int):
-    """A next offset of a group, with its metadata: a text that Kafka stores until the next commit.
+    """A group's next offset with its metadata (note), a text that Kafka stores with the committed offset.
 
-    Only members of the group read notes. A tool that sets the offset deletes the note.
+    Only members of the group read the note. If a tool such as ``kafka-consumer-groups.sh`` sets the offset, the note is
+    lost.
     """
 
     note: str
 
     def __new__(cls, offset: int, note: str) -> Self:
-        """``note`` has at most some 2,000 characters; a cluster refuses those above ``offset.metadata.max.bytes``."""
+        """``note`` should have at most about 2,000 characters.
+
+        A cluster refuses a note that is longer than its ``offset.metadata.max.bytes``.
+        """
         made = super().__new__(cls, offset)
         made.note = note
         return made
@@ -38,7 +42,10 @@ class NotedOffset(int):
 
 @dataclass(slots=True)
 class Batch:
-    """Consecutive records of one partition, as parallel lists of one length (offsets ascending)."""
+    """Consecutive records of one partition, as parallel lists: ``keys[i]``, ``values[i]``, … belong to one record.
+
+    Offsets are ascending; timestamps are milliseconds since 1970.
+    """
 
     partition: Partition
     keys: list[bytes | None] = field(default_factory=list)
@@ -50,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; ``timestamp_ms`` is milliseconds since 1970 UTC."""
+    """One Kafka record; ``timestamp_ms`` is milliseconds since 1970 UTC."""
 
     key: bytes | None
     value: bytes | None
@@ -61,7 +68,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as required; None leaves the number to the cluster, or to the topic from which this topic is derived."""
+    """The required properties of a topic.
+
+    ``None`` means the cluster's default, or the value of the topic from which this topic is derived.
+    """
 
     name: str
     partitions: int | None = None
@@ -71,7 +81,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the cluster describes it; a topic that is deleted and created again gets another ``topic_id``."""
+    """The actual properties of a topic. A topic that is deleted and created again gets a new ``topic_id``."""
 
     name: str
     topic_id: str
@@ -82,7 +92,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupShares:
-    """The partitions of each member of a consumer group, by member id, and the assignor that assigned them."""
+    """The assignment of a consumer group: member id -> partitions, and the name of the assignor."""
 
     assignor: str
     members: Mapping[str, frozenset[Partition]]
@@ -90,10 +100,10 @@ class GroupShares:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The transaction coordinator's state of a transactional id.
+    """The state of a transactional id at its transaction coordinator.
 
-    ``state`` is the state of the id's last transaction; ``ending``: the coordinator is writing the markers; ``none``:
-    the id has had no transaction since its producer was initialised.
+    ``state`` is the state of the last transaction. ``ending`` means that the coordinator is writing the markers.
+    ``none`` means that there was no transaction since the producer was initialised.
     """
 
     producer_id: int
@@ -108,28 +118,28 @@ class LeftOpen:
     partition: Partition
     producer_id: int
     producer_epoch: int
-    #: Offset of its first record in the partition.
+    #: Offset of the transaction's first record in the partition.
     start_offset: int
     transactional_id: str
-    #: How it ended: with a commit, or without one.
+    #: Whether the transaction was committed; False if it was aborted.
     committed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live member of a consumer group, as its coordinator knows it."""
+    """A live member of a consumer group, as the group's coordinator reports it."""
 
     member_id: str
     client_id: str
-    #: Host name or address from which the coordinator sees the member.
+    #: Host name or address of the member, as the coordinator sees it.
     host: str
 
     def __str__(self) -> str:
-        """The host and the client id, for texts."""
+        """Host and client id of the member, for use in texts."""
         return f"host {self.host}, client id {self.client_id}"
 
 
-#: Prefix of the transactional ids of workers; loads from the warehouse have this prefix and this suffix.
+#: Prefix of workers' transactional ids; transactional ids of loads from the warehouse have prefix and suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
-#: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.
+#: Serialised group metadata of confluent_kafka; only ``infra.kafka.consumer`` decodes it.
 GroupMetadata = Any

@@ -1,6 +1,6 @@
-"""The consumer of restores: replays changelogs, without Python code for each record.
+"""The consumer that replays changelogs to restore state. For speed, no Python code runs for each record.
 
-Outside of the engine, read offset ranges with ``infra.kafka.reader``.
+Code outside of the engine reads offset ranges with ``infra.kafka.reader`` instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 
-#: ``fetch.max.bytes``. For larger answers, the system clears new memory, and records leave the CPU's caches before use.
+#: ``fetch.max.bytes``. Larger responses are slower: the system must provide new memory, and records leave the CPU's
+#: caches before they are used.
 FETCH_BYTES = 4 << 20
-#: Largest ``queued.max.messages.kbytes``, KiB; the library's objects take several times as much memory.
+#: Maximum ``queued.max.messages.kbytes``, KiB; librdkafka's objects take several times as much memory.
 AHEAD_KB_MAX = 8 << 10
-#: Messages taken from the library at once: few enough to be freed while they are still in the CPU's caches.
+#: Maximum number of messages that are taken from librdkafka at once; few enough to stay in the CPU's caches.
 PIECE = 2_000
-#: How long the first piece waits for more messages after its first one, seconds.
+#: Seconds that a poll waits for more messages after its first message.
 GATHER_S = 0.002
 
 
@@ -33,7 +34,7 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
-    """Consecutive records of one partition, without headers; with timestamps in the topics that are ``timed``."""
+    """Consecutive messages of one partition as a batch, without headers; timestamps only for topics in ``timed``."""
     topic, number = _place(run[0])
     return Batch(
         Partition(topic, number),
@@ -45,11 +46,11 @@ def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
 
 
 class ChangelogConsumer:
-    """The engine's port ``ChangelogReplayer``; the consumer joins no group, and its own settings override ``config``.
+    """Replays changelogs, without joining a group; implements the engine's protocol ``ChangelogReplayer``.
 
-    The consumer prefetches ``fetched_kb`` KiB, limited to ``AHEAD_KB_MAX``. ``poll`` may return several batches of a
-    partition. ``poll`` raises AccessRefused when this client may not read the changelog, and KafkaFailed when the
-    changelog was truncated or deleted.
+    The settings in this class override ``config``. The consumer prefetches at most ``fetched_kb`` KiB, and at most
+    ``AHEAD_KB_MAX``. ``poll`` may return several batches of a partition. ``poll`` raises AccessRefused if this client
+    may not read the changelog, and KafkaFailed if the changelog was truncated or deleted.
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
@@ -77,21 +78,21 @@ class ChangelogConsumer:
         self._principal = principal_of(config or {})
         self._topics: set[str] = set()
         self._timed: Collection[str] = ()
-        #: Assigned partitions whose position the library still has from an earlier assignment.
+        #: Assigned partitions for which librdkafka still reports the position of an earlier assignment.
         self._former: set[Partition] = set()
 
     def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
-        # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
-        # of fetching makes the library lose the start (librdkafka issues 2190 and 5591).
+        # librdkafka keeps a pause across assignments, so resume first. The resume must come before the assignment: a
+        # resume during the start of fetching can make librdkafka lose the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics, self._timed = {partition.topic for partition in starts}, timed
-        # The library ends the previous fetch later, in another thread. Until then it reports the position of that
-        # fetch, as if earlier records had been replayed. So the code remembers the partitions that have a position now.
+        # librdkafka ends the previous fetch later, in another thread. Until then, it reports the old position, as if
+        # records had been replayed already. So remember the partitions that have an old position now.
         self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        # A pause, not a new assignment: an assignment would drop the fetched records of the other partitions.
+        # A pause is used, because a new assignment would drop the prefetched records of the other partitions.
         self._consumer.pause(places_of(partitions))
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
@@ -114,13 +115,14 @@ class ChangelogConsumer:
                     partition=message.partition(),
                 )
 
-        # No Python code for each record: a restore has millions.
+        # `map` and `groupby` avoid Python code for each record, because a restore has millions of records.
         place = Message.partition if len(self._topics) == 1 else _place
         batches: list[Batch] = []
         left, wait_s = records_max, timeout_s
         while left > 0:
             asked = min(left, PIECE)
-            # If all records were requested at once, the library would wait for the timeout at the end of a changelog.
+            # Request one record first. If all were requested at once, librdkafka would wait for the whole timeout at
+            # the end of a changelog.
             messages = self._consumer.consume(1, wait_s) if wait_s else []
             if messages or not wait_s:
                 messages += self._consumer.consume(asked - len(messages), GATHER_S if wait_s else 0)
@@ -144,7 +146,7 @@ class ChangelogConsumer:
         return {part: offset for part, offset in known.items() if part not in self._former}
 
     def _known(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The library's positions, of whatever assignment."""
+        """The positions that librdkafka reports; they may belong to an earlier assignment."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 

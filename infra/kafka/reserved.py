@@ -1,11 +1,11 @@
-"""Client library settings that the engine depends on: their required values, under every alias of a setting.
+"""Reserved librdkafka settings: settings whose values the engine depends on, so that users may not change them.
 
-The names and aliases are those of librdkafka's CONFIGURATION.md. Settings that a user may have reason to lower, such as
-``session.timeout.ms``, are not listed.
+Names and aliases are those of librdkafka's CONFIGURATION.md. Settings that a user may want to change, such as
+``session.timeout.ms``, are not reserved.
 
 Invariants:
-    - A refusal names the setting as it was written, also where that is an alias.
-    - The library compares values without regard to case; so does this module.
+    - An error names a setting as the user wrote it, even if the user wrote an alias.
+    - Values are compared without regard to case, as in librdkafka.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Alias -> documented name, for the reserved settings.
+#: Alias of a reserved setting -> its documented name.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "request.required.acks": "acks",
@@ -24,17 +24,17 @@ ALIASES = {
     "auto.commit.enable": "enable.auto.commit",
 }
 
-#: The largest number of requests in flight with which an idempotent producer keeps the order.
+#: Maximum number of requests in flight with which an idempotent producer keeps the order of records.
 IN_FLIGHT_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A setting that has one meaning for the engine.
+    """A reserved setting.
 
     Args:
-        why: The reason, as a sentence without a full stop.
-        allows: Whether a value equals the value that the engine sets anyway.
+        why: The reason why it is reserved, as a sentence without a full stop.
+        allows: Function that tells whether a value is allowed, because it has the same effect as the engine's value.
     """
 
     why: str
@@ -46,7 +46,10 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _number(fits: Callable[[int], bool]) -> Callable[[str], bool]:
-    """Accepts numbers that fit, and texts that are no number: the library itself reports such a text."""
+    """A test that allows numbers for which ``fits`` is true.
+
+    It also allows text that is no number, because librdkafka itself reports such a value.
+    """
 
     def allows(value: str) -> bool:
         try:
@@ -61,7 +64,7 @@ _TOGETHER = "the engine commits offsets together with state"
 _ORDER = "each record must arrive once, in order"
 _FALSE, _TRUE = _one_of("false", "f", "0"), _one_of("true", "t", "1")
 
-#: By documented name; a name that is absent is free.
+#: Documented name -> reserved setting. All other settings may be changed by the user.
 RESERVED: Mapping[str, Reserved] = {
     "isolation.level": Reserved("the engine reads committed records only", _one_of("read_committed")),
     "enable.auto.commit": Reserved(_TOGETHER, _FALSE),
@@ -104,6 +107,6 @@ RESERVED: Mapping[str, Reserved] = {
 
 
 def contradiction(name: str, value: Any) -> str | None:
-    """The reason why a setting can't have this value; None if it can."""
+    """The reason why a user may not set a setting to this value; None if the value is allowed."""
     found = RESERVED.get(ALIASES.get(name, name))
     return None if found is None or found.allows(str(value).strip().lower()) else found.why

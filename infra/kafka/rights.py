@@ -1,7 +1,7 @@
-"""Rights on the cluster: the missing right of a refused call, and the ACL rule that grants the right.
+"""Rights (ACLs) on the Kafka cluster: finds the right that a refused request lacked, and the rule that grants it.
 
 Invariants:
-    - A refusal names operation, resource and rule, and no address.
+    - An error about a missing right names operation, resource and rule, but no address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.infra.kafka.records import ClientConfig
 
 Kind = Literal["topic", "group", "cluster", "transactional-id"]
 
-#: Errors of the client library that mean a missing right.
+#: librdkafka's error codes for a missing right.
 REFUSALS = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -29,16 +29,16 @@ REFUSALS = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: Errors that a reader with assigned partitions ignores: the library looks up the reader's group but never uses it.
+#: Errors that a reader without a group ignores: librdkafka looks up the reader's group, although it is never used.
 WITHOUT_A_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
-#: The principal when the settings hold no user name: the broker derives it from a certificate or a ticket.
+#: Placeholder for the principal if the settings have no user name; brokers then derive it from a certificate or ticket.
 SOMEBODY = "User:<this client>"
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One operation on one resource; ``name`` is empty for the cluster."""
+    """The right to execute one operation on one resource; ``name`` is empty for the cluster."""
 
     operation: str
     kind: Kind
@@ -46,24 +46,24 @@ class Right:
 
     @property
     def resource(self) -> str:
-        """The resource as part of a sentence."""
+        """The resource as part of a sentence, for example ``topic orders``."""
         return "the cluster" if self.kind == "cluster" else f"{self.kind} {self.name}"
 
     def rule(self, principal: str) -> str:
-        """The command that grants the right; the operator adds the addresses of the brokers."""
+        """The command (``kafka-acls.sh …``) that grants the right; the operator must add the brokers' addresses."""
         name = "" if self.kind == "cluster" else f" {shlex.quote(self.name) if self.name else '<its name>'}"
         granted = f"--allow-principal {shlex.quote(principal)} --operation {self.operation}"
         return f"kafka-acls.sh --add {granted} --{self.kind}{name}"
 
 
 def principal_of(config: ClientConfig) -> str:
-    """The Kafka principal of a client with these settings; ``SOMEBODY`` when they hold no user name."""
+    """The Kafka principal of a client with these settings; ``SOMEBODY`` if they have no user name."""
     user = config.get("sasl.username")
     return f"User:{user}" if user else SOMEBODY
 
 
 def refused(what: str, right: Right, principal: str) -> AccessRefused:
-    """The error for a call that lacked a right; ``what`` is the call as a verb phrase: ``create topic orders``."""
+    """The error for a request that lacked a right; ``what`` says what the request does, such as ``create topic x``."""
     rule = right.rule(principal)
     return AccessRefused(
         f"Kafka refused {principal} to {what}: it may not {right.operation} {right.resource}.",
@@ -77,10 +77,10 @@ def refused(what: str, right: Right, principal: str) -> AccessRefused:
 def refusal_of(
     error: KafkaError, what: str, principal: str, *, operation: str = "Write", names: Mapping[Kind, str] | None = None
 ) -> AccessRefused | None:
-    """As ``refused``, from an error of the client library; None when no right was missing.
+    """The error about a missing right for a librdkafka error; None if the error has another cause.
 
-    ``operation`` is the operation that the client needs on topics, and ``names`` has the resources that it uses, by
-    kind.
+    ``operation`` is the operation that the client needs on topics. ``names`` maps the kind of a resource to the name of
+    the resource that the client uses.
     """
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: (operation, "topic"),
@@ -95,9 +95,9 @@ def refusal_of(
 
 
 def not_writable(config: Mapping[str, Any], topics: Iterable[str], *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """The topics that a client with these settings may not write to; empty when brokers do not report rights.
+    """The topics that a client with these settings may not write to; empty if brokers do not report rights.
 
-    Completes the refusal of a transaction, which names no topic.
+    Needed because the error of a refused transaction does not name the topic.
     """
     names = sorted(set(topics))
     security = {name: value for name, value in config.items() if name.startswith(_SECURITY)}

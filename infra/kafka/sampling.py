@@ -1,7 +1,8 @@
-"""Samples of a long log: short runs of records at given offsets.
+"""Reads samples of long topics: a limited number of records at given offsets.
 
 Invariants:
-    - Records for each place and seconds altogether are bounded; places that were not reached are left out.
+    - The number of records for each offset, and the seconds for all offsets together, have a maximum. Offsets that are
+      not reached in time are left out.
     - Only committed records are read.
 """
 
@@ -14,17 +15,17 @@ from holdfast.infra.kafka.reader import RangeReader
 from holdfast.infra.kafka.records import ClientConfig, Partition
 from holdfast.infra.waiting import Deadline
 
-#: Most records that are read at one place.
+#: Maximum number of records that are read at one offset.
 RECORDS_MAX = 500
-#: Longest time at one place, seconds.
+#: Maximum seconds of reading at one offset.
 PLACE_S = 5.0
-#: ``fetch.message.max.bytes``: short runs need small fetches.
+#: ``fetch.message.max.bytes``; it is small, because only few records are needed.
 FETCH_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One record without its value; ``deletes`` marks a tombstone."""
+    """One record without its value; ``deletes`` is True for a tombstone. ``size_bytes`` counts key and value."""
 
     offset: int
     key: bytes | None
@@ -35,7 +36,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The records from ``offset`` up to ``end``, the first offset that was not read."""
+    """The sampled records of a partition, from ``offset`` up to ``end`` (exclusive)."""
 
     partition: Partition
     offset: int
@@ -44,7 +45,7 @@ class Window:
 
     @property
     def density(self) -> float:
-        """Records divided by offsets: 1 where compaction removed nothing."""
+        """Number of records divided by number of offsets; 1 if compaction removed no record."""
         return min(1.0, len(self.records) / max(1, self.end - self.offset))
 
 
@@ -56,13 +57,13 @@ def sample(
     records_max: int = RECORDS_MAX,
     timeout_s: float = 30.0,
 ) -> tuple[Window, ...]:
-    """Up to ``records_max`` records at each place (a partition and an offset), in the order of the places.
+    """Read up to ``records_max`` records at each of the ``places`` (partition, offset); one window for each place.
 
-    If the offset of a place was deleted, reading starts at the first existing offset.
+    If an offset was deleted, reading starts at the first existing offset. ``timeout_s`` applies to all places together.
 
     Raises:
         AccessRefused: This client may not read the topic.
-        KafkaFailed: A place can't be read.
+        KafkaFailed: A partition can't be read.
     """
     wanted = list(places)
     if not wanted:

@@ -1,4 +1,4 @@
-"""Judges from a sample of a topic's newest keys which partitioner its producers use."""
+"""Detects the partitioner that a topic's producers use, from a sample of the topic's newest keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
 
-#: Newest records that are read in each partition.
+#: Maximum number of newest offsets that are read in each partition.
 KEYS_EACH = 200
 
 
 def spread_in(topics: Topics, topic: str) -> str:
-    """The partitioner of a topic's producers, judged by the newest keys of each partition.
+    """The name of the partitioner that matches the newest keys of each partition (results of ``spread_of``).
 
     Raises:
         KafkaFailed: The topic can't be read.

@@ -3,9 +3,9 @@
     partition-<n>.jsonl.gz      one line of JSON for each record: offset, timestamp_ms, key, value, headers (Base64)
 
 Invariants:
-    - A copy holds the committed records up to an end offset that no open transaction holds back. Copying only reads.
-    - A record that is put back keeps partition, order, key, value, headers and timestamp. Offsets count from 0 again,
-      so the end offset of a partition is the number of its records that are back.
+    - A copy has the committed records up to an end offset, before which no transaction is open. Copying only reads.
+    - A restored record keeps partition, order, key, value, headers and timestamp. Offsets start at 0 again, so the end
+      offset of a partition is the number of its restored records.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
 
-#: Largest record that the client library accepts, bytes: a restored topic must accept each of its old records.
+#: Maximum size of a record that librdkafka can send, bytes; used because a restored topic must get all its old records.
 RECORD_BYTES_MAX = 1_000_000_000
-#: Records between two checks of the acknowledgements.
+#: Number of records after which acknowledgements are checked.
 POLL_EVERY = 1_000
-#: How long the description of a topic's configuration may take, seconds.
+#: Timeout of the request for a topic's configuration, seconds.
 DESCRIBE_WITHIN_S = 20.0
 
 
@@ -42,7 +42,7 @@ class CopyUnreadable(HoldfastError):
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """One record as a line of JSON; bytes are Base64."""
+    """One record as a line of JSON; key, value and header values are Base64."""
 
     offset: int
     timestamp_ms: int
@@ -52,7 +52,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 def file_of(partition: int) -> str:
-    """The file name of a partition."""
+    """The name of the archive file of a partition."""
     return f"partition-{partition}.jsonl.gz"
 
 
@@ -60,7 +60,7 @@ def own_config(topics: Topics, name: str) -> dict[str, str]:
     """The configuration entries that were set on this topic, without entries inherited from the brokers.
 
     Raises:
-        KafkaFailed: The topic does not exist, or Kafka refused.
+        KafkaFailed: The topic does not exist, or Kafka refused the request.
     """
     admin = admin_client(topics.bootstrap, topics.client_config)
     resource = ConfigResource(ResourceType.TOPIC, name)
@@ -77,7 +77,9 @@ def own_config(topics: Topics, name: str) -> dict[str, str]:
 
 
 def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[int, int], file: Path) -> int:
-    """Write the committed records of an offset range to a new file, synced to disk; returns their number.
+    """Write the committed records of an offset range (start, end) to a new file; returns the number of records.
+
+    The file is synced to the disk.
 
     Raises:
         KafkaFailed: The range can't be read.
@@ -88,7 +90,7 @@ def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[in
     with file.open("wb") as raw:
         with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed:
             for each in records:
-                headers: Any = each.headers  # header values may be None, contrary to the library's types
+                headers: Any = each.headers  # `Any`, because values may be None although the library's types say bytes
                 packed.write(encoder.encode(_Line(each.offset, each.timestamp_ms, each.key, each.value, headers)))
                 packed.write(b"\n")
                 count += 1
@@ -98,7 +100,7 @@ def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[in
 
 
 def copied_records(file: Path) -> Iterator[Record]:
-    """Yield the records of a file, in order.
+    """Yield the records in an archive file, in order.
 
     Raises:
         CopyUnreadable: The file is missing or damaged.
@@ -123,7 +125,7 @@ def write_records(
 ) -> None:
     """Write the records of each partition to an existing topic, in order; returns when all are acknowledged.
 
-    ``batch_bytes`` is the largest batch that the topic accepts.
+    ``batch_bytes`` is the maximum size of a batch that the topic accepts.
 
     Raises:
         KafkaFailed: Kafka refused a record.

@@ -1,8 +1,8 @@
-"""Facts about topics and consumer groups of one cluster, and the changes to them.
+"""Reads facts about topics and consumer groups of one cluster, and creates, changes and deletes them.
 
 Invariants:
-    - Reading changes nothing. A topic that does not exist is absent from an answer; no fact is made up for it.
-    - Every method that returns end offsets names the end: the high watermark, or the last stable offset.
+    - Reading changes nothing. A topic that does not exist is left out of a result, never replaced by defaults.
+    - Every method that returns end offsets says which: high watermark, or last stable offset.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from holdfast.infra.kafka.records import ClientConfig, GroupShares, KeysOf, Memb
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 from holdfast.infra.waiting import Deadline, retry, wait_until
 
-#: How long one administrative request may take, seconds.
+#: Default timeout of one administrative request, seconds.
 REQUEST_TIMEOUT_S = 20.0
-#: How long open transactions and unwritten commit markers are waited for, seconds; a transaction lasts 15 s at most.
+#: Maximum seconds to wait for open transactions and unwritten commit markers; a transaction lasts 15 s at most.
 SETTLE_TIMEOUT_S = 20.0
 #: Pause between two checks of offsets or of a topic's existence, seconds.
 SETTLE_CHECK_EVERY_S = 0.02
-#: Timeout of the first attempt of a request that Kafka may refuse silently, seconds.
+#: Timeout of the first attempt of a request that Kafka may refuse without a response, seconds.
 _FIRST_TRY_S = 0.5
-#: The name of a topic that does not exist.
+#: Name of a topic that never exists, for a request whose only purpose is to check rights.
 _NO_TOPIC = "holdfast-no-topic"
 
 Answer = TypeVar("Answer")
@@ -59,14 +59,14 @@ _NOT_ADMITTED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 
 
 class TransactionUndecided(KafkaFailed):
-    """A transaction stayed open, or its markers unwritten, beyond the timeout."""
+    """A transaction was still open, or its markers were not written, after the timeout."""
 
 
 class Topics:
-    """Facts about topics and groups of one cluster, and changes to them; implements the engine's port ``TopicView``.
+    """Reads and changes topics and groups of one cluster; implements the engine's protocol ``TopicView``.
 
-    ``timeout_s`` limits each request, seconds. All methods raise BrokerUnreachable when no broker answers,
-    AccessRefused when a right is missing, and KafkaFailed when the cluster refuses for another reason.
+    ``timeout_s`` is the timeout of each request, seconds. All methods raise BrokerUnreachable if no broker answers,
+    AccessRefused if a right is missing, and KafkaFailed if the cluster refuses for another reason.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Topics:
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
         self._principal = principal_of(self._extra)
-        #: The last error with which a broker refused to authenticate this client.
+        #: The last authentication error that a broker reported for this client; None without one.
         self._not_admitted: KafkaError | None = None
         self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
@@ -88,10 +88,10 @@ class Topics:
         return dict(self._extra)
 
     def ping(self) -> int:
-        """The number of brokers.
+        """The number of brokers in the cluster; a check that a broker answers.
 
         Raises:
-            BrokerUnreachable: Nothing answers; names the security settings when a program listens at the address.
+            BrokerUnreachable: No broker answers; if some program listens there, the error names security settings.
         """
         try:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
@@ -103,7 +103,7 @@ class Topics:
             raise told from failure
 
     def names(self) -> tuple[str, ...]:
-        """Sorted names of the topics that this client may see, without Kafka's internal ones."""
+        """Sorted names of the topics that this client may see, without Kafka's internal topics."""
         topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
         return tuple(sorted(name for name in topics if not name.startswith("__")))
 
@@ -114,7 +114,7 @@ class Topics:
         return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of the topics that exist; absent topics are left out."""
+        """Topic name -> facts; topics that do not exist are left out."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -146,7 +146,7 @@ class Topics:
         }
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic, and wait until all its partitions have a leader; False when the topic existed."""
+        """Create a topic, and wait until all its partitions have a leader; returns False if the topic existed."""
         topic = NewTopic(
             spec.name,
             num_partitions=spec.partitions or 1,
@@ -161,7 +161,7 @@ class Topics:
                 return False
             right = Right("Create", "topic", spec.name)
             raise self._failure(failure, f"create topic {spec.name}", right) from failure
-        # Brokers follow the controller with a delay.
+        # The wait is needed because brokers learn of a new topic with a delay.
         wait_until(lambda: self._is_visible(spec.name), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
         return True
 
@@ -174,13 +174,13 @@ class Topics:
             self._result(future, f"alter the config of topic {name}", Right("AlterConfigs", "topic", name))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its records, and wait until no broker lists it; ignores an absent topic."""
+        """Delete a topic with its records, and wait until it is no longer listed; ignores an absent topic."""
         for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
             self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
         wait_until(lambda: not self.describe([name]), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
-        """Delete the records below these offsets; an offset must not be beyond its partition's end."""
+        """Delete the records before these offsets; an offset must not be greater than its partition's end."""
         places = [TopicPartition(place.topic, place.number, offset) for place, offset in offsets.items()]
         futures = self._admin.delete_records(places, request_timeout=self._timeout_s)
         for place, future in futures.items():
@@ -188,26 +188,26 @@ class Topics:
             self._result(future, f"delete records of {place.topic}[{place.partition}]", right)
 
     def delete_group(self, group: str) -> None:
-        """Delete an empty group with its offsets. Does nothing when the group does not exist."""
+        """Delete an empty group with its committed offsets; ignores a group that does not exist."""
         for future in self._admin.delete_consumer_groups([group], request_timeout=self._try_s).values():
             self._result(future, f"delete group {group}", absent_is_none=True)
         self._readers.pop(group, None)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """By partition, the last stable offset (``committed``) or the high watermark."""
+        """Partition -> last stable offset if ``committed`` is True, otherwise high watermark."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(topic, OffsetSpec.latest(), level)
 
     def settled_end_offsets(
         self, topic: str, timeout_s: float = SETTLE_TIMEOUT_S, *, upto: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """By partition, the last stable offset after every transaction that wrote before the call has ended.
+        """Wait until all transactions that wrote before this call have ended; returns partition -> last stable offset.
 
-        Kafka answers a commit before it writes the last markers; readers see the records only after the markers.
-        ``upto`` has the offsets that must become stable, by partition; None means the present high watermarks.
+        Needed after a commit, because Kafka answers a commit before it writes the markers that make records visible.
+        ``upto`` maps a partition to the offset that must become stable; None means the present high watermarks.
 
         Raises:
-            TransactionUndecided: A transaction holds a partition back; fields: topic, partition, seen, expected.
+            TransactionUndecided: A transaction is still open. Fields: topic, partition, seen, expected.
         """
         deadline = Deadline(timeout_s)
         wanted = self.end_offsets(topic, committed=False) if upto is None else upto
@@ -231,16 +231,16 @@ class Topics:
         )
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the first offset that the log still holds."""
+        """Partition -> first offset that still exists."""
         return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def offsets_of_all(
         self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
     ) -> dict[str, dict[int, int]]:
-        """Offsets of many topics, by topic and partition, in one request; absent topics and partitions are left out.
+        """Topic -> partition -> offset, for many topics in one request. Absent topics and partitions are left out.
 
-        ``partitions`` has the number of partitions of each topic. ``stable`` is the last stable offset, ``end`` the
-        high watermark.
+        ``partitions`` maps a topic to its number of partitions. ``stable`` is the last stable offset, ``end`` the high
+        watermark.
         """
         places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
         found: dict[str, dict[int, int]] = {name: {} for name in partitions}
@@ -259,7 +259,7 @@ class Topics:
                     if answer is not None:
                         found[place.topic][place.partition] = answer.offset
             except LeaderMoving:
-                # The client returns the same error if all topics are gone and if topics have no leader.
+                # The same error means "all topics are gone" or "no leader". Raise it only in the second case.
                 if self.describe(partitions):
                     raise
 
@@ -267,7 +267,7 @@ class Topics:
         return found
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """By partition, the first offset at or after this time (ms since 1970), else the high watermark."""
+        """Partition -> first offset with a timestamp at or after ``timestamp_ms``; without one, the high watermark."""
         found = self._offsets(topic, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
         if all(offset >= 0 for offset in found.values()):
             return found
@@ -275,16 +275,16 @@ class Topics:
         return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        """The keys of the newest records by topic, from ``newest_keys``; ``partitions`` as in ``offsets_of_all``."""
+        """Topic -> keys of its newest records (a sample); ``partitions`` maps a topic to its number of partitions."""
         starts, ends = self.offsets_of_all(partitions, "start"), self.offsets_of_all(partitions, "stable")
         return newest_keys(self.bootstrap, self._extra, starts, ends)
 
     def committed_offsets(self, group: str, topics: Iterable[str] = ()) -> dict[Partition, int]:
-        """The offsets that a group has committed; waits until open transactions that write offsets of the group end.
+        """Partition -> committed offset of a group. Waits for the end of transactions that write offsets of the group.
 
-        A consumer that never joins the group reads the offsets: admin client requests to a coordinator that moves can
-        crash the process (librdkafka issues 4605 and 5040). Topics that this client may not describe are left out; for
-        the topics in ``topics``, the method raises AccessRefused instead.
+        A consumer that never joins the group reads the offsets. The admin client's request is not used, because it can
+        crash the process (librdkafka issues 4605 and 5040). Topics that this client may not describe are left out; but
+        if such a topic is in ``topics``, AccessRefused is raised.
         """
         self._check_visible(topics)
         listed = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
@@ -304,11 +304,11 @@ class Topics:
         }
 
     def members(self, group: str) -> int:
-        """The present number of members of a group."""
+        """The number of members that a consumer group has now."""
         return len(self.group_members(group))
 
     def group_members(self, group: str) -> tuple[Member, ...]:
-        """The present members of a group."""
+        """The members that a consumer group has now."""
         return tuple(
             Member(each.id, each.client_id, each.client_host.lstrip("/"))
             for known in self._groups(group)
@@ -316,22 +316,22 @@ class Topics:
         )
 
     def live_groups(self) -> dict[str, frozenset[str]]:
-        """The groups with members, as far as this client may see them: group -> topics that its members read now.
+        """Group with live members -> topics that its members read now; only groups that this client may see.
 
-        A group with a protocol that this client does not know counts as live; its topics are unknown.
+        A group with an unknown protocol counts as live, and its topics are empty because they are unknown.
         """
         groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "describe the groups")
         found: dict[str, frozenset[str]] = {}
         for known in groups:
             if known.members or known.error is not None or known.state == "Dead":
                 raw = [member.assignment for member in known.members] if known.protocol_type == "consumer" else []
-                with contextlib.suppress(KafkaFailed):  # an assignor of another program
+                with contextlib.suppress(KafkaFailed):  # another program's assignor may use another format
                     found[known.id] = frozenset()
                     found[known.id] = frozenset(place.topic for each in raw for place in decode_assignment(each))
         return found
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """The assignment of a group; None while the group rebalances or is empty."""
+        """The partition assignment of a group; None while the group rebalances or is empty."""
         for known in self._groups(group):
             if known.state == "Stable":
                 members = {member.id: decode_assignment(member.assignment) for member in known.members}
@@ -339,8 +339,8 @@ class Topics:
         return None
 
     def _groups(self, group: str) -> list[Any]:
-        """The description of a group, if it exists; raises AccessRefused when this client may not see the group."""
-        # The older request: the newer one has the defect described in ``committed_offsets``.
+        """The description of a group, empty without a group; raises AccessRefused if this client may not see it."""
+        # The older request is used, because the newer one can crash (see ``committed_offsets``).
         what, right = f"describe group {group}", Right("Describe", "group", group)
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), what, right)
         if not any(known.id == group for known in found):
@@ -357,11 +357,11 @@ class Topics:
         return reader
 
     def _check_group(self, group: str) -> None:
-        """Raise AccessRefused for a group that this client may not see: brokers list such a group as absent."""
+        """Raise AccessRefused if this client may not see the group; brokers list such a group as absent."""
         self._committed(group, [TopicPartition(_NO_TOPIC, 0)], f"describe group {group}")
 
     def _committed(self, group: str, places: list[TopicPartition], what: str) -> list[TopicPartition]:
-        """Committed offsets, in short attempts: the library repeats a refused request, and only a poll shows why."""
+        """Read committed offsets. Attempts are short, because librdkafka retries a refused request without an error."""
         reader, right = self._reader(group), Right("Describe", "group", group)
 
         def ask() -> Any:
@@ -372,7 +372,7 @@ class Topics:
                 error = None if message is None else message.error()
                 errors.append(error)
                 if error is not None and error.code() in REFUSALS:
-                    self._readers.pop(group).close()  # a reader reports its refusal once only
+                    self._readers.pop(group).close()  # replaced, because a reader reports a refusal only once
                     raise refused(what, right, self._principal) from None
                 raise
 
@@ -394,7 +394,7 @@ class Topics:
         return led and name in self.describe([name])
 
     def _read(self, ask: Callable[[], Any], what: str, right: Right | None = None) -> Any:
-        """Make a request; repeat it while no broker answers, up to the timeout."""
+        """Make a request and translate its errors; retry it while no broker answers, up to the timeout."""
 
         def attempt() -> Any:
             try:
@@ -428,9 +428,9 @@ class Topics:
         return self._patient(ask)
 
     def _patient(self, ask: Callable[[], Answer]) -> Answer:
-        """Repeat a request while a coordinator or a leader moves or loads, as after a broker's start.
+        """Retry a request while a coordinator or leader moves or loads, for example after a broker's start.
 
-        Repeats a request without an answer, too: librdkafka loses some retries of its own; a new request succeeds.
+        A request without an answer is retried too, because librdkafka may lose its own retries.
         """
         return retry(ask, lambda failed: isinstance(failed, CoordinatorMoving | BrokerUnreachable), self._timeout_s)
 

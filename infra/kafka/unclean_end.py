@@ -1,13 +1,13 @@
-"""After the embedded broker was killed: expires its old registration before the restart. Works around KAFKA-20734.
+"""Expires the old registration of a killed embedded broker before its restart. A workaround for KAFKA-20734.
 
-A broker that restarts before its registration has expired still leads its partitions. It loads their transactions and
-completes them. Then it registers again, and for a moment no partition has a leader. The transaction coordinator of
-Kafka 4.1 to 4.4 treats a partition without a leader as deleted: it skips the partition's marker and marks the
-transaction complete. Part of the transaction is then committed, and the rest hangs forever. With an expired
-registration the broker starts without partitions, and gets all of them at one moment.
+If a broker restarts before its old registration has expired, it still leads its partitions, loads their transactions
+and completes them. Then it registers again, and for a moment no partition has a leader. The transaction coordinator of
+Kafka 4.1 to 4.4 treats a partition without a leader as deleted. It skips the partition's marker, and marks the
+transaction as complete. Then a part of the transaction is committed, and the rest hangs forever. After the registration
+has expired, the broker starts without partitions, and gets all of them at the same moment.
 
 Invariants:
-    - Only the controller runs here, on the metadata log; no topic's data is opened.
+    - This module runs only a controller, on the metadata log. No topic's data is opened.
     - The controller has ended when ``expire_registration`` returns.
 """
 
@@ -24,26 +24,26 @@ from holdfast.infra.waiting import Deadline, wait_until
 
 log = structlog.get_logger(__name__)
 
-#: Broker session of the controller that runs alone, milliseconds.
+#: Timeout of a broker's session in the configuration of this controller, milliseconds.
 SESSION_MS = 500
-#: After this many seconds the controller has fenced every broker that was registered as alive.
+#: Maximum seconds until the controller has fenced every broker that was registered as alive.
 FENCED_WITHIN_S = 4.0
-#: How long the controller may take to end, seconds.
+#: Maximum seconds that the controller may take to end.
 STOP_WITHIN_S = 5.0
 _FENCED = re.compile(r"Fencing broker 1 .*BrokerRegistrationChangeRecord\(brokerId=1, [^)]*fenced=1", re.DOTALL)
 
 
 def ended_uncleanly(data: Path) -> bool:
-    """Whether the last broker on this data folder was killed; False when no broker ever ran on it."""
+    """Whether the last broker on this data folder was killed; False if no broker ever ran on the folder."""
     return (data / "__cluster_metadata-0").exists() and not (data / ".kafka_cleanshutdown").exists()
 
 
 def expire_registration(
     data: Path, java_command: Sequence[str], port: int, broker_log: Path, deadline: Deadline
 ) -> None:
-    """Run the controller alone, on a free port, until it has fenced the dead broker.
+    """Run a controller without a broker, on ``port``, until it has fenced the dead broker.
 
-    A failure is only logged, because the broker starts anyway and reports the cause better. ``broker_log`` is the log
+    A failure is only logged, because the broker is started anyway and then reports the cause. ``broker_log`` is the log
     file that ``java_command`` (Java with its options and class path) configures.
     """
     properties = data.parent / "controller.properties"
@@ -59,7 +59,7 @@ def expire_registration(
         lines = _since(broker_log, from_here)
         if settled is None and "Kafka Server started" in lines:
             settled = Deadline(FENCED_WITHIN_S)
-        # Without a line about fencing, the registration had expired before.
+        # If no line about fencing appears in time, the registration had already expired.
         if _FENCED.search(lines) or (settled is not None and settled.passed):
             return "expired"
         return "" if process.poll() is None else "ended"
@@ -77,7 +77,7 @@ def expire_registration(
 
 
 def as_properties(settings: Mapping[str, str | int]) -> str:
-    """The text of a properties file."""
+    """The text of a Java properties file with these settings."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 

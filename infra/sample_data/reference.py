@@ -1,6 +1,6 @@
-"""The tables that flights are joined with: hourly weather at the airports of origin, aircraft, and airlines.
+"""Reads the data to join with flights: hourly weather at the airports of origin, aircraft, and airlines.
 
-Rows are dictionaries with every column of the file; ``NA`` becomes None. The order is that of the file.
+Rows are dictionaries with all columns of the file, in the order of the file. ``NA`` becomes None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.infra.sample_data.flights import NOT_AVAILABLE, hour_ms, sample_fi
 
 Row = dict[str, Any]
 
-#: The beginning of the year of the flights, before the first of them; milliseconds since 1970.
+#: Start of the year 2013 in UTC, which is before the first flight; milliseconds since 1970.
 YEAR_MS = 1_356_998_400_000
 
 _WEATHER_TEXT, _WEATHER_WHOLE = ("origin", "time_hour"), ("year", "month", "day", "hour", "wind_dir")
@@ -21,7 +21,7 @@ _PLANES_WHOLE = ("year", "engines", "seats", "speed")
 
 
 def read_weather(months: int = 12) -> Iterator[Row]:
-    """Yield the weather of each airport and hour of the first ``months``; an airport's hours are in their order.
+    """Yield the weather of each airport and hour in the first ``months`` of the year; each airport's hours in order.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
@@ -32,7 +32,7 @@ def read_weather(months: int = 12) -> Iterator[Row]:
 
 
 def read_planes() -> Iterator[Row]:
-    """Yield the aircraft in the registry of that year; a sixth of the flights used an aircraft that is not in it.
+    """Yield the registered aircraft of the year. A sixth of the flights used an aircraft that is not among them.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
@@ -43,7 +43,7 @@ def read_planes() -> Iterator[Row]:
 
 
 def read_airlines() -> Iterator[Row]:
-    """Yield the airlines: ``carrier``, as in the flights, and ``name``.
+    """Yield the airlines, with the columns ``carrier`` (as in the flights) and ``name``.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
@@ -52,7 +52,7 @@ def read_airlines() -> Iterator[Row]:
 
 
 def observed_ms(observation: Row) -> int:
-    """The hour of an observation of the weather, milliseconds since 1970 UTC."""
+    """The hour of a weather observation, milliseconds since 1970 UTC."""
     return hour_ms(observation["time_hour"])
 
 

@@ -1,9 +1,9 @@
-"""The settings, with defaults and meanings; the only package that reads the environment and the project file.
+"""The settings with their defaults and meanings. Only this package reads environment variables and the project file.
 
-Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
-(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and ``groups`` has a class for each group. The project file (``project_file``)
-uses the same names; variables override it. ``settings`` has the order of the sources. Other modules get
-values as arguments.
+Every setting is an environment variable ``HOLDFAST_<NAME>``. Two underscores follow the name of a group, as in
+``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``; ``groups`` has a class for each group. The project file (``project_file``) uses
+the same names; variables override the project file. ``settings`` defines the order of the sources. Other modules get
+the values of settings as arguments.
 """
 
 from holdfast.infra.installation import IMPORT_ROOT

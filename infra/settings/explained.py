@@ -1,4 +1,4 @@
-"""Each setting with its value, the source of the value, and its meaning; secrets are masked."""
+"""Lists all settings with value, source of the value, and meaning, for ``holdfast config``. Secrets are masked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.infra.settings.project_source import Origin, origin_of
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One setting; ``value`` is JSON-ready, and a secret that is set is masked."""
+    """One setting with its explanation; ``value`` is JSON-ready, and masked if the setting is a secret."""
 
     name: str
     variable: str
@@ -27,7 +27,7 @@ class Explained:
 
 
 def explain(settings: Settings, project: ProjectFile | None) -> Iterator[Explained]:
-    """Every setting that can be set, in the order of declaration."""
+    """Yields every setting (not the groups), in the order of declaration."""
     for each in settings_of(Settings):
         if is_group(each.field):
             continue
@@ -40,10 +40,10 @@ def explain(settings: Settings, project: ProjectFile | None) -> Iterator[Explain
 
 
 def find_explained(settings: Settings, project: ProjectFile | None, name: str) -> list[Explained]:
-    """The setting of this name, key or variable; or all settings of the group of this name.
+    """The setting with this name or variable; or all settings of the group with this name.
 
     Raises:
-        SettingsInvalid: There is none; names the nearest.
+        SettingsInvalid: There is no such setting; the error names the most similar setting.
     """
     asked = name.lower()
     rows = list(explain(settings, project))

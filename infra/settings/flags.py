@@ -1,6 +1,6 @@
-"""Settings from options of a command line; they override variables and the project file.
+"""Settings from the command-line options ``--project`` and ``--set``, which override variables and the project file.
 
-An option sets the variable in this process, so child processes get the same value.
+An option sets the environment variable of the setting in this process, so that child processes get the same value.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.infra.settings.project_source import FLAGS
 
 
 def take_flags(project: str | None, values: Iterable[str]) -> Callable[[], None]:
-    """Set the project's folder and ``NAME=VALUE`` settings; returns a function that undoes both.
+    """Set the project's folder and the settings in ``values`` (``NAME=VALUE``); returns a function that undoes this.
 
     Raises:
-        SettingsInvalid: A value has no ``=``, or a name is no setting.
+        SettingsInvalid: A text has no ``=``, or the name is no setting.
     """
     given = {} if project is None else {VARIABLE: (str(Path(project).absolute()) if project else "", "--project")}
     known = {each.name: each.variable for each in settings_of(Settings) if not is_group(each.field)}

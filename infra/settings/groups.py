@@ -1,4 +1,4 @@
-"""The groups of settings: one class for each prefix ``HOLDFAST_<GROUP>__``, and the memory bound of a worker."""
+"""The groups of settings, one class for each prefix ``HOLDFAST_<GROUP>__``; and the minimum memory of a worker."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from holdfast.infra.masking import is_secret_name, secrets_of_url
 from holdfast.infra.settings.names import PREFIX, SettingsInvalid
 from holdfast.infra.settings.secret_fields import Group, Properties
 
-#: Memory of an empty worker, bytes: the interpreter, the libraries, their threads.
+#: Memory that a worker uses without data, bytes: interpreter, libraries and threads.
 BASE_BYTES = 160 << 20
-#: Smallest memory beside ``BASE_BYTES``, bytes: with less, buffers are smaller than single batches.
+#: Minimum memory in addition to ``BASE_BYTES``, bytes; with less memory, a buffer can't hold a single batch.
 SHARED_BYTES_MIN = 64 << 20
-#: Smallest memory bound of a worker, bytes (``HOLDFAST_MEMORY_MAX_MB``). ``processors.engine.memory_plan`` splits the
-#: bound over RocksDB's buffers, caches and queues.
+#: Minimum value of a worker's memory limit (``HOLDFAST_MEMORY_MAX_MB``), bytes. ``processors.engine.memory_plan``
+#: divides the limit among RocksDB's buffers, caches and queues.
 MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
-#: The name of a bucket; it does not match a URL with a user or a query.
+#: Matches the name of a bucket, but no URL with a user or a query.
 _BUCKET = r"[A-Za-z0-9._-]+"
-#: Value of ``HOLDFAST_SPARK__MASTER`` for the Spark that `holdfast spark start` keeps running.
+#: Value of ``HOLDFAST_SPARK__MASTER`` that selects the Spark process started by `holdfast spark start`.
 WARM = "warm"
-#: Property of Spark that switches the authentication of its own connections on or off.
+#: Name of the Spark property that switches the authentication of Spark's internal connections on or off.
 AUTHENTICATE = "spark.authenticate"
-#: Property of Spark with the secret of these connections.
+#: Name of the Spark property with the secret of Spark's internal connections.
 AUTHENTICATE_SECRET = f"{AUTHENTICATE}.secret"
-#: Names of this machine that a request may always use.
+#: Host names of this machine that a request to Dagster's UI may always use.
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
 _PERSON = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
@@ -41,7 +41,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 class KafkaSettings(Group):
-    """The Kafka cluster and the embedded broker."""
+    """The Kafka cluster to use, its client settings, and the embedded broker."""
 
     bootstrap_servers: str | None = Field(
         default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."
@@ -58,7 +58,7 @@ class KafkaSettings(Group):
 
 
 class CheckpointSettings(Group):
-    """Where processors store checkpoints of their state, and how often."""
+    """The store for checkpoints of processors' state, and the interval between checkpoints."""
 
     enabled: bool = Field(default=True, description="Whether processors store checkpoints and restore from them.")
     url: str | None = Field(
@@ -76,7 +76,7 @@ class CheckpointSettings(Group):
 
 
 class ServingSettings(Group):
-    """The HTTP server of each processor."""
+    """The HTTP server of each worker, which serves its status and metrics."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of a processor's HTTP server.")
     port: int = Field(
@@ -101,7 +101,7 @@ class ServingSettings(Group):
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Whether the server listens on loopback, so that only this machine can reach it."""
         return is_loopback(self.host)
 
     @model_validator(mode="after")
@@ -115,7 +115,10 @@ class ServingSettings(Group):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address. Names other than ``localhost`` count as reachable."""
+    """Whether an address is a loopback address, which only this machine can reach.
+
+    False for every host name except ``localhost``.
+    """
     if host.lower() == "localhost":
         return True
     try:
@@ -125,11 +128,11 @@ def is_loopback(host: str) -> bool:
 
 
 class MemoryTooSmall(SettingsInvalid):
-    """The memory bound is below ``MEMORY_BYTES_MIN``."""
+    """The memory limit of a worker is below ``MEMORY_BYTES_MIN``."""
 
 
 def check_memory_bound(total: object) -> None:
-    """Raise MemoryTooSmall for a memory bound, in bytes, that is no integer or below ``MEMORY_BYTES_MIN``."""
+    """Raise MemoryTooSmall if a memory limit (bytes) is no integer, or is below ``MEMORY_BYTES_MIN``."""
     if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
         shown = f"{total:,}" if isinstance(total, int) else repr(total)
         raise MemoryTooSmall(
@@ -143,7 +146,7 @@ def check_memory_bound(total: object) -> None:
 
 
 class SnapshotSettings(Group):
-    """How often snapshots of stores are published."""
+    """The interval at which snapshots of stores are published to the warehouse."""
 
     every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
     since: date | None = Field(
@@ -162,7 +165,7 @@ class SnapshotSettings(Group):
 
 
 class WarehouseSettings(Group):
-    """The tables' files and their catalog, for Spark and for readers without a JVM."""
+    """The place of the warehouse's tables and of their catalog, for Spark and for readers without a JVM."""
 
     url: str | None = Field(
         default=None,
@@ -249,7 +252,7 @@ class MaintenanceSettings(Group):
 
 
 class SparkSettings(Group):
-    """Where and how Spark runs."""
+    """The Spark to use, its memory and its secrets."""
 
     master: str = Field(
         default="local[*]",
@@ -268,7 +271,7 @@ class SparkSettings(Group):
         min_length=16,
         description=f"Secret of a standalone cluster, its {AUTHENTICATE_SECRET}.",
     )
-    # may hold passwords, such as those of object stores
+    # not shown (repr=False), because it may contain passwords, for example of object stores
     conf: Properties = Field(
         default_factory=dict,
         repr=False,
@@ -277,12 +280,12 @@ class SparkSettings(Group):
 
     @property
     def over_connect(self) -> bool:
-        """Whether a Spark Connect server runs Spark, so that this process starts no JVM."""
+        """Whether queries run on a Spark Connect server, so that this process starts no JVM."""
         return self.master == WARM or self.master.startswith("sc://")
 
     @property
     def authenticates(self) -> bool:
-        """Whether Spark's own connections need a secret; only an explicit ``false`` in ``conf`` switches it off."""
+        """Whether Spark's internal connections need a secret: always, except with ``spark.authenticate=false``."""
         return self.conf.get(AUTHENTICATE, "true").lower() != "false"
 
     @model_validator(mode="after")
@@ -308,7 +311,7 @@ class SparkSettings(Group):
 
 
 class RunSettings(Group):
-    """Time limits of Dagster's runs (docs/operations.md). The field of a kind is ``<kind>_max_s``."""
+    """Maximum runtimes of Dagster's runs (docs/operations.md). Each kind of run has a field ``<kind>_max_s``."""
 
     snapshot_max_s: float = Field(
         default=14400.0, gt=0, description="Longest run that checkpoints stores or publishes snapshots, seconds."
@@ -327,7 +330,7 @@ class RunSettings(Group):
 
 
 class UpkeepSettings(Group):
-    """What the job ``upkeep`` prunes (docs/operations.md)."""
+    """Retention of the data that the job ``upkeep`` deletes (docs/operations.md)."""
 
     observations_days: float = Field(
         default=7.0, ge=1, description="Age at which Dagster's events without a run are deleted, days."
@@ -360,7 +363,7 @@ class UpkeepSettings(Group):
 
 
 class OrphanSettings(BaseModel):
-    """Settings of orphans; ``Settings`` inherits them, because their variables have no common prefix."""
+    """Settings about orphans. ``Settings`` inherits this class, because these variables have no common prefix."""
 
     archive: Path | None = Field(default=None, description="Archive of orphans. Unset: a folder in the home.")
     orphan_grace_days: float = Field(
@@ -369,7 +372,7 @@ class OrphanSettings(BaseModel):
 
 
 class WebhookSettings(Group):
-    """Where incidents and failed runs are reported (docs/operations.md)."""
+    """The webhook that gets messages about incidents and failed runs (docs/operations.md)."""
 
     url: str | None = Field(
         default=None,
@@ -390,12 +393,12 @@ class WebhookSettings(Group):
     )
 
     def secrets(self) -> Iterator[str]:
-        """The URL and each part of its path and query, because chat services put their token there."""
+        """The secrets in the webhook's URL: the URL, and parts of its path and query, which may be tokens."""
         return secrets_of_url(self.url or "", whole=True)
 
 
 class WebserverSettings(Group):
-    """Dagster's webserver behind the checks of ``holdfast webserver``."""
+    """Dagster's webserver, as ``holdfast webserver`` serves it: address, allowed names, tokens and proxies."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of Dagster's UI.")
     path_prefix: str = Field(
@@ -421,7 +424,7 @@ class WebserverSettings(Group):
 
     @property
     def asks(self) -> bool:
-        """Whether each request needs a token or a proxy that names the person."""
+        """Whether each request must be authenticated, by a token or by a proxy that names the person."""
         return bool(self.tokens or self.proxies)
 
     @field_validator("path_prefix")

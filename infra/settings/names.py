@@ -1,4 +1,4 @@
-"""The names of all settings: as key of the project file, and as environment variable; read from the models."""
+"""The names of all settings, as keys of the project file and as environment variables; read from pydantic's models."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ class SettingsInvalid(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class SettingName:
-    """One setting: its key in the project file, and its field.
-
-    ``holds_keys``: the value is an object whose keys the user chooses.
-    """
+    """One setting: its key in the project file, for example ``("kafka", "client_config")``, and its pydantic field."""
 
     key: tuple[str, ...]
     field: FieldInfo
 
     @property
     def name(self) -> str:
-        """The key with dots, as ``kafka.bootstrap_servers``."""
+        """The key with dots, for example ``kafka.bootstrap_servers``."""
         return ".".join(self.key)
 
     @property
     def variable(self) -> str:
-        """The environment variable, as ``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``."""
+        """The environment variable, for example ``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``."""
         return PREFIX + "__".join(self.key).upper()
 
     @property
     def holds_keys(self) -> bool:
-        """Whether the value is an object with free names."""
+        """Whether the value is an object whose keys the user chooses, for example ``workers``."""
         return self.field.default_factory is dict
 
     @property
     def secret(self) -> bool:
-        """Whether the value must not be shown."""
+        """Whether the value is a secret, which must not be shown."""
         return not self.field.repr
 
 
 def settings_of(model: type[BaseModel], within: tuple[str, ...] = ()) -> Iterator[SettingName]:
-    """Every setting below a model, in the order of declaration. A group is also one, because a variable can set it."""
+    """Yields every setting of a model and of its groups, in the order of declaration.
+
+    A group itself is also a setting, because one variable can set the whole group as JSON.
+    """
     for name, field in model.model_fields.items():
         key = (*within, name)
         yield SettingName(key, field)
@@ -63,12 +63,12 @@ def settings_of(model: type[BaseModel], within: tuple[str, ...] = ()) -> Iterato
 
 
 def is_group(field: FieldInfo) -> bool:
-    """Whether a field is a group of settings."""
+    """Whether a field of ``Settings`` is a group of settings, for example ``kafka``."""
     return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def nearest_setting(model: type[BaseModel], name: str) -> SettingName | None:
-    """The setting with the most similar name, given as key or variable; None when none is similar."""
+    """The setting whose name is most similar to ``name`` (a key or a variable); None if none is similar."""
     known = {"__".join(each.key).upper(): each for each in settings_of(model)}
     asked = name.upper().removeprefix(PREFIX).replace(".", "__")
     near = difflib.get_close_matches(asked, known, 1)
@@ -76,7 +76,7 @@ def nearest_setting(model: type[BaseModel], name: str) -> SettingName | None:
 
 
 def field_at(model: type[BaseModel], key: tuple[Any, ...]) -> FieldInfo | None:
-    """The field at this key; None when there is none."""
+    """The pydantic field at this key; None if there is no such field."""
     found = None
     for part in key:
         found = getattr(model, "model_fields", {}).get(part)

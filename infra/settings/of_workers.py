@@ -1,9 +1,10 @@
-"""The settings that a worker reads. They are part of its deployment, so a restarted worker keeps them.
+"""The settings that a worker reads. They are recorded with its deployment, so that a restarted worker keeps them.
 
 Invariants:
-    - Each group and each setting is named in ``OF_WORKERS`` or in ``OF_OTHERS``; a test refuses one that is in neither.
-    - A secret is recorded by its keyed digest, never by its value: the program that starts a worker has the value. The
-      digest tells whether the secret changed.
+    - Each group and each setting is in ``OF_WORKERS`` or in ``OF_OTHERS``; a test fails for a setting that is in
+      neither.
+    - For a secret, only a keyed hash (digest) is recorded, never the value. The digest shows whether the secret
+      changed. The value comes from the program that starts the worker.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pydantic import BaseModel
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 
-#: Groups and settings that decide how a worker runs.
+#: Names of the groups and settings that a worker reads.
 OF_WORKERS = frozenset(
     {"kafka", "serving", "checkpoints", "standby_replicas", "memory_max_mb", "log_format", "log_level"}
 )
-#: Settings that workers do not read: for Dagster, the warehouse, the registry, the daemon, or the location of all.
+#: Names of the groups and settings that workers do not read; they are for Dagster, warehouse, registry, daemon or home.
 OF_OTHERS = frozenset(
     {
         *("home", "cache", "group_access", "project", "processors", "workers", "registry_url", "archive"),
@@ -34,17 +35,17 @@ _PREFIX = "HOLDFAST_"
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """A secret as its digest; computing the digest requires the key of the home folder."""
+    """A recorded secret: its digest, which was computed with the secret key of the home folder."""
 
     digest: str
 
 
-#: Variable -> its value; a secret is a digest, or None if it was recorded without a key.
+#: Environment variable -> recorded value. A secret is recorded as ``Secret``, or as None if there was no key.
 Recorded = dict[str, str | Secret | None]
 
 
 def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Recorded:
-    """The recorded settings of a worker's environment; ``key`` is the key for digests of secrets."""
+    """The settings to record from a worker's environment; ``key`` is the key for digests of secrets, or None."""
     return {
         name: _digest(name, value, key) if name in _secrets() or masked(value) != value else value
         for name, value in sorted(environment.items())
@@ -53,12 +54,15 @@ def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Rec
 
 
 def shown(recorded: Mapping[str, str | Secret | None]) -> dict[str, str | None]:
-    """The settings for printing: secrets without their digests."""
+    """The recorded settings for printing: variable -> value, and None for secrets."""
     return {name: value if isinstance(value, str) else None for name, value in recorded.items()}
 
 
 def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | Secret | None]) -> dict[str, str]:
-    """The environment with the recorded settings of workers; secrets come from the environment itself."""
+    """The environment, in which the settings of workers are replaced by the recorded settings.
+
+    Secrets keep the values of ``environment``, because their values are not recorded.
+    """
     others = {name: value for name, value in environment.items() if not _is_of_workers(name)}
     secret = {
         name: value
@@ -69,7 +73,7 @@ def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | Sec
 
 
 def differences(recorded: Mapping[str, str | Secret | None], now: Mapping[str, str | Secret | None]) -> tuple[str, ...]:
-    """How the settings of now differ, a text for each variable; a secret without a digest is not compared."""
+    """One text for each setting that differs between ``recorded`` and ``now``. Secrets without digest are skipped."""
     found = []
     for name in sorted(recorded.keys() | now.keys()):
         before, after = recorded.get(name, "unset"), now.get(name, "unset")

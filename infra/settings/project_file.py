@@ -1,10 +1,12 @@
-"""The project file, ``holdfast.toml`` or the table ``[tool.holdfast]`` of ``pyproject.toml``: found and read.
+"""Finds and reads the project file: ``holdfast.toml``, or the table ``[tool.holdfast]`` in ``pyproject.toml``.
 
-Keys are names of settings: ``memory_max_mb = 512``, and ``bootstrap_servers = "kafka-1:9092"`` below ``[kafka]``.
+Keys are the names of settings: ``memory_max_mb = 512``, or ``bootstrap_servers = "kafka-1:9092"`` in ``[kafka]``.
 
 Invariants:
-    - The nearest folder upwards that has a project file is the project; files farther up have no effect.
-    - A file of another user is refused, because it names code that is run; ``HOLDFAST_PROJECT`` accepts it.
+    - The project is the nearest folder with a project file, from the working directory upwards. Project files farther
+      up have no effect.
+    - A found file of another user is refused, because it names code that will run. A user who trusts the file names its
+      folder in ``HOLDFAST_PROJECT``.
 """
 
 from __future__ import annotations
@@ -19,24 +21,28 @@ from typing import Any, Final
 
 from holdfast.infra.settings.names import SettingsInvalid
 
-#: The variable that names the project's folder. Empty: no project file is read.
+#: Environment variable with the project's folder. If it is empty, no project file is read.
 VARIABLE: Final = "HOLDFAST_PROJECT"
-#: Name of the project file.
+#: File name of the project file.
 FILE: Final = "holdfast.toml"
 _SHARED: Final = "pyproject.toml"
 _TABLE: Final = ("tool", "holdfast")
-#: A table's header, or a key with its value. Keys are bare or quoted, with dots between them.
+#: ``_STATEMENT`` matches the header of a TOML table, or a key before ``=``. ``_KEY`` matches one bare or quoted part of
+#: a dotted key.
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _STATEMENT = re.compile(rf"\s*(\[\s*)?({_KEY}(?:\s*\.\s*{_KEY})*)\s*([=\]])")
 
 
 class ProjectInvalid(SettingsInvalid):
-    """The project file is missing, can't be read, or belongs to another user. Field: file."""
+    """The project file is missing, can't be read or parsed, or belongs to another user. Field: file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """A project file: its path, its text, and the table with the settings."""
+    """A project file: its path, its text, and the parsed table with the settings.
+
+    ``within`` is the key of this table in the file, for example ``("tool", "holdfast")``.
+    """
 
     path: Path
     text: str
@@ -45,11 +51,11 @@ class ProjectFile:
 
     @property
     def folder(self) -> Path:
-        """The folder for relative paths in the file and for imports of modules."""
+        """The project's folder: relative paths in the file start here, and modules are imported from here."""
         return self.path.parent
 
     def has(self, *key: str) -> bool:
-        """Whether the file has this setting."""
+        """Whether the file sets this setting."""
         found: Any = self.table
         for part in key:
             if not isinstance(found, Mapping) or part not in found:
@@ -58,16 +64,19 @@ class ProjectFile:
         return True
 
     def place(self, *key: str) -> str:
-        """File and line of a setting, as ``/srv/shop/holdfast.toml, line 7``; the table's line for an inline value."""
+        """File and line of a setting, for example ``/srv/shop/holdfast.toml, line 7``.
+
+        For a value inside an inline table, it is the line of the table.
+        """
         lines = self._lines()
         full = (*self.within, *key)
         line = next((lines[full[:end]] for end in range(len(full), 0, -1) if full[:end] in lines), None)
         return str(self.path) if line is None else f"{self.path}, line {line}"
 
     def _lines(self) -> dict[tuple[str, ...], int]:
-        """The line of each key and table.
+        """Key or table -> its line number.
 
-        A line starts a statement when the text before it is valid TOML.
+        A line counts as the start of a statement only if all text before it is valid TOML.
         """
         lines: dict[tuple[str, ...], int] = {}
         table: tuple[str, ...] = ()
@@ -86,12 +95,12 @@ class ProjectFile:
 
 
 def find_project(start: Path, chosen: str | Path | None) -> ProjectFile | None:
-    """The project file of the folder ``chosen``; else the nearest one from ``start`` upwards. None without one.
+    """The project file in the folder ``chosen``; if ``chosen`` is None, the nearest one from ``start`` upwards.
 
-    An empty ``chosen`` reads no file.
+    None if no project file is found, or if ``chosen`` is empty.
 
     Raises:
-        ProjectInvalid: The chosen folder has no project file; the file is no TOML; it belongs to another user.
+        ProjectInvalid: The chosen folder has no project file, the file is no TOML, or it belongs to another user.
     """
     if chosen is not None:
         if not str(chosen):
@@ -138,7 +147,7 @@ def _text(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as failure:
         if path.name == _SHARED:
-            return None  # another program's file, as far as this code can see
+            return None  # not an error, because the file may have nothing to do with Holdfast
         reason = failure.strerror if isinstance(failure, OSError) else str(failure)
         raise ProjectInvalid(
             f"{path} can't be read: {reason}.",

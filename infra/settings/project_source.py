@@ -1,4 +1,4 @@
-"""The project file as a source of settings, and the origin of each setting's value."""
+"""Makes the project file a source of settings for pydantic, and finds the origin of each setting's value."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from holdfast.infra.settings.names import PREFIX
 from holdfast.infra.settings.project_file import VARIABLE, ProjectFile, find_project
 
-#: Settings with a path as value; in a project file a path is relative to the project's folder.
+#: Settings whose value is a path; in a project file, it is relative to the project's folder.
 _PATHS = ("home", "cache", "ivy_settings")
-#: Variables that options of this command line set, with the option (``infra.settings.flags``).
+#: Environment variable -> command-line option that set the variable in this process (``infra.settings.flags``).
 FLAGS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a value. ``place`` is a file with its line, a variable, an option, or the word ``default``."""
+    """The origin of a setting's value. ``place`` is a file with line, a variable, an option, or ``default``."""
 
     kind: Literal["default", "project", "file", "variable", "flag"]
     place: str
 
     @property
     def in_file(self) -> bool:
-        """Whether the project file has the value."""
+        """Whether the value comes from the project file."""
         return self.kind == "file"
 
 
 class ProjectSource(PydanticBaseSettingsSource):
-    """The values of the project file, and a project's defaults: a separate home, and no processors."""
+    """Source of settings for pydantic: the project file's values, and the defaults that every project has.
+
+    By default, a project has the home folder ``.holdfast`` and no processors.
+    """
 
     def __init__(self, settings_cls: type[BaseSettings], project: ProjectFile | None) -> None:
         super().__init__(settings_cls)
         self._project = project
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one field, its name, and False because the value is not JSON."""
+        """The value of one field, the field's name, and False because the value is not JSON text."""
         return self().get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        """All values."""
+        """All values of this source: name of a setting or group -> value."""
         if self._project is None:
             return {}
         folder = self._project.folder
@@ -58,23 +61,25 @@ class ProjectSource(PydanticBaseSettingsSource):
 
 
 def project_of(given: Mapping[str, Any]) -> ProjectFile | None:
-    """The project file for settings with these arguments: the file of ``project``, or of the environment.
+    """The project file for settings that are created with the arguments ``given``.
+
+    It is the file of the argument ``project``; without this argument, the file that the environment selects.
 
     Raises:
-        ProjectInvalid: As ``find_project``.
+        ProjectInvalid: The project file is missing, can't be parsed, or belongs to another user.
     """
     chosen = given["project"] or "" if "project" in given else os.environ.get(VARIABLE)
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # the working folder was deleted
+    except FileNotFoundError:  # the working directory was deleted
         return None if chosen is None else find_project(Path("/"), chosen)
     return find_project(here, chosen)
 
 
 def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
-    """The origin of the setting at this key.
+    """The origin of the value of the setting at this key.
 
-    If several places give keys of an object, the strongest place is returned.
+    If several places set parts of an object, the place with the highest priority is returned.
     """
     variable = PREFIX + "__".join(key).upper()
     seen = {name.upper(): name for name in os.environ if name.upper().startswith(PREFIX)}
@@ -93,7 +98,7 @@ def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
 
 
 def _of_group(variable: str | None, rest: tuple[str, ...]) -> str | None:
-    """The variable with the JSON of a whole group, when that has the key."""
+    """``variable``, which may have a whole group as JSON, if its JSON contains the key ``rest``; otherwise None."""
     if variable is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Settings that are secret: which they are, and that no text shows them."""
+"""Base classes of the settings' models that find secret values, and hide them in texts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from holdfast.infra.masking import masked_data, secrets_of, secrets_of_url
 
 
 def _as_text(value: Any) -> Any:
-    """A number or boolean of JSON in librdkafka's syntax."""
+    """Converts a number or boolean to text, because librdkafka expects text: ``True`` becomes ``true``."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
-#: Settings of a library by name.
+#: Type of a setting that holds a library's own settings: name -> value as text.
 Properties = dict[str, Annotated[str, BeforeValidator(_as_text)]]
 
 
 class Concealing(BaseModel):
-    """A model that hides secrets: fields with ``repr=False``, and secrets inside URLs of other fields."""
+    """A model that hides secrets in its ``repr``: fields with ``repr=False``, and passwords in URLs of other fields."""
 
     def secrets(self) -> Iterator[str]:
-        """Every secret in the values, also in those of nested models."""
+        """Yields every secret in the values of this model and of nested models."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if isinstance(value, Concealing):
@@ -36,11 +36,14 @@ class Concealing(BaseModel):
                 yield from secrets_of_url(value)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """The fields that ``repr`` shows, without secrets."""
+        """The fields that ``repr`` shows, with secrets masked."""
         return ((name, masked_data(value)) for name, value in super().__repr_args__())
 
 
 class Group(Concealing):
-    """Settings with a common prefix. Secrets are plain strings, because settings become the environment of programs."""
+    """Base class of a group of settings.
+
+    Secrets are plain strings, because settings are passed to other programs as environment variables.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

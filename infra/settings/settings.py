@@ -1,4 +1,4 @@
-"""All settings, and the order of their sources: arguments, then environment variables, then the project file."""
+"""The class of all settings, and the priority of their sources: arguments, environment variables, project file."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from holdfast.infra.settings.secret_fields import Concealing
 
 _log = structlog.get_logger("settings")
 
-#: The folder that holds the default home: this checkout, or with an installed wheel the working directory.
+#: The parent folder of the default home folder: this checkout, or the working directory if a wheel is installed.
 PROJECT = CHECKOUT or Path.cwd()
-#: Prefixes of the test suite's variables, which are no settings.
+#: Prefixes of the test suite's environment variables, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
-#: Secrets in variables of Dagster and of AWS's SDK, which have no settings.
+#: Environment variables of Dagster and of the AWS SDK that contain secrets, which must be masked too.
 _FOREIGN_SECRETS = ("DAGSTER_POSTGRES_PASSWORD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class Settings(OrphanSettings, Concealing, BaseSettings):
-    """All settings; read once with ``load_settings``, and passed on as values."""
+    """All settings. A process reads them with ``load_settings``, and passes the object to functions that need it."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
@@ -122,7 +122,7 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
 
     @classmethod
-    def settings_customise_sources(  # the names are pydantic's
+    def settings_customise_sources(  # pydantic requires these parameter names
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
@@ -130,7 +130,7 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments override variables, and variables override the project file."""
+        """The sources of settings by priority: arguments override variables, variables override the project file."""
         given = getattr(init_settings, "init_kwargs", {})
         return init_settings, env_settings, ProjectSource(settings_cls, project_of(given))
 
@@ -151,39 +151,39 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
 
     @property
     def paths(self) -> Paths:
-        """Names below the home folder."""
+        """The paths of files and folders in the home folder."""
         return Paths(self.home)
 
     @property
     def workers_directory(self) -> Path:
-        """The working directory of workers: the project, else the checkout, else the parent folder of the home."""
+        """The working directory of workers: the project's folder; without one, the checkout, or the home's parent."""
         return self.project or CHECKOUT or self.home.parent
 
     @property
     def checkpoint_store(self) -> str:
-        """URL of the checkpoint store, or the absolute path of its folder."""
+        """The URL of the checkpoint store; if the store is a folder, its absolute path."""
         return self._storage(self.checkpoints.url, self.paths.checkpoint_store)
 
     @property
     def archive_folder(self) -> Path:
-        """The archive of orphans; a relative setting is below the home folder."""
+        """The folder with archived copies of orphans; a relative path in the setting starts in the home folder."""
         return self.paths.archive if self.archive is None else self.home / self.archive.expanduser()
 
     @property
     def warehouse_store(self) -> str:
-        """Place of the tables' files: ``s3://bucket/prefix``, or the absolute path of a folder."""
+        """The place of the tables' files: ``s3://bucket/prefix``, or the absolute path of a folder."""
         return self._storage(self.warehouse.url, self.paths.warehouse / "data").rstrip("/")
 
     @property
     def catalog(self) -> str:
-        """URL of the Iceberg catalog without user and password: ``postgresql://...``, or ``sqlite:///`` and a path."""
+        """The URL of the Iceberg catalog, without user and password: ``postgresql://…`` or ``sqlite:///…``."""
         url = self.warehouse.catalog_url or ""
         if url.startswith("sqlite:///"):
             return f"sqlite:///{self.home / Path(url.removeprefix('sqlite:///')).expanduser()}"
         return url or f"sqlite:///{self.paths.catalog}"
 
     def _storage(self, url: str | None, default: Path) -> str:
-        """A URL unchanged, or the absolute path of a folder."""
+        """Returns a URL unchanged, and the path of a folder as an absolute path."""
         if url is None or url == "":
             return str(default)
         folder = url.removeprefix("file://")
@@ -193,18 +193,19 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
 
     @property
     def registry(self) -> str:
-        """The registry's SQLAlchemy URL."""
+        """The SQLAlchemy URL of the registry's database."""
         return self.registry_url or f"sqlite:///{self.paths.registry}"
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of project file and environment, whose secrets are masked from now on (``infra.masking``).
+    """Read the settings from environment and project file; ``overrides`` have priority.
 
-    Logs a warning for each unknown ``HOLDFAST_`` variable, once.
+    From now on, all secrets in the settings are masked in texts (``infra.masking``). Logs one warning for each unknown
+    ``HOLDFAST_`` variable.
 
     Raises:
-        SettingsInvalid: A value can't be used, or the project file has an unknown key; names the variable or the line,
-            the value and the rule.
+        SettingsInvalid: A value can't be used, or the project file has an unknown key. The error names the variable or
+            the line, the value, and the rule.
     """
     project = project_of(overrides)
     if project is not None:
@@ -221,7 +222,7 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        raise _invalid(invalid, project) from None  # the cause would show every value
+        raise _invalid(invalid, project) from None  # without the cause, because its text shows all values
     remember(settings.secrets())
     remember(value for name in _FOREIGN_SECRETS if (value := os.environ.get(name)))
     check_memory_bound(settings.memory_max_mb << 20)
@@ -230,7 +231,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """Unknown names with the prefix of settings -> the most similar setting, or None."""
+    """Those of the names that begin with ``HOLDFAST_`` but are no setting -> most similar variable, or None."""
     known = {each.variable: each.holds_keys for each in settings_of(Settings)}
     unknown: dict[str, str | None] = {}
     for name in sorted(names):
@@ -243,7 +244,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _nearest(variable: str) -> str | None:
-    """The variable of the most similar setting."""
+    """The variable of the setting whose name is most similar; None if none is similar."""
     near = nearest_setting(Settings, variable)
     return None if near is None else near.variable
 
@@ -256,13 +257,13 @@ def _warn_of_unknown(settings: Settings) -> None:
         if name in _warned:
             continue
         _warned.add(name)
-        if not structlog.is_configured():  # an unconfigured log writes to stdout, where programs read results
+        if not structlog.is_configured():  # without configuration, structlog writes to stdout, which has the results
             configure_logging(settings.log_level, settings.log_format)
         _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
 
 
 def _refuse_unknown_keys(project: ProjectFile) -> None:
-    """Raises SettingsInvalid for the first key of the project file that is no setting."""
+    """Raise SettingsInvalid if the project file has a key that is no setting; the error names the first such key."""
     known = {each.key: each for each in settings_of(Settings)}
     groups = {key[:1] for key in known if len(key) > 1}
     for name, value in project.table.items():
@@ -312,5 +313,5 @@ def _invalid(invalid: ValidationError, project: ProjectFile | None) -> SettingsI
 
 
 def _is_secret(place: tuple[int | str, ...]) -> bool:
-    """Whether the setting at this place of the model is secret, or is inside a secret setting."""
+    """Whether the setting at this key of the model is a secret, or is inside a secret setting."""
     return any(not field.repr for end in range(len(place)) if (field := field_at(Settings, place[: end + 1])))

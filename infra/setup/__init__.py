@@ -1,1 +1,1 @@
-"""Finds or fetches the parts of a machine beyond Python: an environment, a Java, jars, a browser."""
+"""Prepares a machine: creates the Python environment, and finds or fetches Java, jars and a browser."""

@@ -1,15 +1,15 @@
 """Sets up this checkout on a machine that has only Python and make.
 
-``python3 -m holdfast.infra.setup.bootstrap [--browser]`` is what ``make setup`` runs.
+``make setup`` runs ``python3 -m holdfast.infra.setup.bootstrap [--browser]``.
 
-It creates ``.venv``. There pip installs uv, and uv installs the project and exactly the packages of
-``requirements.lock``, with a hash check of every file. That environment then prepares the rest
-(``holdfast.infra.machine``: Java, jars, a browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in``
-instead.
+It creates the virtual environment ``.venv``. In ``.venv``, pip installs uv; then uv installs the project and exactly
+the packages of ``requirements.lock``, with a hash check of every file. Then ``holdfast.infra.machine`` prepares Java,
+jars and a browser. With ``--lock``, this module writes ``requirements.lock`` from ``requirements.in`` instead.
 
 Invariants:
-    - Only the standard library is used, and old Pythons can parse this module to report their version.
-    - A step is repeated only when its inputs have changed, or when it was interrupted. Two runs follow each other.
+    - This module uses only the standard library. Old Pythons can parse it, so that they can report that they are too
+      old.
+    - A step is repeated only if its inputs have changed or if it was interrupted. A lock prevents parallel runs.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "installed"
 LOCK = PROJECT / "requirements.lock"
 UV = ENVIRONMENT / "bin" / "uv"
-#: The module that prepares the machine.
+#: Name of the module that prepares Java, jars and a browser.
 MACHINE = "holdfast.infra.machine"
-#: pip installs this package; uv installs all others.
+#: Packages that pip installs; uv then installs all other packages.
 FIRST = ("uv",)
-#: pyspark is a source package with 455 MB of jars; compressing them again into a wheel costs 9 s without benefit.
+#: uv's option to build pyspark's wheel without compression. pyspark has 455 MB of jars, which are already compressed;
+#: compressing them again takes 9 s.
 STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
-#: A download of at least this size gets a progress line, megabytes.
+#: Minimum size of a download that gets a progress line, megabytes.
 LARGE_MB = 20.0
 
 _DOWNLOAD = re.compile(r"Downloading \S+ \(([\d.]+)(\w+)\)")
 
 
 def main(arguments: list[str]) -> int:
-    """Set this checkout up; returns the process's exit code."""
+    """Set up this checkout; returns the exit code of the process."""
     problem = python_problem(sys.version_info[:2])
     if problem:
         return _complain(problem, "Name a newer one, as in `make PYTHON=python3.12 setup`.")
-    # The folder itself is the lock file, because it exists before the first step.
+    # The project's folder itself is used as the lock file, because it always exists.
     folder = os.open(PROJECT, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -74,27 +75,27 @@ def main(arguments: list[str]) -> int:
 
 
 def python_problem(version: tuple[int, int]) -> str | None:
-    """The fault of a Python of this version; None if it is usable."""
+    """A sentence about a Python version that is too old, for example ``(3, 9)``; None if the version is supported."""
     if version >= OLDEST_PYTHON:
         return None
     return f"This is Python {version[0]}.{version[1]}; Holdfast needs {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or newer."
 
 
 def requirements_of(lock: str, names: tuple[str, ...]) -> str:
-    """The entries of a lock's text for these names, each with its hashes."""
+    """The entries with hashes of the packages ``names`` in ``lock``, which is the text of ``requirements.lock``."""
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + lock)
     return "\n".join(entry for entry in entries if entry.split("==")[0].strip() in names) + "\n"
 
 
 def _fingerprint() -> str:
-    """Everything that an installed environment depends on."""
+    """Text that changes if the environment must be installed again: lock and project hashes, Python version, folder."""
     seen = hashlib.sha256(LOCK.read_bytes() + (PROJECT / "pyproject.toml").read_bytes())
     return f"{seen.hexdigest()} {sys.version.split()[0]} {PROJECT}"
 
 
 def _install() -> None:
     started = time.monotonic()
-    # uv compiles only packages of the same run, so packages of an interrupted run are installed again.
+    # An incomplete environment is created again, because uv would not compile the packages of an interrupted run.
     complete = STAMP.exists() and _fits()
     STAMP.unlink(missing_ok=True)
     if not complete:
@@ -105,12 +106,12 @@ def _install() -> None:
         first.write(requirements_of(LOCK.read_text(), FIRST))
         first.flush()
         _pip("install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", first.name)
-    # The lock is complete, so uv resolves nothing.
+    # uv is called with --no-deps (in `_uv_install`), because the lock already lists all dependencies.
     _uv_install("--require-hashes", *STORED, "-r", str(LOCK))
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
     _say("compiling the packages to bytecode, and fetching the jars beside it")
-    # The preparation that follows repeats this step and reports its failures.
+    # Failures are ignored here, because `main` runs the same module again later and reports its failures.
     with subprocess.Popen(
         [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):
@@ -120,17 +121,17 @@ def _install() -> None:
 
 
 def _compile() -> None:
-    """Write the bytecode of all packages, by all cores.
+    """Compile all packages to bytecode, on all cores.
 
-    Without this step, every process compiles its imports, and repeats that each time if PYTHONDONTWRITEBYTECODE is set.
+    Without this step, the first processes compile their imports. If PYTHONDONTWRITEBYTECODE is set, every process does.
     """
-    # Packages contain files for other Python versions, such as templates; their errors do not matter here.
+    # Errors are ignored (check=False), because packages contain files for other Python versions, and templates.
     folders = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages")]
     subprocess.run([str(PYTHON), "-m", "compileall", "-qq", "-j", "0", *folders], cwd=PROJECT, check=False)
 
 
 def _fits() -> bool:
-    """Whether .venv belongs to this Python and this folder, and is neither a copy nor outdated."""
+    """Whether .venv was created by this version of Python, and in this folder (not copied from another folder)."""
     if not PYTHON.exists():
         return False
     ask = "import sys; print(sys.version.split()[0], sys.prefix)"
@@ -139,10 +140,13 @@ def _fits() -> bool:
 
 
 def _write_lock() -> None:
-    """Write requirements.lock for the oldest Python, with the versions that it holds unless requirements.in differs."""
+    """Write requirements.lock for the oldest supported Python.
+
+    Versions in the existing lock are kept unless requirements.in requires other versions.
+    """
     _say("writing requirements.lock from requirements.in")
     environment, flags = _for_uv()
-    # Packages in a local folder have hashes that differ from the registry's hashes.
+    # Local packages (find-links) are not used, because their hashes may differ from the registry's hashes.
     environment.pop("UV_FIND_LINKS", None)
     oldest = ".".join(map(str, OLDEST_PYTHON))
     command = [str(UV), "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python-version", oldest]
@@ -156,7 +160,7 @@ def _pip(*arguments: str) -> str:
 
 
 def _for_uv() -> tuple[dict[str, str], list[str]]:
-    """The environment and the flags with which uv reaches the registry that pip is configured for."""
+    """Environment variables and flags for uv, so that uv uses the same package registry as pip's configuration."""
     options = pip_options(_pip("config", "list"))
     system = ssl.get_default_verify_paths()
     certificates = bool(system.cafile or system.capath)
@@ -165,9 +169,9 @@ def _for_uv() -> tuple[dict[str, str], list[str]]:
 
 
 def _uv_install(*arguments: str) -> None:
-    """Run uv pip install; on a terminal uv shows its progress, elsewhere only the important lines are printed."""
+    """Run ``uv pip install``. On a terminal, uv shows its progress; otherwise only its important lines are printed."""
     environment, flags = _for_uv()
-    # Source packages are built in isolation, by the locked builders: only such wheels stay in uv's cache.
+    # Source packages are built in isolation with locked build tools. uv keeps only wheels built that way in its cache.
     builders = ["--build-constraints", str(LOCK), "--require-build-hashes"]
     command = [str(UV), "pip", "install", "--python", str(PYTHON), "--no-deps", *builders, *flags, *arguments]
     if sys.stderr.isatty():
@@ -185,7 +189,7 @@ def _uv_install(*arguments: str) -> None:
 
 
 def is_progress(line: str) -> bool:
-    """Whether a line of uv's output shows that time is well spent: a step, or a download of at least ``LARGE_MB``."""
+    """Whether to print a line of uv's output: a new step, or a download of at least ``LARGE_MB``."""
     large = _DOWNLOAD.search(line)
     if large:
         return large[2] == "GiB" or (large[2] == "MiB" and float(large[1]) >= LARGE_MB)

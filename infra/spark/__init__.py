@@ -1,1 +1,1 @@
-"""Spark: its configuration, the session, the warm server, and its failures as short sentences."""
+"""Spark: configuration, sessions, the warm server (a Spark process that stays up), and short error messages."""

@@ -1,9 +1,8 @@
-"""Makes the archive of Spark's and Iceberg's classes.
+"""Creates an archive of Spark's and Iceberg's loaded Java classes, so that Spark starts with less CPU.
 
-A Spark with a temporary warehouse runs the same kinds of queries as a snapshot.
-
-The archive takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and
-environment.
+A Spark process with a temporary warehouse runs the same kinds of queries as a snapshot. At its end, it writes its
+loaded classes. This takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars,
+and Python environment.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.system.files import locked
 from holdfast.infra.warehouse.properties import CATALOG
 
-#: How long the JVM may take to write the archive at its end, seconds; it takes ten seconds on two idle cores.
+#: Maximum seconds that the JVM may take to write the archive at its end; it takes ten seconds on two idle cores.
 WRITE_WITHIN_S = 300.0
-#: Few rows are enough, because only the loaded classes matter.
+#: Number of rows in the test table. It is small, because only the loaded classes matter.
 _ROWS = 200
 _STATEMENTS = (
     "MERGE INTO rows t USING (SELECT *, row_number() OVER (PARTITION BY key ORDER BY name) AS n FROM changed) c "
@@ -41,11 +40,11 @@ _STATEMENTS = (
 
 
 class ClassesNotArchived(HoldfastError):
-    """The archive of Spark's classes could not be made; Spark runs without it."""
+    """The archive of Spark's classes could not be created; Spark runs without the archive."""
 
 
 def record_classes(settings: Settings) -> Path:
-    """Make the archive of these settings' Spark unless there is one; returns its file.
+    """Create the archive of classes for the settings' Spark, unless it exists; returns the archive's file.
 
     Raises:
         NoJava, JarUnavailable: Java or the jars are missing.
@@ -61,7 +60,7 @@ def record_classes(settings: Settings) -> Path:
             "`local[*]` or `warm`, and leave `spark.jars` and `spark.driver.extraClassPath` out of "
             "`HOLDFAST_SPARK__CONF`.",
         )
-    # These options come before the lock's file, because they create the folder.
+    # Called before the lock file is created, because this call creates the folder.
     recording = archive.recording()
     with locked(archive.file.with_suffix(".lock")):
         if archive.is_usable:
@@ -70,7 +69,7 @@ def record_classes(settings: Settings) -> Path:
         try:
             with TemporaryDirectory(prefix="holdfast-recording-") as folder:
                 _record(settings, Path(folder), recording)
-        except Exception as failed:  # also those of Spark's client
+        except Exception as failed:  # any type, because Spark's client raises its own errors
             why = failed
         if why is not None or not archive.keep():
             raise ClassesNotArchived(
@@ -99,7 +98,7 @@ def _record(settings: Settings, folder: Path, options: tuple[str, ...]) -> None:
 
 
 def _exercise(session: Any) -> None:
-    """Runs queries that load the classes of snapshots: create, append, merge, windows, joins, branches and metadata."""
+    """Run queries that load all classes that snapshots need: create, append, merge, windows, joins, branches, …"""
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.recording")
     session.sql(f"USE {CATALOG}.recording")
     session.sql(

@@ -1,8 +1,8 @@
-"""Spark's properties, derived from the settings; nothing here starts a process.
+"""Derives Spark's properties from the settings. This module starts no process.
 
 Invariants:
-    - No command line holds a secret. Secrets are set in a session that exists, or in a file that only its owner reads.
-    - The catalog's properties belong to a session, so one server can serve several warehouses.
+    - No command line contains a secret. Secrets are set in a running session, or written to a private file.
+    - The properties of the catalog are set for a session, not for a server. So one server can serve several warehouses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.infra.system.files import package_folder, replace_text
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
-#: Spark extension for MERGE, branches and tags; a Spark Connect server needs it, too.
+#: Class of the Spark extension for MERGE, branches and tags; a Spark Connect server must be configured with it, too.
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _LOG4J = """\
@@ -43,14 +43,14 @@ logger.scheduler.level = off
 
 
 def spark_jars(settings: Settings, java: Java) -> tuple[Path, ...]:
-    """The locked jars that the settings need; raises the errors of ``fetch_jars``."""
+    """The paths of the locked jars that Spark needs with these settings; raises the errors of ``fetch_jars``."""
     source = JarSource(java, settings.ivy_settings)
     sets = ("spark", "s3") if settings.warehouse.on_s3 else ("spark",)
     return tuple(jar for name in sets for jar in fetch_jars(name, settings.cache, source))
 
 
 def log_configuration(settings: Settings) -> Path:
-    """Write the log4j configuration below the home folder; returns its path."""
+    """Write the log4j configuration to the home folder; returns the path of the file."""
     folder = settings.paths.spark
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "log4j2.properties"
@@ -59,7 +59,7 @@ def log_configuration(settings: Settings) -> Path:
 
 
 def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> ClassData | None:
-    """The archive of Spark's and Iceberg's classes; None if the jars are not on the driver's class path."""
+    """The archive of Spark's and Iceberg's classes; None if it can't be used (``jars_on_class_path``)."""
     pyspark = package_folder("pyspark")
     if pyspark is None or not jars_on_class_path(settings):
         return None
@@ -67,9 +67,10 @@ def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> Cl
 
 
 def jars_on_class_path(settings: Settings) -> bool:
-    """Whether the jars are on the driver's class path, and are not sent to executors: Spark runs in the driver alone.
+    """Whether the jars can be put on the driver's class path, because Spark has no executors in other processes.
 
-    Java archives classes of the class path only, and Spark copies each of `spark.jars` at its start.
+    Otherwise the jars are listed in `spark.jars`, which Spark copies and sends to executors. The class path is better:
+    Spark copies nothing, and Java can only archive classes from the class path.
     """
     conf = settings.spark.conf
     alone = settings.spark.master == WARM or re.match(r"local(\[|$)", settings.spark.master)
@@ -85,13 +86,13 @@ def _jar_properties(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
 def jvm_configuration(
     settings: Settings, jars: Sequence[Path], local: Path, class_options: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The properties that a JVM is started with.
+    """The properties with which a Spark JVM is started.
 
-    ``local`` is the folder for spilled data of this JVM; ``class_options`` are the options for its archive of classes.
+    ``local`` is the folder for the JVM's spilled data; ``class_options`` are JVM options for the archive of classes.
     """
     folder = settings.paths.spark
-    # The serial collector grows the heap as needed, returns memory, and uses one thread. Spark and Iceberg load 23,000
-    # classes: a smaller threshold is raised four times, each time by a full collection of the heap.
+    # The serial garbage collector uses one thread, and gives unused memory back. Spark and Iceberg load 23,000 classes;
+    # with the default MetaspaceSize, Java would raise the limit four times, each time after a full collection.
     options = ["-XX:+UseSerialGC", "-XX:MetaspaceSize=192m"]
     options.append(f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}")
     options.append(f"-Dderby.system.home={folder}")
@@ -103,7 +104,7 @@ def jvm_configuration(
         "spark.driver.bindAddress": settings.spark.driver_host,
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.local.dir": str(local),
-        # How long the JVM waits until Python fetches a result: with 15 seconds, a busy machine lost some.
+        # Maximum time until Python fetches a result. With the default of 15 s, a busy machine lost results.
         "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -111,7 +112,7 @@ def jvm_configuration(
         "spark.executorEnv.PYTHONPATH": python_path(),
         "spark.sql.warehouse.dir": str(folder / "tables"),
         "spark.sql.extensions": EXTENSIONS,
-        # Hadoop sets file modes itself and ignores the process's umask
+        # set as a property, because Hadoop ignores the umask of the process
         "spark.hadoop.fs.permissions.umask-mode": f"{process_umask():03o}",
         **guarded_ports(settings),
         **session_configuration(settings),
@@ -119,17 +120,20 @@ def jvm_configuration(
 
 
 def guarded_ports(settings: Settings) -> dict[str, str]:
-    """The properties that make the driver's and executors' ports refuse programs without the secret.
+    """The properties with which the ports of driver and executors refuse programs that lack the secret.
 
-    On one machine, on YARN and on Kubernetes, Spark generates the secret itself. Beyond loopback, connections are also
-    encrypted.
+    On one machine, on YARN and on Kubernetes, Spark generates the secret itself. If the driver does not listen on
+    loopback, connections are also encrypted.
     """
     beyond = {} if is_loopback(settings.spark.driver_host) else {"spark.network.crypto.enabled": "true"}
     return {AUTHENTICATE: "true", **beyond} if settings.spark.authenticates else {}
 
 
 def connection_secret(settings: Settings) -> dict[str, str]:
-    """The secret of Spark's own connections if Spark generates none; it must never be on a command line."""
+    """The property with the secret of Spark's internal connections; empty if Spark generates the secret itself.
+
+    This property must never be on a command line.
+    """
     if not settings.spark.authenticates:
         return {}
     given = settings.spark.secret or settings.spark.conf.get(AUTHENTICATE_SECRET)
@@ -139,7 +143,7 @@ def connection_secret(settings: Settings) -> dict[str, str]:
 
 
 def session_configuration(settings: Settings) -> dict[str, str]:
-    """The properties of a session, without secrets; the same for every kind of master."""
+    """The properties of a session without secrets; they are the same for every kind of ``HOLDFAST_SPARK__MASTER``."""
     plain, _ = spark_properties(settings)
     catalog = f"spark.sql.catalog.{CATALOG}"
     return {
@@ -157,17 +161,17 @@ def session_configuration(settings: Settings) -> dict[str, str]:
 
 
 def secret_configuration(settings: Settings) -> dict[str, str]:
-    """The secret properties, which are set in a session after it has started."""
+    """The secret properties of a session, which are set after the session has started."""
     _, secret = spark_properties(settings)
     return {f"spark.sql.catalog.{CATALOG}.{name}": value for name, value in secret.items()}
 
 
 def worker_python(settings: Settings) -> str:
-    """The interpreter of Spark's Python workers: ``spark.pyspark.python`` of the settings, else this one."""
+    """The Python interpreter of Spark's workers: ``spark.pyspark.python`` in the settings, or this interpreter."""
     return settings.spark.conf.get("spark.pyspark.python", sys.executable)
 
 
 def python_path() -> str:
-    """``PYTHONPATH`` for Spark's Python workers on this machine: this code and its dependencies."""
+    """``PYTHONPATH`` for Spark's Python workers on this machine, so that they can import Holdfast and its libraries."""
     places = [str(IMPORT_ROOT), *(place for place in sys.path if place and Path(place).is_dir())]
     return os.pathsep.join(dict.fromkeys(places))

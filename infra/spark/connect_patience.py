@@ -1,4 +1,4 @@
-"""The retry policy for a Spark Connect server that does not answer."""
+"""The retry policy of clients whose Spark Connect server does not answer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-#: How long calls to a server that does not answer are retried, seconds.
+#: Maximum seconds for which calls to a server that does not answer are retried.
 AWAY_S = 30.0
-#: Longest pause between two retries, milliseconds.
+#: Maximum pause between two retries, milliseconds.
 BACKOFF_MS = 5_000
-#: A failure this long after the last one starts a new absence, seconds.
+#: A failure at least this long after the previous failure starts a new period of retries, seconds.
 FORGOTTEN_AFTER_S = 60.0
 
 
 class PatientOnce(DefaultPolicy):
-    """Waits once for an absence of the server; after ``AWAY_S``, further calls of the session fail at once.
+    """Retries for ``AWAY_S`` after the first failure; after that, all further calls of the session fail at once.
 
-    pyspark's own policy retries each call separately. A run that has lost its server makes several more calls to clean
-    up, and would report the loss minutes later.
+    pyspark's own policy retries each call separately. A run that has lost its server makes several calls to clean up,
+    so with pyspark's policy it would report the loss minutes later.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class PatientOnce(DefaultPolicy):
         self._away_since = self._failed_at = float("-inf")
 
     def can_retry(self, e: BaseException) -> bool:
-        """Whether to retry a call after this error."""
+        """Whether to retry a call after this error; pyspark calls this method."""
         if not super().can_retry(e):
             return False
         now = time.monotonic()

@@ -1,6 +1,6 @@
-"""Spark's page-long failures as one sentence with the cause and the operator's next step.
+"""Turns Spark's page-long errors into one sentence with the cause, and an action for the operator.
 
-Sessions in this process (py4j) and over Spark Connect (gRPC) give the same sentences.
+The result is the same for sessions in this process (py4j) and over Spark Connect (gRPC).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
 
-#: An error of Holdfast in the traceback of a Python worker.
+#: Matches an error of Holdfast in the traceback of one of Spark's Python workers.
 _OURS = re.compile(r"^\s*holdfast\.[\w.]+: (.+)$", re.MULTILINE)
-#: Most characters of a cause that are shown.
+#: Maximum number of characters of a cause that a message shows.
 CAUSE_MAX = 500
-#: Error texts of a locked SQLite database.
+#: Matches the error text of a locked SQLite database.
 LOCKED = r"SQLITE_BUSY|database is locked|SQLITE_LOCKED"
 
 
 class SparkFailed(HoldfastError):
-    """A query or another request to Spark failed."""
+    """A query, or another request to Spark, failed."""
 
 
 class SparkUnavailable(SparkFailed):
@@ -35,7 +35,10 @@ class WarehouseFailed(SparkFailed):
 
 @contextmanager
 def short_errors(doing: str) -> Iterator[None]:
-    """Replace errors of Spark by SparkFailed, or by a subclass when the cause is known; ``doing`` is a verb phrase."""
+    """Context manager that replaces errors of Spark by SparkFailed, or by a subclass if the cause is known.
+
+    ``doing`` says what Spark was asked to do, for example ``publish the table``.
+    """
     try:
         yield
     except HoldfastError:
@@ -47,17 +50,17 @@ def short_errors(doing: str) -> Iterator[None]:
 
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
-    """The error for an exception that Spark raised while it was asked to ``doing``."""
-    texts = [masked(text) for text in _texts(failure)]  # before a text is cut: half a secret is not recognised
+    """The SparkFailed for an exception of Spark; ``doing`` says what Spark was asked to do."""
+    texts = [masked(text) for text in _texts(failure)]  # masked before cutting, because half a secret is not recognised
     ours = _OURS.findall("\n".join(texts))
     if ours:
         return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=_MEND, doing=doing)
     kind, action = _verdict("\n".join(texts))
     message = f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}."
     if re.search(LOCKED, "\n".join(texts)):
-        from holdfast.infra.warehouse.catalog import locked_by  # loads the catalog's library
+        from holdfast.infra.warehouse.catalog import locked_by  # imported late because it loads the Iceberg library
 
-        with suppress(HoldfastError):  # settings that are wrong must not hide the failure
+        with suppress(HoldfastError):  # invalid settings must not hide Spark's failure
             settings = load_settings()
             message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings.catalog)}"
     return kind(message, action=action, doing=doing)
@@ -65,25 +68,25 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
 
 def _is_sparks(failure: BaseException) -> bool:
     modules = {kind.__module__.split(".")[0] for kind in type(failure).__mro__}
-    # a JVM that has ended shows as a refused or reset connection
+    # ConnectionError counts, because a JVM that has ended causes refused or reset connections
     return bool(modules & {"pyspark", "py4j", "grpc"}) or isinstance(failure, ConnectionError)
 
 
 def _texts(failure: BaseException) -> list[str]:
-    """All texts of a failure: gRPC's details, its message, and the server's stack trace."""
-    details = getattr(failure, "details", None)  # gRPC's errors: the message without the table of fields
+    """All texts of an exception: gRPC's details, its message, and the server's stack trace."""
+    details = getattr(failure, "details", None)  # only gRPC's errors have it: the message without a list of fields
     texts = [str(details() or "") if callable(details) else "", str(failure)]
-    trace = getattr(failure, "getStackTrace", None)  # over Connect, only the stack trace holds the causes
-    with suppress(Exception):  # a JVM that has ended gives no stack trace
+    trace = getattr(failure, "getStackTrace", None)  # over Spark Connect, only the stack trace contains the causes
+    with suppress(Exception):  # the call fails if the JVM has ended
         texts.append(str(trace() or "") if callable(trace) else "")
     return texts
 
 
 def _cause(texts: list[str]) -> str:
-    """The innermost cause, else the first line."""
+    """The innermost cause in the texts; without a cause, the first line."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
-    # a class name alone has no information
+    # causes that are only the name of an exception class are skipped, because they say nothing
     with_text = [cause for cause in causes if not re.fullmatch(r"[\w.$]+(Exception|Error)?:?( null)?", cause)]
     own = [line.lstrip(": ") for line in lines if not line.startswith(("An error occurred while calling", "at "))]
     return with_text[-1] if with_text else causes[-1] if causes else own[0] if own else "its JVM gave no answer"
@@ -91,7 +94,7 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of most actions: a failed run changes no published version.
+#: The end of most actions, which says that a failed run has changed no published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (
@@ -142,7 +145,7 @@ _KNOWN: tuple[_Known, ...] = (
         f"Check that the catalog's database and the object store run and are reachable, {_AGAIN}",
     ),
     (
-        r"TABLE_OR_VIEW_NOT_FOUND",  # also raised for a table whose metadata can't be read
+        r"TABLE_OR_VIEW_NOT_FOUND",  # Spark also raises it if the metadata of an existing table can't be read
         WarehouseFailed,
         "Materialise the snapshot of that table. If the table existed before: check that the catalog's database and "
         f"the object store run and are reachable, {_AGAIN}",
@@ -166,7 +169,7 @@ _KNOWN: tuple[_Known, ...] = (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
         r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext|"
-        # py4j has only this text when the connection to the JVM broke during a call
+        # the only text in py4j's error if the connection to the JVM broke during a call
         r"\A\s*An error occurred while calling \S+\s*\Z",
         SparkUnavailable,
         "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "

@@ -1,7 +1,7 @@
-"""Files for the start of a Spark JVM: its properties and its options, which may hold secrets.
+"""Private files with the properties and options of a Spark JVM, which may contain secrets.
 
-Every user of a machine can read command lines. So a JVM reads everything from files of mode 0600, which are deleted
-once the JVM has read them. The command line has only the paths of these files.
+Every user of a machine can read command lines. So a JVM reads its properties and options from files with mode 0600,
+which are deleted after the JVM has read them. The command line contains only the paths of these files.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from holdfast.infra.system.files import write_private
 
-#: Properties with options of the driver's JVM, which Spark puts on its command line.
+#: Names of the properties with options of the driver's JVM. Spark would put these options on the JVM's command line.
 JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 
 
 @contextmanager
 def private_properties(folder: Path, name: str, configuration: Mapping[str, str]) -> Iterator[Path]:
-    """Write the properties into files of the folder; yields the path for ``spark-submit --properties-file``.
+    """Context manager that writes properties to files in ``folder``; yields the path for ``--properties-file``.
 
-    The files are deleted at the end of the block. By then the JVM must have read them, which is certain once it
+    The files are deleted at the end of the block. The JVM must have read the files before; this is certain once the JVM
     answers.
     """
     properties = folder / f"{name}.properties"
@@ -34,7 +34,7 @@ def private_properties(folder: Path, name: str, configuration: Mapping[str, str]
                 file = folder / f"{name}.{option.rpartition('.')[2]}"
                 written.append(file)
                 write_private(file, java_arguments(told[option]))
-                told[option] = _word(f"@{file}")  # Java reads its arguments from such a file
+                told[option] = _word(f"@{file}")  # Java replaces the argument `@file` by the content of the file
         write_private(properties, properties_text(told))
         yield properties
     finally:
@@ -43,17 +43,20 @@ def private_properties(folder: Path, name: str, configuration: Mapping[str, str]
 
 
 def properties_text(values: Mapping[str, str]) -> str:
-    """The text of a Java properties file."""
+    """The text of a Java properties file with these values."""
     return "".join(f"{_escaped(name, ' :=')} {_escaped(value, '')}\n" for name, value in values.items())
 
 
 def java_arguments(options: str) -> str:
-    """The text of a Java argument file with these options, one on each line, quoted as Spark does."""
+    """The text of a Java argument file (``@file``) with these options, one quoted option on each line."""
     return "".join('"' + re.sub(r'([\\"])', r"\\\1", word) + '"\n' for word in shlex.split(options))
 
 
 def _escaped(text: str, more: str) -> str:
-    """A name or value in the syntax of Java's properties files, whose readers skip leading spaces."""
+    """A name or value, escaped for a Java properties file.
+
+    A leading space is escaped too, because readers skip leading spaces.
+    """
     for seen, written in (
         ("\\", "\\\\"),
         ("\n", "\\n"),
@@ -66,5 +69,5 @@ def _escaped(text: str, more: str) -> str:
 
 
 def _word(text: str) -> str:
-    """One word, quoted in Spark's syntax of options."""
+    """One word, quoted in the syntax of Spark's option properties."""
     return '"' + re.sub(r'([\\"])', r"\\\1", text) + '"' if re.search(r"[\s'\"\\]", text) else text

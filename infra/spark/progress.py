@@ -1,4 +1,4 @@
-"""Progress lines for long steps of Spark."""
+"""Writes progress lines during long steps of Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-#: Pause between two progress lines, seconds.
+#: Interval between two progress lines, seconds.
 TOLD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Running stages: the number of their tasks, of finished tasks, and of records read so far."""
+    """Sums over Spark's running stages: number of tasks, of finished tasks, and of records read so far."""
 
     tasks: int
     done: int
@@ -23,18 +23,18 @@ class Progress:
 
 
 class Narrator:
-    """Writes progress lines: the present step, its duration and, except over Connect, its progress in Spark."""
+    """Writes progress lines: the present step, its duration, and (not over Spark Connect) Spark's progress."""
 
     def __init__(self, session: Any, tell: Callable[[str], None]) -> None:
         self._session, self._tell = session, tell
         self._what, self._since = "", time.monotonic()
 
     def doing(self, what: str) -> None:
-        """Begin a step; ``what`` is its name in the lines."""
+        """Begin a step; ``what`` is the step's name in progress lines."""
         self._what, self._since = what, time.monotonic()
 
     def line(self) -> str:
-        """The progress line for now."""
+        """The progress line at this moment."""
         seconds = f"{time.monotonic() - self._since:.0f} s"
         progress = progress_of(self._session)
         if progress is None:
@@ -44,7 +44,7 @@ class Narrator:
 
     @contextmanager
     def telling(self) -> Iterator[Narrator]:
-        """Write a line every ``TOLD_EVERY_S`` from a thread; shorter steps write none."""
+        """Context manager that writes a progress line every ``TOLD_EVERY_S`` from a separate thread."""
         ended = threading.Event()
 
         def narrate() -> None:
@@ -62,15 +62,15 @@ class Narrator:
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a Spark Connect server runs the session's queries."""
+    """Whether the session's queries run on a Spark Connect server."""
     return ".connect." in type(session).__module__
 
 
 def progress_of(session: Any) -> Progress | None:
-    """Progress of the running stages in this process's JVM; None if there are no stages, and over Connect."""
+    """Progress of the running stages in this process's JVM; None without running stages, and over Spark Connect."""
     if is_remote(session):
         return None
-    with suppress(Exception):  # a JVM that ends has no progress; the query itself reports the failure
+    with suppress(Exception):  # the calls fail if the JVM ends; the query itself then reports the failure
         stages = session.sparkContext._jsc.sc().statusStore().activeStages()
         running = [stages.apply(number) for number in range(stages.size())]
         if running:

@@ -1,12 +1,12 @@
-"""The warm Spark: a Spark Connect server on this machine, which saves runs the start of a JVM.
+"""The warm Spark: a Spark Connect server that stays up on this machine, so that runs need not start a JVM.
 
-The file ``warm.json`` below the home folder holds its process, address and token.
+The file ``warm.json`` in the home folder has the server's process id, address and token.
 
 Invariants:
-    - The server listens on loopback only, and demands the token of its file, which only the owner reads.
-    - The server outlives the process that started it, and is ended by process id, never by name.
-    - Its command line holds no secret.
-    - One server for each home: a lock serialises starts, and a second start finds the first.
+    - The server listens only on loopback, and requires the token from its file, which only the owner can read.
+    - The server outlives the process that started it. It is ended by process id, never by name.
+    - The server's command line contains no secret.
+    - Each home folder has at most one server. A lock serialises starts, and a second start finds the first server.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ from holdfast.infra.system.process import (
 )
 from holdfast.infra.waiting import wait_until
 
-#: How long the server may take from its start to its first answer, seconds.
+#: Maximum seconds from the start of the server to its first answer.
 START_WITHIN_S = 180.0
-#: How long the server may take to end before it is killed, seconds.
+#: Maximum seconds that the server may take to end before it is killed.
 STOP_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class SparkServer:
-    """A running server; ``mark`` is the start mark of its process (``infra.system.process``)."""
+    """A running Spark Connect server: its process, URL and token.
+
+    ``mark`` distinguishes its process from a later process with the same id (``infra.system.process``).
+    """
 
     pid: int
     mark: str
@@ -62,7 +65,7 @@ class SparkServer:
 
 
 def running_server(settings: Settings) -> SparkServer:
-    """The warm Spark of this home.
+    """The running warm Spark of the settings' home folder.
 
     Raises:
         SparkUnavailable: No warm Spark runs.
@@ -77,7 +80,7 @@ def running_server(settings: Settings) -> SparkServer:
 
 
 def find_server(settings: Settings) -> SparkServer | None:
-    """The warm Spark of this home; None when it does not run."""
+    """The running warm Spark of the settings' home folder; None if it does not run."""
     try:
         found = SparkServer(**json.loads(_file(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -86,9 +89,9 @@ def find_server(settings: Settings) -> SparkServer | None:
 
 
 def start_server(settings: Settings, class_options: Sequence[str] | None = None) -> SparkServer:
-    """Start the warm Spark if it does not run; returns when it answers.
+    """Start the warm Spark if it does not run; returns when the server answers.
 
-    ``class_options`` replace the JVM options that use the archive of its classes.
+    ``class_options`` replaces the JVM options with which the server uses its archive of classes.
 
     Raises:
         NoJava, JarUnavailable: Java or the jars are missing.
@@ -122,17 +125,17 @@ def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServ
             action=f"Mend the cause that `{log}` names last, then run `holdfast spark start`.",
             log=str(log),
         )
-    process.returncode = 0  # from here on the file identifies the server; this keeps Popen from waiting for it
+    process.returncode = 0  # the server keeps running; without a return code, Popen would warn about it
     record_identity(_file(settings), server.pid)
     write_private(_file(settings), json.dumps(asdict(server)))
     return server
 
 
 def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
-    """Stop the warm Spark, with a kill after ``within_s`` seconds; False when it did not run."""
+    """Stop the warm Spark, and kill it after ``within_s`` seconds; returns False if it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
-        with suppress(ProcessLookupError):  # its Python workers belong to the session of the same process
+        with suppress(ProcessLookupError):  # after a kill, its Python workers remain in the same process group
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
     identity_beside(_file(settings)).unlink(missing_ok=True)
@@ -145,7 +148,7 @@ def _configuration(
     """The properties of the server's JVM."""
     local = settings.paths.spark / "warm"
     local.mkdir(parents=True, exist_ok=True)
-    # Each client sets the catalog for its own session; all sessions would share a catalog of the server.
+    # The catalog is left out, because each client sets it for its own session. Otherwise all sessions would share one.
     return {
         name: value
         for name, value in jvm_configuration(settings, jars, local, class_options).items()

@@ -1,11 +1,12 @@
-"""The Spark session of a process, for each kind of ``HOLDFAST_SPARK__MASTER``: a JVM here, a cluster, Spark Connect.
+"""Opens the Spark session of a process, for each kind of ``HOLDFAST_SPARK__MASTER``: local, cluster, Spark Connect.
 
 Invariants:
-    - A JVM of this process listens on loopback only, unless ``HOLDFAST_SPARK__DRIVER_HOST`` says otherwise. It works in
-      UTC, and writes below the home folder.
-    - The JVM's ports obey only programs that know a secret (``guarded_ports``); its command line does not hold it.
-    - The JVM ends with :func:`stop_spark` and with this process, also when the process is killed.
-    - Spark downloads nothing while it runs: its jars are the locked ones.
+    - A JVM of this process listens only on loopback, unless ``HOLDFAST_SPARK__DRIVER_HOST`` is another address. It uses
+      UTC, and writes only to the home folder.
+    - The JVM's ports accept only programs that know a secret (``guarded_ports``). Its command line does not contain
+      the secret.
+    - The JVM ends with :func:`stop_spark`, and with this process, even if this process is killed.
+    - Spark downloads nothing while it runs, because it uses the locked jars.
     - Over Spark Connect, this process starts no JVM.
 """
 
@@ -49,20 +50,20 @@ from holdfast.infra.warehouse.properties import CATALOG
 
 __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spark"]
 
-#: How long the JVM may take to end before it is killed, seconds.
+#: Maximum seconds that the JVM may take to end before it is killed.
 END_WITHIN_S = 20.0
 
 #: Folder for the spilled data of this process's JVM.
 _spill: Path | None = None
-#: By this variable, pyspark's functions choose the kind of column.
+#: Environment variable that tells pyspark's functions to create columns for Spark Connect.
 _OVER_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
-#: Number of open Spark Connect sessions in this process, across threads: the variable is set while it is above 0.
+#: Number of open Spark Connect sessions in this process (all threads). The variable is set while it is above 0.
 _connections = 0
 _counting = threading.Lock()
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
-    """The Spark session of this process, ready to read and write the warehouse; Spark's pages show ``app_name``.
+    """A Spark session of this process, ready to read and write the warehouse; ``app_name`` is its name in Spark.
 
     Raises:
         NoJava: No Java on this machine can run Spark.
@@ -76,7 +77,7 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
 
 def _open(settings: Settings, app_name: str) -> SparkSession:
     prepare_catalog(settings)
-    # this logger prints a page of JSON for each failed query, which repeats the exception
+    # silenced, because this logger prints a page of JSON for each failed query, which only repeats the exception
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
@@ -86,9 +87,9 @@ def _open(settings: Settings, app_name: str) -> SparkSession:
 
 
 def stop_spark(session: Any) -> None:
-    """End a session, and the JVM if it belongs to this process; a Spark Connect server keeps running."""
+    """End a session, and this process's JVM if it has one; a Spark Connect server keeps running."""
     if is_remote(session):
-        with suppress(Exception):  # an ended server has nothing to release
+        with suppress(Exception):  # `stop` fails if the server has ended
             session.stop()
         _count_connections(-1)
         return
@@ -96,7 +97,7 @@ def stop_spark(session: Any) -> None:
 
     gateway = SparkContext._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    with suppress(Exception):  # a killed JVM can't be asked to stop
+    with suppress(Exception):  # `stop` fails if the JVM was killed
         session.stop()
     if gateway is None or process is None:
         return
@@ -104,7 +105,7 @@ def stop_spark(session: Any) -> None:
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if process.stdin is not None:
-        process.stdin.close()  # the JVM ends at the end of its input
+        process.stdin.close()  # makes the JVM end, because it ends when its standard input is closed
     try:
         process.wait(END_WITHIN_S)
     except subprocess.TimeoutExpired:
@@ -115,7 +116,7 @@ def stop_spark(session: Any) -> None:
 
 
 def _own(settings: Settings, app_name: str) -> SparkSession:
-    """A session in a JVM of this process, which runs queries locally or drives a cluster."""
+    """A session in a JVM of this process, which executes queries itself or is the driver of a cluster."""
     java = find_java()
     spill = _spill_folder(settings.paths.spark)
     jars = spark_jars(settings, java)
@@ -139,7 +140,7 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
 
 
 def _start_jvm(spill: Path, configuration: dict[str, str]) -> None:
-    """Start the JVM of this process if it does not run; all properties come from files, none from the command line."""
+    """Start the JVM of this process if it does not run. Its properties are in private files, not in its arguments."""
     from pyspark import SparkContext
 
     with ExitStack() as started:
@@ -150,7 +151,7 @@ def _start_jvm(spill: Path, configuration: dict[str, str]) -> None:
 
 
 def _connected(settings: Settings) -> SparkSession:
-    """A session of a Spark Connect server, which must have Iceberg."""
+    """A session on a Spark Connect server; raises SparkUnavailable if the server lacks Iceberg."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
@@ -165,7 +166,7 @@ def _connected(settings: Settings) -> SparkSession:
         channel.set("token", token)
     _count_connections(+1)
     try:
-        # the retry policy is set before the first request
+        # the retry policy must be set before the first request
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
         session.client.set_retry_policies([PatientOnce()])
         for name, value in session_configuration(settings).items():
@@ -194,16 +195,17 @@ def _count_connections(change: int) -> None:
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:
-    """Properties of ``HOLDFAST_SPARK__CONF``; the catalog's properties may be secret and are set ``late``.
+    """The properties in ``HOLDFAST_SPARK__CONF`` to set at the JVM's start, or ``late``: after the session has started.
 
-    ``connection_secret`` gives the secret of Spark's connections.
+    The catalog's properties are set late, because they may be secrets. The secret of Spark's internal connections is
+    left out; ``connection_secret`` returns it.
     """
     given = {name: value for name, value in settings.spark.conf.items() if name != AUTHENTICATE_SECRET}
     return {name: value for name, value in given.items() if name.startswith("spark.sql.catalog.") == late}
 
 
 def _spill_folder(folder: Path) -> Path:
-    """A folder for the spilled data of this process's JVM."""
+    """Create the folder for the spilled data of this process's JVM, and remember it in ``_spill``."""
     global _spill
     _spill = new_spill_folder(folder)
     return _spill
@@ -211,7 +213,7 @@ def _spill_folder(folder: Path) -> Path:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables in the environment of this process for the JVM's launcher, and restore them afterwards."""
+    """Context manager that sets environment variables for the start of the JVM, and restores the former values."""
     environment = os.environ  # tidy: allow-environment because the JVM's launcher reads it
     before = {name: environment.get(name) for name in values}
     environment.update(values)

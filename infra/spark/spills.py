@@ -1,8 +1,10 @@
-"""The folder of spilled data of each JVM, named after its starting process and deleted after that process ended.
+"""Creates a folder for the spilled data of each JVM, and deletes the folders of ended processes.
+
+A folder is named after the process that starts the JVM.
 
 Invariants:
-    - A live process holds the lock of the file ``lock`` in its folder: the kernel knows who lives, also in another
-      container, which has its own process ids.
+    - A live process holds a lock on the file ``lock`` in its folder. The lock shows whether the process lives, even if
+      it is in another container with its own process ids.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from typing import IO
 from holdfast.infra.system.files import locked
 from holdfast.infra.system.process import is_running, start_mark
 
-#: The lock of this process's folder.
+#: The open lock file in this process's folder; it stays open as long as the process lives.
 _lock: IO[str] | None = None
 
 
 def new_spill_folder(folder: Path) -> Path:
-    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted."""
+    """Create a folder for the spilled data of this process's JVM; also deletes the folders of ended processes."""
     global _lock
     own = folder / "local" / f"{os.getpid()}-{start_mark(os.getpid())}"
     own.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "local.lock"):  # a folder without a lock file is not in creation: an older version made it
+    # The lock ensures that no other process sees a folder between its creation and the creation of its lock file.
+    with locked(folder / "local.lock"):
         _delete_ended(folder)
         own.mkdir(exist_ok=True)
         if _lock is not None:
@@ -36,7 +39,7 @@ def new_spill_folder(folder: Path) -> Path:
 
 
 def delete_spills_of_ended(folder: Path) -> int:
-    """Delete the folders of ended processes; returns how many."""
+    """Delete the folders of ended processes; returns the number of deleted folders."""
     if not (folder / "local").is_dir():
         return 0
     with locked(folder / "local.lock"):
@@ -51,13 +54,13 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that made this folder still runs."""
+    """Whether the process that created this folder still runs."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # an older version made no lock file
+    except OSError:  # no lock file, so an older version created the folder; its name has process id and start mark
         pid, _, mark = folder.name.partition("-")
         return pid.isdecimal() and is_running(int(pid), mark)
     return False

@@ -1,1 +1,1 @@
-"""Object stores by URL: folders, S3, and every other store that has an fsspec driver."""
+"""Object stores, chosen by a URL: a folder, S3, or any other store with an fsspec driver."""

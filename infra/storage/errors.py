@@ -11,18 +11,18 @@ class StorageFailed(HoldfastError):
 
 
 class ObjectMissing(StorageFailed):
-    """The object store has no object of that name."""
+    """The object store has no object with this name."""
 
 
 class ObjectTooLarge(StorageFailed):
-    """An object is larger than its reader allows; reading stopped at the limit. Fields: object, limit."""
+    """An object is larger than the maximum size for its kind; the read stopped at the limit. Fields: object, limit."""
 
 
 class ObjectOutside(StorageFailed):
-    """A name leads outside of the object store; no request was sent. Fields: url, object."""
+    """An object's name, such as ``../x``, leads outside of the store; no request was sent. Fields: url, object."""
 
 
 class StorageUnusable(HoldfastError):
-    """The configuration of the object store can never work; a retry does not help."""
+    """The configuration of the object store is wrong; a retry does not help."""
 
     exit_code = EXIT_BAD_CONFIGURATION

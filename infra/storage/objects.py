@@ -1,11 +1,12 @@
-"""Objects in a folder or in an object store, through fsspec.
+"""Reads, writes and deletes objects in a folder or in an object store, through the library fsspec.
 
 Invariants:
-    - An object is complete or absent: files of a folder appear by a rename, objects of S3 at the end of their upload.
+    - An object is complete or absent. In a folder, a file appears by a rename; in S3, an object appears at the end of
+      its upload.
     - Every listing asks the store; there is no cache.
-    - No name leads outside of the store: one with an empty part, ``.`` or ``..`` is refused, and in a folder also one
-      that a symbolic link leads away from it.
-    - A read ends at its limit, whatever the size of the object.
+    - No name leads outside of the store. A name with an empty part, ``.`` or ``..`` is refused. In a folder, a name is
+      also refused if a symbolic link leads outside.
+    - A read has a maximum size, whatever the size of the object.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from holdfast.infra.system.rooted import PathOutside, inside
 
 #: Size of one read or write, bytes.
 CHUNK_BYTES = 4 << 20
-#: Largest object that ``read`` returns, bytes: the manifest of a checkpoint with about 50,000 files.
+#: Maximum size of an object that ``read`` returns, bytes; enough for the manifest of a checkpoint with 50,000 files.
 READ_BYTES_MAX = 16 << 20
-#: How long a connection to S3 may take, seconds.
+#: Timeout of a connection to S3, seconds.
 CONNECT_TIMEOUT_S = 5
-#: How long S3 may be silent within an answer, seconds.
+#: Timeout of a read from S3, during which no byte arrives, seconds.
 READ_TIMEOUT_S = 30
-#: Attempts of one request to S3.
+#: Maximum number of attempts of one request to S3.
 ATTEMPTS = 2
-#: Suffix of a file in writing, which is no object yet.
+#: Suffix of a file that is being written, and is no object yet.
 _PART = ".part"
 
 
 def _check_url(url: str, shown: str) -> None:
-    """Refuse a URL without a bucket, which fsspec would treat as a folder."""
+    """Refuse a URL without a bucket, such as ``s3:/x``, because fsspec would treat it as a folder."""
     seen = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", url)
     if seen is None or (seen[2] == "//" and seen[3]) or seen[1] == "file":
         return
@@ -51,11 +52,11 @@ def _check_url(url: str, shown: str) -> None:
 
 
 class FsspecObjects:
-    """The objects below one URL (``processors.engine.checkpoints.ports.Objects``).
+    """The objects in the store at one URL; implements the protocol ``processors.engine.checkpoints.ports.Objects``.
 
     Args:
         url: The path of a folder, ``file://...``, ``s3://bucket/prefix``, or another URL with an fsspec driver.
-        options: Options of the driver: ``{"key": ..., "secret": ..., "client_kwargs": {"endpoint_url": ...}}``.
+        options: Options of the driver, for example ``{"key": ..., "client_kwargs": {"endpoint_url": ...}}``.
 
     Raises:
         StorageUnusable: The URL has no bucket or no driver, or the driver refuses the options.
@@ -71,9 +72,9 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            _ = self._driver  # not for a folder, which always works: fsspec is slow to import
+            _ = self._driver  # raises errors now; skipped for a folder, which always works, as fsspec imports slowly
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
-        if ignored and self._is_folder:  # the driver of folders accepts every option
+        if ignored and self._is_folder:  # checked here, because fsspec's driver of folders accepts every option
             raise StorageUnusable(
                 f"The checkpoint store {self.shown} is a folder; its options {', '.join(ignored)} have no effect.",
                 action="Unset `HOLDFAST_CHECKPOINTS__OPTIONS`, or set `HOLDFAST_CHECKPOINTS__URL` to the object store.",
@@ -82,7 +83,7 @@ class FsspecObjects:
 
     @cached_property
     def _driver(self) -> tuple[Any, str]:
-        """fsspec's driver, and the root path in its syntax."""
+        """The fsspec driver, and the path of the store's root in the driver's syntax."""
         import fsspec  # type: ignore[import-untyped]
 
         try:
@@ -165,7 +166,7 @@ class FsspecObjects:
             with self._named(f"delete {name}"), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._place(name))
                 if self._is_folder:
-                    with contextlib.suppress(OSError):  # the folder holds other objects
+                    with contextlib.suppress(OSError):  # `rmdir` fails if the folder still has other objects
                         os.rmdir(os.path.dirname(self._place(name)))
 
     def _create(self, target: str) -> Any:
@@ -176,13 +177,13 @@ class FsspecObjects:
             self._files.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 return self._files.open(target, "wb", block_size=size)
-            except FileNotFoundError:  # another process deleted the last object of this folder, and the folder with it
+            except FileNotFoundError:  # another process deleted the folder together with its last object; try again
                 if last:
                     raise
         return None
 
     def _forget(self, file: Any, target: str) -> None:
-        """Discard a failed write; no object appears."""
+        """Discard a failed write, so that no incomplete object appears."""
         if file is None:
             return
         with contextlib.suppress(Exception):
@@ -194,7 +195,7 @@ class FsspecObjects:
                 file.closed = True
 
     def _place(self, name: str) -> str:
-        """The path of an object in the driver's syntax; raises ObjectOutside."""
+        """The path of an object in the driver's syntax; raises ObjectOutside for a name that leads outside."""
         why = "" if is_object_name(name) else "expected parts of printable characters, none of them '.' or '..'"
         if not why and self._is_folder:
             try:
@@ -234,16 +235,19 @@ class FsspecObjects:
 
 
 def is_object_name(name: str) -> bool:
-    """Whether every part of a name is a plain one; a folder's name may end with ``/``."""
+    """Whether a name is valid: printable, without backslash, and without empty parts, ``.`` or ``..``.
+
+    The name of a folder may end with ``/``.
+    """
     parts = name.removesuffix("/").split("/")
     return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(parts)
 
 
 def at_most(name: str, chunks: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
-    """The pieces of an object, up to ``bytes_max`` bytes in total; raises when the object is larger.
+    """Passes the chunks of an object on, and raises if they have more than ``bytes_max`` bytes in total.
 
     Raises:
-        ObjectTooLarge: The object has more; the piece with the first byte too many is not passed on.
+        ObjectTooLarge: The object is larger; the chunk that exceeds the limit is not passed on.
     """
     seen = 0
     for piece in chunks:

@@ -1,1 +1,1 @@
-"""Adapters to the operating system: processes, files and their permissions, memory, ports."""
+"""Access to the operating system: processes, files and their permissions, memory, and TCP ports."""

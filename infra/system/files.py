@@ -1,8 +1,8 @@
-"""Files that several processes share: atomic replacement, locks, private permissions; folders of packages.
+"""Functions for files that several processes share: atomic replacement, locks, and private files.
 
 Invariants:
-    - A reader sees the old content or the new content, never a part.
-    - A private file has mode 0600 from the moment it exists.
+    - A reader of a replaced file sees the old content or the new content, never a mixture.
+    - A private file has mode 0600 from its creation on.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a file, which is created if absent; waits while another process holds the lock."""
+    """Context manager that holds an exclusive lock (flock) on a file; waits while another process holds the lock.
+
+    The file is created if it is absent.
+    """
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
-    """Write this content to a file, as UTF-8; returns False and leaves the file unchanged if the content is equal.
+    """Replace the content of a file atomically (UTF-8); returns False if the file already has this content.
 
-    ``mode`` has the permissions of the new file, before the umask.
+    ``mode`` is the permissions of a new file, from which the umask is subtracted.
     """
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
@@ -40,11 +43,11 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
 
 
 def write_private(path: Path, text: str) -> bool:
-    """As ``replace_text``, with mode 0600: for files that hold secrets."""
+    """Like ``replace_text``, but the file gets mode 0600, because its content is secret."""
     return replace_text(path, text, mode=0o600)
 
 
 def package_folder(name: str) -> Path | None:
-    """The folder of an installed package, found without importing it; None when the package is not installed."""
+    """The folder of a Python package, found without importing the package; None if it is not installed."""
     spec = importlib.util.find_spec(name)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent

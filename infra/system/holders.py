@@ -1,10 +1,11 @@
-"""Names of the holders of applies: the process and machine, for display and to test whether the process has ended.
+"""Names for the holders of applies. A name identifies a process, so that others can test whether it has ended.
 
     HOST/BOOT/NAMESPACE/PID/START MARK/RANDOM
 
 Invariants:
-    - Two holders never have one name, also in one process: each has a random part.
-    - A holder counts as gone only for a process that can see it. Containers may share host name, boot and process ids.
+    - Two holders never have the same name, not even in one process, because each name has a random part.
+    - A holder counts as ended only if this process can see its process. Containers may have the same host name, boot id
+      and process ids, so a process in another container is never judged.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from holdfast.infra.system.process import ProcessIdentity, fate_of, own_identity
 
 
 def new_holder() -> str:
-    """A new name for a holder that is this process, at most 255 characters."""
+    """A new holder name for this process, at most 255 characters long."""
     return "/".join((socket.gethostname()[:64], str(own_identity()), secrets.token_hex(8)))
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of a holder is known to have ended; False for a process that this one can't see."""
+    """Whether the holder's process has ended; False if this process can't see it, for example on another machine."""
     text = name.partition("/")[2].rpartition("/")[0]
     identity = ProcessIdentity.parse(text)
     return identity is not None and fate_of(identity) == "ended"

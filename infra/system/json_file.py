@@ -1,4 +1,4 @@
-"""Reads a small JSON file into a type; returns None for an absent, unreadable or invalid file."""
+"""Reads a small JSON file and decodes it to a given type."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 Document = TypeVar("Document")
 
-#: The exceptions of decoding untrusted JSON. Deep nesting raises RecursionError, which is no ValueError.
+#: The exceptions that decoding of untrusted JSON may raise; deeply nested JSON raises RecursionError.
 JSON_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_json(file: Path, kind: type[Document]) -> Document | None:
-    """The content of a JSON file as ``kind``.
+    """The content of a JSON file as an object of type ``kind``.
 
-    None if the file can't be read, is no JSON, or has fields of other types.
+    None if the file is absent or unreadable, is no JSON, or does not have the fields of ``kind``.
     """
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)

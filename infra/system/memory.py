@@ -1,4 +1,4 @@
-"""The memory that a new process may use on this machine, or in this container; and the memory of this process."""
+"""Measures the memory that is available on this machine or in this container, and the memory of this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
-    """The MiB that a process can allocate without swapping, as the kernel estimates; None if there is no estimate.
+    """The memory that can be allocated without swapping, MiB, by the kernel's estimate; None if unknown.
 
-    A container's limit (``memory.max`` of cgroup v2) applies if it leaves less memory.
+    In a container with a memory limit (``memory.max`` of cgroup v2), the result is at most the rest of the limit.
     """
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
@@ -22,7 +22,7 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
         return None
     try:
         limit, used = int((cgroup / "memory.max").read_text()), int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):  # no container, or one without a limit: "max"
+    except (OSError, ValueError):  # no container, or the container has no limit (the text "max")
         return free
     return max(0, min(free, (limit - used) // MIB))
 

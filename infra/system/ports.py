@@ -1,4 +1,4 @@
-"""TCP ports of this machine: free ports of its loopback interface, and the process that listens at a port."""
+"""Finds free TCP ports on loopback, and tests whether a program or a given process listens on a port."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-#: The state of a listening socket in the kernel's tables.
+#: Code for the state LISTEN in the tables ``/proc/net/tcp`` and ``tcp6``.
 _LISTENS = "0A"
 
 
 def free_port() -> int:
-    """A port that no program listens on now. Another program may take it before the caller does."""
+    """A port on which no program listens now. Another program may take the port before the caller uses it."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
@@ -22,7 +22,7 @@ def free_port() -> int:
 def can_bind(port: int) -> bool:
     """Whether a server could listen on this port now."""
     with socket.socket() as probe:
-        # The broker sets the same option, so a port whose last connections are in TIME_WAIT counts as free.
+        # The broker sets the same option. With it, a port counts as free even if old connections are in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             probe.bind((LOOPBACK, port))
@@ -31,14 +31,14 @@ def can_bind(port: int) -> bool:
 
 
 def port_is_open(port: int) -> bool:
-    """Whether a program accepts connections on this port."""
+    """Whether a program accepts connections on this port of loopback."""
     with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
         return True
     return False
 
 
 def listens_at(pid: int, port: int) -> bool | None:
-    """Whether a process has a listening TCP socket at this port; None if the system can't report it."""
+    """Whether a process listens on this TCP port; None if the system does not report it."""
     try:
         held = set(_sockets_of(pid))
         listening = {inode for table in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", table), port)}
@@ -49,14 +49,14 @@ def listens_at(pid: int, port: int) -> bool | None:
 
 def _sockets_of(pid: int) -> Iterator[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # the process closed the file after it was listed
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 yield target[len("socket:[") : -1]
 
 
 def _listening(table: Path, port: int) -> Iterator[str]:
-    """The inodes of the sockets that listen at a port; nothing if the system lacks the table."""
+    """Yields the inodes of sockets that listen on a port, from one of the kernel's tables."""
     if not table.exists():
         return
     for line in table.read_text().splitlines()[1:]:

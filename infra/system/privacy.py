@@ -1,11 +1,11 @@
-"""Keeps the home folder private: only the user of a process can read and write the files of that process.
+"""Keeps the home folder private: only the user who runs Holdfast can read and write its files.
 
-New files get their mode from the umask, which every process sets at its start (``keep_private``) or inherits from its
-parent (``UMASK``). Files of an older home are corrected at a start.
+New files get their mode from the umask. Every process sets this umask at its start (``keep_private``), or inherits the
+umask from its parent. If a home folder is open to other users, the start of a process corrects the modes of its files.
 
 Invariants:
-    - Rights are only taken away, and only below the home folder.
-    - Of a folder that also holds other things than Holdfast's, only Holdfast's are changed.
+    - Permissions are only removed, never added, and only in the home folder.
+    - If a home folder also has files of other programs, only Holdfast's files are changed.
     - Symbolic links are not followed.
 """
 
@@ -23,20 +23,23 @@ import structlog
 
 from holdfast.infra.paths import Paths
 
-if TYPE_CHECKING:  # processes that only start other processes load no settings
+if TYPE_CHECKING:  # not imported at run time, because processes that only start other processes need no settings
     from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("privacy")
 
-#: The umask of every process of Holdfast: files 0600, folders 0700.
+#: Default umask of every Holdfast process: new files get mode 0600, new folders 0700.
 UMASK: Final = 0o077
-#: The umask with ``HOLDFAST_GROUP_ACCESS``: files 0660, folders 0770. Files with secrets stay 0600.
+#: Umask with ``HOLDFAST_GROUP_ACCESS``: new files get mode 0660, new folders 0770. Files with secrets still get 0600.
 GROUP_UMASK: Final = 0o007
 
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A home that was open to others: its previous mode, the number of corrected paths, and the paths that failed."""
+    """The correction of a home folder that other users could read.
+
+    ``mode`` is its former mode, ``changed`` the number of corrected paths. ``left`` are paths that can't be corrected.
+    """
 
     home: Path
     mode: int
@@ -48,14 +51,14 @@ _taken = UMASK
 
 
 def process_umask() -> int:
-    """The umask for child processes: the umask that this process set, else ``UMASK``."""
+    """The umask for child processes: the umask that ``keep_private`` set in this process, or ``UMASK``."""
     return _taken
 
 
 def keep_private(settings: Settings) -> None:
-    """Set Holdfast's umask for this process and its children; correct a home that is open to others.
+    """Set Holdfast's umask for this process and its children, and correct a home folder that is open to other users.
 
-    Logs a warning with the corrections. Call it at the entry of a process, before the process writes files.
+    Logs a warning about corrections. Must be called at the start of a process, before it writes files.
     """
     global _taken
     umask = _taken = GROUP_UMASK if settings.group_access else UMASK
@@ -82,7 +85,10 @@ def keep_private(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def private_files(settings: Settings) -> Iterator[None]:
-    """Sets Holdfast's umask during the block, for a process of a user's own program; corrects the home."""
+    """Context manager like ``keep_private``, but restores the former umask at the end of the block.
+
+    For use in a user's own program, whose umask must not change for good.
+    """
     before = os.umask(UMASK)
     try:
         keep_private(settings)
@@ -92,9 +98,10 @@ def private_files(settings: Settings) -> Iterator[None]:
 
 
 def mend_home(paths: Paths, umask: int) -> Mended | None:
-    """Remove the rights that the umask forbids from a home and its content; None if no other user could read the home.
+    """Remove the permissions that the umask forbids from a home folder and its content.
 
-    A home folder with the right mode is not searched, because other users can't reach its content.
+    Returns None if nothing was corrected. If the home folder itself has the correct mode, its content is not checked,
+    because other users can't reach the content.
     """
     try:
         mode = stat.S_IMODE(paths.home.stat().st_mode)
@@ -104,11 +111,11 @@ def mend_home(paths: Paths, umask: int) -> Mended | None:
         return None
     ours, foreign = _entries(paths)
     if foreign:
-        # A foreign folder may have been named as the home. Common names such as `logs` count as Holdfast's only next to
-        # other files of Holdfast.
+        # The folder has files of other programs, so it may be named as home by mistake. Common names such as `logs`
+        # count as Holdfast's only if one of Holdfast's typical files proves that this is a home folder.
         ours = [path for path in ours if _is_open(path, umask)] if any(map(Path.exists, paths.proofs)) else []
     changed, left = 0, []
-    # The folder itself comes first: after that, no other user can reach its content.
+    # The folder itself is corrected first, because then no other user can reach its content any more.
     for below in ([] if foreign else [paths.home], *map(_below, ours)):
         for path in below:
             done = _close(path, umask)
@@ -118,7 +125,7 @@ def mend_home(paths: Paths, umask: int) -> Mended | None:
 
 
 def _entries(paths: Paths) -> tuple[list[Path], list[Path]]:
-    """The content of the home folder: Holdfast's files and folders, and others."""
+    """The entries of the home folder in two lists: entries of Holdfast, and entries of other programs."""
     ours: list[Path] = []
     foreign: list[Path] = []
     with contextlib.suppress(OSError):
@@ -128,7 +135,7 @@ def _entries(paths: Paths) -> tuple[list[Path], list[Path]]:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """A path and everything below it, without symbolic links; a folder comes before its content."""
+    """Yields a path and everything in it, except symbolic links; a folder comes before its content."""
     if path.is_symlink():
         return
     yield path
@@ -142,13 +149,13 @@ def _is_open(path: Path, umask: int) -> bool:
 
 
 def _close(path: Path, umask: int) -> bool | None:
-    """Whether a path's mode was changed; None when this user may not change it."""
+    """Remove the permissions that the umask forbids; returns whether the mode was changed, or None if not permitted."""
     try:
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not mode & umask:
             return False
         path.chmod(mode & ~umask)
-    except FileNotFoundError:  # another process deleted it
+    except FileNotFoundError:  # another process deleted the file
         return False
     except OSError:
         return None

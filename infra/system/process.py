@@ -1,13 +1,13 @@
-"""Processes known only by id: whether the same process still runs, and how to end it.
+"""Tests whether a process that is known only by its id still runs, and ends processes.
 
 Invariants:
-    - A process is identified by its id *and* its start mark, because systems reuse ids. Whatever outlives this process
-      also records the boot and the namespaces in which both count (``ProcessIdentity``).
-    - A zombie (ended, not collected by its parent) counts as ended.
-    - No judgement reads a clock. The mark is the kernel's start tick, counted from boot. psutil's ``create_time`` is
-      not used: it moves when the system clock is set, and marks are compared across processes and hours.
-    - Without ``/proc`` (macOS) the mark is ``ps -o lstart``: that kernel stores the moment at the start of the process,
-      and a later step of the clock does not change it. The boot is ``kern.bootsessionuuid``.
+    - A process is identified by its id *and* its start mark, because systems reuse ids. A record that outlives this
+      process also has the boot id and the namespaces in which id and mark are valid (``ProcessIdentity``).
+    - A zombie (ended, but not collected by its parent) counts as ended.
+    - No test depends on the system clock. The start mark is the kernel's start tick, counted from boot. psutil's
+      ``create_time`` is not used, because it changes if the system clock is set.
+    - Without ``/proc`` (macOS), the mark is the output of ``ps -o lstart``. That kernel stores the start time, so a
+      later change of the clock does not change the mark. The boot id is ``kern.bootsessionuuid``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
-#: What this process can see of another process. ``unseen``: that process belongs to another boot, machine or container.
+#: State of another process. ``unseen`` means that it belongs to another boot, machine or container, so that this
+#: process can't tell.
 Fate = Literal["running", "ended", "unseen"]
 
-#: Pause between two checks whether a process has ended, seconds.
+#: Interval at which a wait checks whether a process has ended, seconds.
 CHECK_EVERY_S = 0.02
-#: How long a killed process may take to disappear, seconds.
+#: Maximum seconds until a killed process has disappeared.
 KILLED_WITHIN_S = 10.0
-#: Maximum number of characters shown of another process's command line.
+#: Maximum number of characters of another process's command line that a text shows.
 COMMAND_MAX = 80
-#: How long ``ps`` may take, seconds.
+#: Timeout of the commands ``ps`` and ``sysctl``, seconds.
 PS_WITHIN_S = 10.0
 
 
 def start_mark(pid: int) -> str | None:
-    """The start mark of a process, unique among processes with the same id; None when no such process runs."""
+    """The start mark of a process, which is unique among processes with the same id; None if no such process runs."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -52,7 +53,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def running_for_s(pid: int) -> float | None:
-    """Seconds since the start of a process, by the kernel's clock since boot; None if it has ended or is unknown."""
+    """Seconds since the start of a process, by the kernel's clock since boot; None if it has ended, or if unknown."""
     mark = start_mark(pid)
     if mark is None or not mark.isdecimal():
         return None
@@ -70,15 +71,18 @@ def is_running(pid: int, mark: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """The identity of a process, unique over reboots, machines and containers. ``parse`` reads its text."""
+    """The identity of a process, unique across reboots, machines and containers.
+
+    ``str`` turns it into text, and ``parse`` reads that text.
+    """
 
     pid: int
-    #: Start mark (``start_mark``).
+    #: Start mark of the process (``start_mark``).
     mark: str
-    #: The kernel's id of this boot; ``-`` where the system names none.
+    #: The kernel's id of the present boot; ``-`` if the system has no such id.
     boot: str
-    #: Pid and time namespace of ``pid`` and ``mark``: containers of one machine have the same boot id and the same
-    #: small pids. ``-`` if the system has no namespaces.
+    #: Ids of the pid namespace and the time namespace; ``-`` if the system has no namespaces. Needed because containers
+    #: on one machine have the same boot id and often the same process ids.
     namespace: str
 
     def __str__(self) -> str:
@@ -86,7 +90,7 @@ class ProcessIdentity:
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
-        """The identity with this text; None for any other text."""
+        """The identity that ``str`` converted to this text; None if the text has another format."""
         words = text.strip().split("/", 3)
         if len(words) < 4 or not all(words) or not words[2].isdecimal():
             return None
@@ -94,32 +98,32 @@ class ProcessIdentity:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of the process that has this id now; None when none runs."""
+    """The identity of the process that has this id now; None if no process has the id."""
     mark = start_mark(pid)
     return None if mark is None else ProcessIdentity(pid, mark, _boot(), _namespace())
 
 
 def own_identity() -> ProcessIdentity:
-    """The identity of this process, also after a fork."""
+    """The identity of this process; also correct after a fork."""
     identity = identity_of(os.getpid())
     assert identity is not None, "this process runs"
     return identity
 
 
 def fate_of(identity: ProcessIdentity) -> Fate:
-    """Whether a process still runs, as far as this process can see."""
+    """Whether a process runs or has ended; ``unseen`` if this process can't see it."""
     if (identity.boot, identity.namespace) != (_boot(), _namespace()):
         return "unseen"
     return "running" if is_running(identity.pid, identity.mark) else "ended"
 
 
 def write_identity(file: Path, identity: ProcessIdentity) -> None:
-    """Give a file the text of this identity; raises OSError when the file can't be written."""
+    """Write an identity to a file; raises OSError if the file can't be written."""
     replace_text(file, f"{identity}\n")
 
 
 def read_identity(file: Path) -> ProcessIdentity | None:
-    """The identity in a file; None if the file is absent or has another text."""
+    """The identity in a file; None if the file is absent or has other text."""
     try:
         return ProcessIdentity.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -127,35 +131,35 @@ def read_identity(file: Path) -> ProcessIdentity | None:
 
 
 def identity_beside(file: Path) -> Path:
-    """The file with the identity of the process that a JSON file names by ``pid`` and ``mark``.
+    """The path of the identity file that belongs to a JSON file with the fields ``pid`` and ``mark``.
 
-    The identity has a separate file, because older versions refuse a JSON file with unknown fields.
+    The identity is in a separate file, because older versions of Holdfast refuse JSON files with unknown fields.
     """
     return file.with_suffix(".process")
 
 
 def record_identity(file: Path, pid: int) -> None:
-    """Write the identity of a process next to the JSON file that will name it; does nothing for an ended process."""
+    """Write the identity of a process to the identity file of the JSON file ``file``; ignores an ended process."""
     identity = identity_of(pid)
     if identity is not None:
         write_identity(identity_beside(file), identity)
 
 
 def recorded_runs(file: Path, pid: int, mark: str) -> bool:
-    """Whether the process that a JSON file of this home names runs here.
+    """Whether the process that a JSON file names (``pid``, ``mark``) runs on this machine.
 
-    False for a process of another boot or container.
+    False if the process belongs to another boot or another container.
     """
     identity = read_identity(identity_beside(file))
     if identity is None or (identity.pid, identity.mark) != (pid, mark):
-        return is_running(pid, mark)  # written by an older version
+        return is_running(pid, mark)  # no identity: an older version of Holdfast wrote the JSON file
     return fate_of(identity) == "running"
 
 
 def lock_holders(file: Path) -> tuple[str, ...]:
-    """The other processes that hold a lock of a file, as ``process ID (command)``.
+    """The other processes that hold a lock on a file, each as text like ``process 4711 (python -m …)``.
 
-    Empty if the system can't report them.
+    Empty if the system does not report locks.
     """
     try:
         found = file.stat()
@@ -170,7 +174,10 @@ def lock_holders(file: Path) -> tuple[str, ...]:
 def completed(
     command: Sequence[str], within_s: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command without input in a new session; raises TimeoutExpired after ``within_s`` seconds."""
+    """Run a command, without input, in a new session; returns its result with the captured output.
+
+    Raises ``subprocess.TimeoutExpired`` after ``within_s`` seconds.
+    """
     return subprocess.run(
         command,
         cwd=folder,
@@ -188,9 +195,9 @@ def completed(
 def start_detached(
     command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, in a new session; its output replaces the file ``output``.
+    """Start a process in a new session, so that it outlives this process; its output replaces the file ``output``.
 
-    The process gets Holdfast's umask, regardless of this process's umask.
+    The new process gets Holdfast's umask, whatever the umask of this process is.
     """
     with output.open("wb") as out:
         return subprocess.Popen(
@@ -206,7 +213,7 @@ def start_detached(
 
 
 def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
+    """End a process: SIGTERM, then SIGKILL after ``timeout_s`` seconds. Returns False if SIGKILL was needed."""
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if is_running(pid, mark):
             with suppress(ProcessLookupError):
@@ -217,10 +224,11 @@ def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
 
 
 def end_tree(pid: int, mark: str, *, timeout_s: float, asked: bool = False) -> bool:
-    """End a process and its descendants in its process group; False when the process had to be killed.
+    """End a process and its descendants in the same process group; returns False if the process had to be killed.
 
-    The process gets SIGTERM (unless it was ``asked`` to end already), and SIGKILL after ``timeout_s`` seconds. After
-    its end, its descendants get SIGKILL. Descendants in another group were started to outlive it, so they stay.
+    The process gets SIGTERM, and SIGKILL after ``timeout_s`` seconds. With ``asked=True``, SIGTERM is left out, because
+    the process was already asked to end. After its end, its descendants get SIGKILL. Descendants in other process
+    groups keep running, because they were started to outlive the process.
     """
     started = {each: start_mark(each) for each in _below_in_group(pid)}
     if asked:
@@ -238,7 +246,7 @@ def end_tree(pid: int, mark: str, *, timeout_s: float, asked: bool = False) -> b
 
 
 def group_members(group: int) -> tuple[int, ...]:
-    """The processes of a process group that have not ended."""
+    """The ids of all processes in a process group that have not ended."""
     if Path("/proc/self/stat").exists():
         rows = (_group_and_state(path) for path in Path("/proc").glob("[0-9]*"))
     else:
@@ -248,10 +256,10 @@ def group_members(group: int) -> tuple[int, ...]:
 
 
 def end_group(group: int, *, timeout_s: float) -> None:
-    """Send SIGTERM to a process group, wait up to ``timeout_s`` seconds, then send SIGKILL.
+    """End a process group: SIGTERM, then SIGKILL after ``timeout_s`` seconds.
 
-    The id must belong to a process group that the caller started: other processes can reuse an id once its group has
-    ended.
+    The caller must have started the group, and the group must still exist. After its end, another group may get the
+    same id.
     """
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if group_members(group):
@@ -262,7 +270,7 @@ def end_group(group: int, *, timeout_s: float) -> None:
 
 
 def _below_in_group(pid: int) -> tuple[int, ...]:
-    """The descendants of a process that are in its process group."""
+    """The ids of the descendants of a process that are in the same process group."""
     if Path("/proc/self/stat").exists():
         rows = [row for path in Path("/proc").glob("[0-9]*") if (row := _parent_and_group(path)) is not None]
     else:
@@ -270,13 +278,13 @@ def _below_in_group(pid: int) -> tuple[int, ...]:
         rows = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
     group = next((row[2] for row in rows if row[0] == pid), None)
     found = [pid]
-    for parent in found:  # grows meanwhile: the children of each child follow
+    for parent in found:  # the list grows during the loop, so that children of children are found too
         found += [row[0] for row in rows if row[1:] == (parent, group)]
     return tuple(found[1:])
 
 
 def _parent_and_group(process: Path) -> tuple[int, ...] | None:
-    """Process id, parent and group; None when the process has ended meanwhile."""
+    """The ids of a process, its parent and its group; None if the process has ended."""
     try:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -285,7 +293,7 @@ def _parent_and_group(process: Path) -> tuple[int, ...] | None:
 
 
 def _group_and_state(process: Path) -> tuple[str, ...]:
-    """Process id, group and state; empty when the process has ended meanwhile."""
+    """Process id, group id and state letter of a process; empty if the process has ended."""
     try:
         fields = (process / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -311,7 +319,7 @@ def _namespace() -> str:
 
 
 def _command(pid: int) -> str:
-    """The beginning of a process's command line."""
+    """The beginning of a process's command line, for texts."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").split()
         return " ".join(words)[:COMMAND_MAX] or "no command line"

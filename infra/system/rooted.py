@@ -1,11 +1,11 @@
-"""Paths below one folder: this module alone decides whether a name leads outside.
+"""Checks that an untrusted name leads to a path inside a given folder (protection against path traversal).
 
-Names in manifests, registry rows and listings of object stores are untrusted. Code that reads, writes or deletes by
-such a name gets its path from this module.
+Names in manifests, registry rows and listings of object stores are untrusted. Code that reads, writes or deletes a file
+with such a name must get the path from this module.
 
 Invariants:
-    - Symbolic links are followed before the judgement. The folder itself may be a link.
-    - The folder itself is never a path below it.
+    - Symbolic links are resolved before the check. The folder itself may be a link.
+    - The folder itself does not count as a path inside the folder.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from holdfast.infra.errors import HoldfastError
 
 
 class PathOutside(HoldfastError):
-    """A name leads outside of its folder; nothing was read, written or deleted. Fields: root, name, seen."""
+    """A name leads outside of the folder; nothing was read, written or deleted. Fields: root, name, seen."""
 
 
 def inside(root: Path, name: str | Path) -> Path:
-    """The path of ``name`` below ``root``; an absolute ``name`` must already be below ``root``.
+    """The path of ``name`` in the folder ``root``; an absolute ``name`` must already be inside ``root``.
 
     Raises:
         PathOutside: The name is empty, has a part ``..``, or leads outside of ``root`` or to ``root`` itself.
@@ -31,16 +31,16 @@ def inside(root: Path, name: str | Path) -> Path:
         seen = path.resolve()
         if ".." not in Path(name).parts and seen != root.resolve() and seen.is_relative_to(root.resolve()):
             return path
-    except (OSError, ValueError, RuntimeError) as failure:  # a loop of links, a null byte, a name too long
+    except (OSError, ValueError, RuntimeError) as failure:  # loop of symbolic links, null byte, or too long name
         raise _outside(root, name, str(failure)) from failure
     raise _outside(root, name, str(seen))
 
 
 def remove_folder(root: Path, name: str | Path) -> None:
-    """Delete a folder below ``root`` with its content, as far as possible; does not follow a link.
+    """Delete the folder ``name`` inside ``root`` with its content; errors of single files are ignored.
 
     Raises:
-        PathOutside: As ``inside``.
+        PathOutside: The name is empty, has a part ``..``, or leads outside of ``root`` or to ``root`` itself.
     """
     shutil.rmtree(inside(root, name), ignore_errors=True)
 

@@ -1,9 +1,9 @@
-"""Sizes on the disk: folders, free space, and log files, which are rotated while a program writes to them.
+"""Measures the disk space of folders and the free space, and rotates log files that a program has open.
 
 Invariants:
-    - A size is what the disk gave (blocks), so a sparse file counts what it uses.
-    - A file with several names counts once.
-    - A file that disappears during the look counts as nothing.
+    - A size counts the allocated blocks, so a sparse file counts only the space that it uses.
+    - A file with several names (hard links) counts once.
+    - A file that is deleted during the measurement counts as 0 bytes.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BLOCK_BYTES = 512
-#: Suffix of the former content of a rotated log.
+#: Suffix of the file with the former content of a rotated log.
 ROTATED = ".1"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The disk of a folder; both in bytes. ``free_bytes`` is the space that this user may still write."""
+    """Size and free space of a disk, bytes. ``free_bytes`` is the space that this user can still use."""
 
     total_bytes: int
     free_bytes: int
 
     @property
     def free_percent(self) -> float:
-        """The free part, percent."""
+        """The free space in percent of the disk."""
         return 100.0 * self.free_bytes / self.total_bytes if self.total_bytes else 100.0
 
 
 def room_of(path: Path) -> Room:
-    """The disk of a folder, or of its nearest parent that exists."""
+    """Size and free space of the disk with this folder; if it does not exist, of its nearest existing parent."""
     place = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
     found = os.statvfs(place)
     return Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
 def size_on_disk(places: Iterable[Path], *, without: Iterable[Path] = ()) -> int:
-    """Bytes of files and folders together; ``without`` names files and folders inside them to leave out."""
+    """The total size of files and folders, bytes; paths in ``without`` are left out."""
     left_out, seen, total = {str(each) for each in without}, set(), 0
     for place in places:
         for facts in _files(str(place), left_out):
@@ -52,10 +52,10 @@ def size_on_disk(places: Iterable[Path], *, without: Iterable[Path] = ()) -> int
 
 
 def rotate(log: Path, max_bytes: int) -> bool:
-    """Move the content of a log to a second file when the log uses ``max_bytes`` or more; returns whether it did.
+    """Rotate a log that uses at least ``max_bytes``; returns whether it was rotated.
 
-    The file itself stays, because a running program has it open. Its content is copied over the previous copy, and then
-    the file is truncated. Lines that are written between the copy and the truncation are lost.
+    The content is copied to a second file, which is overwritten, and then the log is truncated. The log is not renamed,
+    because a running program has it open. Lines that are written between copy and truncation are lost.
     """
     try:
         if log.is_symlink() or log.stat().st_blocks * _BLOCK_BYTES < max_bytes:
@@ -63,7 +63,7 @@ def rotate(log: Path, max_bytes: int) -> bool:
     except FileNotFoundError:
         return False
     former = log.with_name(log.name + ROTATED)
-    with suppress(OSError):  # on a full disk the copy fails; free space matters more than the lines
+    with suppress(OSError):  # the copy fails on a full disk; then free space is more important than the old lines
         shutil.copyfile(log, former)
     os.truncate(log, 0)
     return True

@@ -1,1 +1,1 @@
-"""The warehouse without a JVM: the Iceberg catalog, table versions, and the removal of tables."""
+"""Access to the warehouse's Iceberg catalog and tables without a JVM (without Spark)."""

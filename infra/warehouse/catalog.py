@@ -1,10 +1,10 @@
-"""The Iceberg catalog without a JVM: pyiceberg opens the SQL catalog that Spark writes.
+"""Opens the Iceberg catalog without a JVM: pyiceberg reads the SQL catalog that Spark writes.
 
-Every function raises CatalogUnavailable when the catalog can't be reached or is locked, CatalogUnusable when the
-database is no catalog or refuses this user, and StorageUnavailable when it can't list the warehouse's files.
+Every function raises CatalogUnavailable if the catalog can't be reached or is locked. It raises CatalogUnusable if the
+database is no catalog or refuses this user, and StorageUnavailable if the warehouse's files can't be listed.
 
 Invariants:
-    - A new catalog is created only where the warehouse holds no tables, so a lost catalog is never replaced silently.
+    - A new catalog is used only if the warehouse has no tables. So a lost catalog is never replaced silently.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ from holdfast.infra.warehouse.table_files import list_files, metadata_file
 
 __all__ = ["CATALOG", "TableUnknown"]
 
-#: Attempts to create a catalog that another process creates at the same time.
+#: Maximum number of attempts to create a catalog, because another process may create it at the same time.
 _RACES_MAX = 5
-#: Maximum number of characters shown of a database's answer.
+#: Maximum number of characters of a database's error that a message shows.
 ANSWER_MAX = 400
 
 
 def open_catalog(where: Settings | Paths) -> SqlCatalog:
-    """The catalog of the settings, or of a home folder with the settings of the environment; created when absent."""
+    """Open the catalog; create it if it is absent.
+
+    ``where`` is the settings, or a home folder, for which the settings are read from the environment.
+    """
     settings = _settings(where)
     with short_errors(settings.catalog):
         if settings.catalog.startswith("sqlite:"):
             file = _sqlite_file(settings.catalog)
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
-                # The wait for a locked database happens once here; the library would query the database twice and wait
-                # each time.
+                # Wait here if the database is locked. Otherwise pyiceberg would query it twice, and wait both times.
                 with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
                     asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):
@@ -62,10 +64,10 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
 
 
 def prepare_catalog(settings: Settings) -> SqlCatalog:
-    """The catalog, checked before a JVM is started; created for a new warehouse.
+    """Open the catalog and check that it is not lost; call this before a JVM is started. Creates a new catalog.
 
     Raises:
-        CatalogLost: The catalog is empty, but the warehouse holds tables.
+        CatalogLost: The catalog is empty, but the warehouse has files of tables.
     """
     catalog = open_catalog(settings)
     with short_errors(settings.catalog):
@@ -76,11 +78,11 @@ def prepare_catalog(settings: Settings) -> SqlCatalog:
 
 
 def existing_catalog(settings: Settings, wanted: str = "a snapshot") -> SqlCatalog:
-    """Like ``prepare_catalog``, but never creates the catalog; ``wanted`` names the object that the caller reads.
+    """Like ``prepare_catalog``, but never creates a catalog. ``wanted`` names, for errors, the object to be read.
 
     Raises:
-        TableUnknown: There is no catalog, and no table.
-        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
+        TableUnknown: There is no catalog and no table yet.
+        CatalogLost: The catalog is absent or empty, but the warehouse has files of tables.
     """
     if settings.catalog.startswith("sqlite:") and not _sqlite_file(settings.catalog).exists():
         _refuse_lost(settings)
@@ -105,10 +107,10 @@ def _refuse_lost(settings: Settings) -> None:
 
 
 def register_tables(settings: Settings) -> dict[str, str]:
-    """Register the tables of the warehouse that the catalog lacks; returns table -> metadata file.
+    """Register tables whose files are in the warehouse but that the catalog lacks; returns table -> metadata file.
 
-    The newest metadata file of a table is used. An unfinished write does no harm, because the main branch of a table
-    contains only audited versions.
+    The newest metadata file of each table is used. A metadata file from an unfinished write does no harm, because
+    the main branch of a table contains only audited versions.
     """
     catalog = open_catalog(settings)
     registered = {}
@@ -123,8 +125,8 @@ def register_tables(settings: Settings) -> dict[str, str]:
 
 
 def tables_on_disk(settings: Settings) -> dict[str, str]:
-    """``namespace.table`` -> newest metadata file, of every table whose files the warehouse holds."""
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
+    """``namespace.table`` -> newest metadata file, for every table whose files are in the warehouse."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late because the import is slow
 
     location = warehouse_location(settings)
     newest: dict[str, tuple[int, str]] = {}
@@ -138,25 +140,25 @@ def tables_on_disk(settings: Settings) -> dict[str, str]:
 
 
 def _is_view(files: Any, location: str) -> bool:
-    """Whether a metadata file belongs to a view. The next snapshot of a table creates its views again."""
+    """Whether a metadata file belongs to a view. Views are not registered; the next snapshot creates them again."""
     return b'"view-uuid"' in metadata_file(files, location)
 
 
 def read_table(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> Any:
-    """The content of a table as a ``pyarrow.Table``; with ``tag``, as of that snapshot.
+    """The content of a table as a ``pyarrow.Table``: the current version, or the version with ``tag``.
 
     Raises:
-        TableUnknown: The catalog has no such table, or the table has no such tag.
+        TableUnknown: The catalog lacks the table, or the table lacks the tag.
     """
     loaded = load_table(where, namespace, table)
     return loaded.scan(snapshot_id=None if tag is None else snapshot_at(loaded, tag).snapshot_id).to_arrow()
 
 
 def snapshot_at(table: Table, tag: str | None) -> Snapshot:
-    """Iceberg's snapshot of a tag, or the current one.
+    """The Iceberg snapshot with this tag; the current snapshot for None.
 
     Raises:
-        TableUnknown: The table is empty, or has no such tag.
+        TableUnknown: The table has no version yet, or lacks the tag.
     """
     found = table.current_snapshot() if tag is None else table.snapshot_by_name(tag)
     if found is not None:
@@ -173,11 +175,11 @@ def snapshot_at(table: Table, tag: str | None) -> Snapshot:
 
 
 def load_table(where: Settings | Paths, namespace: str, table: str) -> Table:
-    """A table in its present version.
+    """The table in its present version, as pyiceberg's object.
 
     Raises:
-        TableUnknown: The catalog has no such table.
-        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
+        TableUnknown: The catalog lacks the table.
+        CatalogLost: The catalog is absent or empty, but the warehouse has files of tables.
     """
     settings, name = _settings(where), f"{namespace}.{table}"
     catalog = existing_catalog(settings, name)
@@ -193,10 +195,10 @@ def _settings(where: Settings | Paths) -> Settings:
 
 
 def locked_by(catalog: str) -> str:
-    """Names the locked catalog and, if known, the process that holds the lock, and states that nothing is lost."""
+    """Sentences for an error: the process that holds the catalog's lock, if known, and that nothing is lost."""
     files = []
     if catalog.startswith("sqlite:"):
-        # In WAL mode the locks are on the file beside the database.
+        # Both files are checked, because in WAL mode the locks are on the file `-shm`.
         file = _sqlite_file(catalog)
         files = [file, file.with_name(f"{file.name}-shm")]
     holders = [holder for file in files for holder in lock_holders(file)]
@@ -210,7 +212,10 @@ def _sqlite_file(catalog: str) -> Path:
 
 @contextmanager
 def short_errors(catalog: str) -> Iterator[None]:
-    """Replace errors of the catalog's database by one sentence; ``catalog`` is its URL without a password."""
+    """Context manager that replaces errors of the catalog's database by CatalogUnavailable or CatalogUnusable.
+
+    ``catalog`` is the URL of the database, without a password.
+    """
     try:
         yield
     except Exception as failure:
@@ -223,7 +228,7 @@ def short_errors(catalog: str) -> Iterator[None]:
             f"The warehouse's catalog {catalog} can't be used: {answer.rstrip('.')}.{locked}",
             action=action,
             catalog=catalog,
-        ) from None  # the text of the cause may hold the password
+        ) from None  # without the cause, because its text may contain the password
 
 
 def _verdict(answer: str) -> tuple[type[CatalogUnavailable | CatalogUnusable], str]:

@@ -6,23 +6,23 @@ from holdfast.infra.errors import HoldfastError
 
 
 class TableUnknown(HoldfastError):
-    """The catalog has no such table, or the table has no such tag."""
+    """The catalog lacks the requested table, or the table lacks the requested tag."""
 
 
 class CatalogUnavailable(HoldfastError):
-    """The catalog can't be reached, or another process locks it; a retry may succeed."""
+    """The catalog's database can't be reached, or another process locks it; a retry may succeed."""
 
 
 class CatalogUnusable(HoldfastError):
-    """The catalog has another format, refuses this user, or its database does not exist."""
+    """The catalog's database does not exist, has another format, or refuses this user."""
 
 
 class CatalogLost(HoldfastError):
-    """The catalog is empty, but the warehouse holds tables."""
+    """The catalog is empty, but the warehouse has files of tables, so the catalog was probably lost."""
 
 
 class StorageUnavailable(HoldfastError):
-    """The files of the tables can't be reached."""
+    """The files of the warehouse's tables can't be listed, read or deleted."""
 
 
 def no_table(name: str) -> TableUnknown:

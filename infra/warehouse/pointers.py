@@ -1,10 +1,11 @@
-"""The catalog's pointer to a table's metadata file, and the exchange of that pointer: an Iceberg commit without Spark.
+"""Reads and replaces the catalog's pointer to a table's newest metadata file. Replacing is an Iceberg commit.
 
-A catalog in a database has one row for each table, with the path of its newest metadata file. Each commit to a table is
-one update of that row, on condition that no other client committed (``JdbcTableOperations`` of Iceberg's JDBC catalog).
+An Iceberg catalog in a database has one row for each table, with the path of the newest metadata file. A commit to a
+table is one update of this row, on condition that no other client has committed (like ``JdbcTableOperations`` in
+Iceberg's JDBC catalog).
 
 Invariants:
-    - A table's place moves only from the place that the caller has seen.
+    - The pointer is replaced only if it still has the value that the caller has read (compare-and-swap).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from holdfast.infra.warehouse.properties import CATALOG, catalog_of_session
 
 
 class CatalogPointers:
-    """The rows of the catalog of a Spark session; ``properties`` returns the session's value of a property.
+    """The pointers in the catalog that a Spark session uses.
 
-    Tables are named ``namespace.table``. Every method raises CatalogUnavailable or CatalogUnusable when the catalog's
-    database can't be used.
+    ``properties`` is a function that returns the session's value of a Spark property. Tables are named
+    ``namespace.table``. Every method raises CatalogUnavailable or CatalogUnusable if the catalog's database can't be
+    used.
     """
 
     def __init__(self, properties: Callable[[str], str | None]) -> None:
@@ -36,7 +38,7 @@ class CatalogPointers:
         """The path of a table's newest metadata file.
 
         Raises:
-            TableUnknown: The catalog has no such table.
+            TableUnknown: The catalog lacks the table.
         """
         found = self.find(table)
         if found is None:
@@ -44,13 +46,13 @@ class CatalogPointers:
         return found
 
     def find(self, table: str) -> str | None:
-        """The path of the newest metadata file of a table or view; None when the catalog has no entry of that name."""
+        """The path of the newest metadata file of a table or view; None if the catalog has no entry with this name."""
         with short_errors(self._shown), self._engine.connect() as connection:
             query = select(IcebergTables.metadata_location).where(*_row(table))
             return connection.execute(query).scalar_one_or_none()
 
     def exchange(self, table: str, seen: str, new: str) -> bool:
-        """Move a table from the place ``seen`` to ``new``; False if it has moved elsewhere."""
+        """Replace a table's pointer ``seen`` by ``new``; returns False if the pointer is no longer ``seen``."""
         moved = update(IcebergTables).where(*_row(table), IcebergTables.metadata_location == seen)
         with short_errors(self._shown), self._engine.begin() as connection:
             done = connection.execute(moved.values(metadata_location=new, previous_metadata_location=seen))

@@ -1,8 +1,8 @@
-"""The properties of the Iceberg catalog for Spark and for pyiceberg.
+"""The configuration properties of the Iceberg catalog, for Spark and for pyiceberg.
 
 Invariants:
-    - Both derive from the same settings, so both see the same tables.
-    - Secret properties are separate from those that may appear on a command line or in a log.
+    - The properties of Spark and of pyiceberg come from the same settings, so both see the same tables.
+    - Secret properties are kept separate, because plain properties may appear on a command line or in a log.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 from holdfast.infra.settings import Settings
 
-#: Name of the catalog, the same for all readers: the rows of the catalog's database hold it.
+#: Name of the catalog. All readers must use this name, because it is part of each row in the catalog's database.
 CATALOG = "holdfast"
-#: Timeout of connections to the catalog and to the object store, of their answers, and of SQLite's locks, seconds.
+#: Timeout of connections and requests to the catalog and the object store, and of SQLite's locks, seconds.
 PATIENCE_S = 20
-#: Retries of a request to the object store.
+#: Maximum number of retries of a request to the object store.
 S3_RETRIES = 4
-#: Region for S3-compatible servers without regions: the client library demands one.
+#: Region that is used for S3-compatible servers without regions, because the client library requires a region.
 ANY_REGION = "us-east-1"
 
 
 def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Plain and secret properties of the catalog for Spark, without the prefix ``spark.sql.catalog.<name>``."""
+    """Two mappings of catalog properties for Spark: plain and secret. Without prefix ``spark.sql.catalog.<name>.``."""
     warehouse = settings.warehouse
     plain = {
         "type": "jdbc",
@@ -55,7 +55,7 @@ def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]
 
 
 def pyiceberg_properties(settings: Settings) -> dict[str, str]:
-    """Properties of the catalog for pyiceberg, secrets included."""
+    """The properties of the catalog for pyiceberg; they include secrets."""
     warehouse = settings.warehouse
     url = _sqlalchemy_url(settings.catalog, warehouse.catalog_user, warehouse.catalog_password)
     properties = {"uri": url, "warehouse": warehouse_location(settings)}
@@ -74,7 +74,7 @@ def pyiceberg_properties(settings: Settings) -> dict[str, str]:
 
 
 def warehouse_location(settings: Settings) -> str:
-    """URL of the tables' files."""
+    """The URL of the folder or bucket with the tables' files."""
     store = settings.warehouse_store
     return store if "://" in store else f"file://{store}"
 
@@ -84,9 +84,10 @@ def _jdbc_url(url: str) -> str:
 
 
 def catalog_of_session(properties: Callable[[str], str | None]) -> str:
-    """SQLAlchemy's URL of the catalog that a Spark session uses; it may hold a password.
+    """The SQLAlchemy URL of the catalog that a Spark session uses; it may contain a password.
 
-    ``properties`` returns the session's value of a property such as ``spark.sql.catalog.holdfast.uri``.
+    ``properties`` is a function that returns the session's value of a property, such as
+    ``spark.sql.catalog.holdfast.uri``.
     """
     prefix = f"spark.sql.catalog.{CATALOG}."
     url = (properties(f"{prefix}uri") or "").removeprefix("jdbc:")
@@ -96,7 +97,7 @@ def catalog_of_session(properties: Callable[[str], str | None]) -> str:
 
 
 def files_of_session(properties: Mapping[str, str]) -> dict[str, str]:
-    """pyiceberg's properties of the files that a Spark session uses, from the session's properties; with secrets."""
+    """pyiceberg's properties (with secrets) to access the files of a Spark session, from the session's properties."""
     prefix = f"spark.sql.catalog.{CATALOG}."
     given = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
     region = {"s3.region": given["client.region"]} if "client.region" in given else {}

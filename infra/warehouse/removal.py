@@ -1,9 +1,9 @@
-"""Removes a table from the catalog, and then its files.
+"""Removes a table from the catalog, and then deletes the table's files.
 
 Invariants:
-    - Files are deleted by a list that was made before the table left the catalog: a new table of the same name loses
-      no file.
-    - Only files below ``<warehouse>/<namespace>/<table>`` are listed, and only such files are deleted.
+    - The list of files to delete is made before the table is removed from the catalog. So a new table with the same
+      name loses no file.
+    - Only files in the folder ``<warehouse>/<namespace>/<table>`` are listed and deleted.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from holdfast.infra.warehouse.table_files import list_files, unreachable
 
 
 class TableElsewhere(HoldfastError):
-    """The files of a table are not in the folder that this warehouse gives the table."""
+    """The files of a table are not in the table's folder ``<warehouse>/<namespace>/<table>``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table in its present version."""
+    """Facts about a table in its present version."""
 
-    #: Identity of the table; a new table with the same name has another identity.
+    #: Identity of the table; a new table with the same name gets another identity.
     uuid: str
-    #: Its metadata file, which changes with each commit.
+    #: Path of the newest metadata file, which changes with each commit.
     metadata: str
-    #: Id of the current snapshot; None when the table is empty.
+    #: Id of the current Iceberg snapshot; None if the table is empty.
     snapshot: int | None
-    #: Number of rows, and bytes of the data files, from that snapshot's summary; None when the summary lacks them.
+    #: Number of rows, and bytes of the data files, from the snapshot's summary; None if the summary lacks them.
     rows: int | None
     size_bytes: int | None
 
 
 def table_facts(settings: Settings, name: str) -> TableFacts | None:
-    """Facts of ``namespace.table``; None when the catalog lacks the table."""
+    """The facts about the table ``namespace.table``; None if the catalog lacks the table."""
     table = _loaded(settings, name)
     if table is None:
         return None
@@ -62,10 +62,10 @@ def table_facts(settings: Settings, name: str) -> TableFacts | None:
 
 
 def table_files(settings: Settings, name: str) -> tuple[str, ...]:
-    """URLs of all files below the folder of a table.
+    """The URLs of all files in the folder of a table; empty if the catalog lacks the table.
 
     Raises:
-        TableElsewhere: The files are in another folder than this warehouse gives the table.
+        TableElsewhere: The table's files are in another folder.
         StorageUnavailable: The files can't be listed.
     """
     table = _loaded(settings, name)
@@ -84,7 +84,7 @@ def table_files(settings: Settings, name: str) -> tuple[str, ...]:
 
 
 def drop_table(settings: Settings, name: str, uuid: str) -> bool:
-    """Remove the table with this uuid from the catalog; False when the catalog lacks it. The files stay."""
+    """Remove the table from the catalog if it has this uuid; returns False otherwise. The files are kept."""
     table = _loaded(settings, name)
     if table is None or str(table.metadata.table_uuid) != uuid:
         return False
@@ -96,13 +96,13 @@ def drop_table(settings: Settings, name: str, uuid: str) -> bool:
 
 
 def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
-    """Delete these files of a table, and folders that are then empty; absent files are ignored.
+    """Delete these files of a table, and folders that became empty; absent files are ignored.
 
     Raises:
-        TableElsewhere: A file is not below the folder of the table; no file was deleted.
+        TableElsewhere: A file is not in the folder of the table; no file was deleted.
         StorageUnavailable: A file can't be deleted.
     """
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # imported late because the import is slow
 
     files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
     home_scheme, home_host, place = files.parse_location(_place_of(settings, name), files.properties)
@@ -128,7 +128,7 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
         except OSError as failure:
             raise unreachable(url, "deleted", failure) from failure
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # the folder holds other files, or is gone
+        with contextlib.suppress(OSError):  # `rmdir` fails if the folder has other files or is already deleted
             Path(folder).rmdir()
 
 

@@ -1,8 +1,9 @@
-"""Versions of any table and their rows, read without a JVM. State is filled and restored from them.
+"""Reads versions of tables and their rows without a JVM. Backfill and restore fill state from these rows.
 
 Invariants:
-    - Nothing is created, not even an absent catalog.
-    - A version keeps its rows while newer versions are published. Rows come in batches, never all at once.
+    - This module creates nothing, not even an absent catalog.
+    - The rows of a version never change, even if newer versions are published during a read. Rows are read in batches,
+      never all at once.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from holdfast.infra.warehouse.errors import TableUnknown, no_table
 
 
 class TableUnreadable(HoldfastError):
-    """The metadata or the files of an existing table can't be read. Fields: table."""
+    """The table exists, but its metadata or its files can't be read. Fields: table."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """One version of a table, by Iceberg's snapshot id."""
+    """One version of a table; ``version`` is Iceberg's snapshot id."""
 
     version: int
     tags: tuple[str, ...]
-    #: Whether readers get this version by default.
+    #: Whether this is the current version, which readers get by default.
     current: bool
-    #: Time of its commit, seconds since 1970.
+    #: Time of the version's commit, seconds since 1970.
     written_at: float
-    #: Size of the version's data files; None when its summary lacks the size.
+    #: Size of the version's data files; None if its summary lacks the size.
     size_bytes: int | None
-    #: Properties that its writer set.
+    #: Properties that the version's writer stored in the Iceberg snapshot's summary.
     summary: Mapping[str, str]
 
 
 def table_names(settings: Settings) -> tuple[str, ...]:
-    """``namespace.table`` of every table in the catalog, sorted; empty when there is no catalog yet.
+    """The names (``namespace.table``) of all tables in the catalog, sorted; empty if there is no catalog yet.
 
     Raises the errors of ``infra.warehouse.catalog.existing_catalog``, except TableUnknown.
     """
@@ -57,17 +58,17 @@ def table_names(settings: Settings) -> tuple[str, ...]:
 
 
 class StoredTables:
-    """Reads the tables of the catalog that ``catalog`` opens.
+    """Reads tables; ``catalog`` is a function that opens the catalog.
 
-    Every method raises TableUnknown when the catalog has no such table, and TableUnreadable when the table's metadata
-    or files can't be read; ``read`` also between two batches.
+    Every method raises TableUnknown if the catalog lacks the table, and TableUnreadable if the table's metadata or
+    files can't be read. ``read`` may raise these errors between two batches, too.
     """
 
     def __init__(self, catalog: Callable[[], Any]) -> None:
         self._catalog = catalog
 
     def versions(self, namespace: str, table: str) -> tuple[TableVersion, ...]:
-        """The published versions, newest first: the ancestors of the current version, and every tagged version."""
+        """The published versions, newest first: the current version, its ancestors, and every tagged version."""
         with _readable(f"{namespace}.{table}"):
             metadata = self._load(namespace, table).metadata
             tags: dict[int, list[str]] = {}
@@ -81,7 +82,7 @@ class StoredTables:
         return tuple(sorted(found, key=lambda each: (each.written_at, each.current), reverse=True))
 
     def columns(self, namespace: str, table: str) -> dict[str, str]:
-        """Column name -> type of the present schema."""
+        """Column name -> type as text, in the table's present schema."""
         with _readable(f"{namespace}.{table}"):
             fields = self._load(namespace, table).schema().fields
             return {field.name: str(field.field_type) for field in fields}
@@ -89,7 +90,10 @@ class StoredTables:
     def read(
         self, table: tuple[str, str], version: int, columns: Sequence[str], equal: Mapping[str, Any] | None = None
     ) -> Iterator[Any]:
-        """Yield some columns of a version as Arrow record batches; only rows that have the values of ``equal``."""
+        """Yield the rows of a version as Arrow record batches with these columns.
+
+        ``equal`` maps a column to a value; only rows with these values are read.
+        """
         where: BooleanExpression = AlwaysTrue()
         for name, value in (equal or {}).items():
             where = where & EqualTo(term=Reference(name), value=value)
@@ -110,7 +114,7 @@ def _readable(table: str) -> Iterator[None]:
         yield
     except HoldfastError:
         raise
-    except Exception as failure:  # pyiceberg raises every error of its storage, parsers and database
+    except Exception as failure:  # any type, because pyiceberg passes on errors of storage, parsers and databases
         lines = str(failure).strip().splitlines()
         raise TableUnreadable(
             f"Table {table} can't be read: {type(failure).__name__}: {lines[0][:300] if lines else 'no reason given'}.",

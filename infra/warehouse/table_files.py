@@ -1,4 +1,4 @@
-"""The files of the warehouse: listing them, the content of metadata files, and the error when they can't be reached."""
+"""Lists the warehouse's files, reads metadata files, and makes the error about unreachable files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from holdfast.infra.warehouse.properties import pyiceberg_properties
 
 
 def list_files(settings: Settings, location: str) -> tuple[str, ...]:
-    """Sorted paths of all files below a URL, relative to the URL; empty when there are none.
+    """Sorted paths of all files in the folder at a URL, relative to the URL; empty if there are no files.
 
     Raises:
         StorageUnavailable: The files can't be listed.
     """
-    from pyarrow.fs import FileSelector  # slow to import
+    from pyarrow.fs import FileSelector  # imported late because the import is slow
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     files = PyArrowFileIO(pyiceberg_properties(settings))
@@ -30,14 +30,14 @@ def list_files(settings: Settings, location: str) -> tuple[str, ...]:
 
 
 def metadata_file(files: Any, location: str) -> bytes:
-    """The content of a metadata file, unpacked; ``files`` is pyiceberg's access to the warehouse's files."""
+    """The content of a metadata file, unpacked if it is gzipped; ``files`` is pyiceberg's ``FileIO``."""
     with files.new_input(location).open() as opened:
         content: bytes = opened.read()
     return gzip.decompress(content) if location.endswith(".gz.metadata.json") else content
 
 
 def unreachable(location: str, done: str, failure: OSError) -> StorageUnavailable:
-    """The error for files at ``location`` that can't be listed, read or deleted (``done``)."""
+    """The error for files at ``location`` that can't be accessed; ``done`` is ``listed``, ``read`` or ``deleted``."""
     return StorageUnavailable(
         f"The warehouse's files at {location} can't be {done}: {str(failure).splitlines()[0][:300]}.",
         action="Check that this machine reaches them; docs/warehouse-storage.md has the settings.",

@@ -1,7 +1,7 @@
-"""The content of a table's or a view's newest metadata file, read without a JVM and without a query.
+"""Reads the newest metadata file of a table or view directly, without a JVM and without a query.
 
 Invariants:
-    - Nothing is kept between two calls: each reads the catalog's row and the file that it names.
+    - There is no cache: each call reads the catalog's row, and then the metadata file that the row names.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.infra.warehouse.properties import files_of_session
 from holdfast.infra.warehouse.table_files import metadata_file, unreachable
 
-#: The branch that readers see.
+#: Name of the branch that readers see by default.
 MAIN = "main"
 _Kind = TypeVar("_Kind")
 
 
 class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
-    """One version of a table. The summary holds its operation, too."""
+    """One version of a table (Iceberg snapshot). ``summary`` includes Iceberg's ``operation``."""
 
     snapshot_id: int
     timestamp_ms: int
@@ -32,20 +32,20 @@ class Snapshot(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Reference(msgspec.Struct, frozen=True, rename="kebab"):
-    """A branch or a tag, with its version."""
+    """A branch or a tag (``type``), and the id of its version."""
 
     snapshot_id: int
     type: str
 
 
 class Logged(msgspec.Struct, frozen=True, rename="kebab"):
-    """A version that the main branch was at."""
+    """An entry of Iceberg's snapshot log: a version that was once the current version of the main branch."""
 
     snapshot_id: int
 
 
 class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """The parts of a table's metadata that Holdfast reads."""
+    """The parts of an Iceberg table's metadata that Holdfast reads."""
 
     snapshots: tuple[Snapshot, ...] = ()
     refs: Mapping[str, Reference] = {}
@@ -55,7 +55,7 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def references(self) -> dict[str, Reference]:
-        """Branches and tags; a writer of the first format names no branch, and has main alone."""
+        """Name -> branch or tag. Adds ``main`` if it is missing, because Iceberg's format 1 does not list it."""
         known = any(each.snapshot_id == self.current_snapshot_id for each in self.snapshots)
         if MAIN in self.refs or not known or self.current_snapshot_id is None:
             return dict(self.refs)
@@ -77,10 +77,10 @@ class _ViewMetadata(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class MetadataReader:
-    """The metadata of the tables and views of one catalog.
+    """Reads the metadata of tables and views in one catalog.
 
-    Names are ``namespace.table``. Every method raises CatalogUnavailable or CatalogUnusable when the catalog's database
-    can't be used, and StorageUnavailable when the metadata file can't be read.
+    Names are ``namespace.table``. Every method raises CatalogUnavailable or CatalogUnusable if the catalog's database
+    can't be used, and StorageUnavailable if the metadata file can't be read.
 
     Args:
         properties: The properties of a Spark session, such as ``spark.sql.catalog.holdfast.uri``.
@@ -91,10 +91,10 @@ class MetadataReader:
         self._files = PyArrowFileIO(files_of_session(properties))
 
     def table(self, name: str) -> TableMetadata:
-        """The metadata of a table.
+        """The metadata of the table in its present version.
 
         Raises:
-            TableUnknown: The catalog has no such table.
+            TableUnknown: The catalog lacks the table.
         """
         found = self._read(name, TableMetadata)
         if found is None:
@@ -102,7 +102,7 @@ class MetadataReader:
         return found
 
     def view_queries(self, name: str) -> frozenset[str]:
-        """The query of a view's present version, in each of its dialects; empty when the view does not exist."""
+        """The SQL texts of a view's present version, one for each SQL dialect; empty if the view does not exist."""
         found = self._read(name, _ViewMetadata)
         present = () if found is None else (x for x in found.versions if x.version_id == found.current_version_id)
         return frozenset(each.sql for version in present for each in version.representations)

@@ -1,4 +1,4 @@
-"""One version of a store's snapshot table, read without a JVM: its properties, and its keys and values."""
+"""Reads one version of a store's snapshot table without a JVM: its properties, and its keys and values."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import load_table, snapshot_at
 
-#: Rows in one piece of ``pairs``.
+#: Maximum number of rows that ``pairs`` yields at once.
 ROWS_AT_ONCE = 4_096
 
 
 class VersionReader:
-    """Reads one version of a loaded table: Iceberg's snapshot."""
+    """Reads one version (Iceberg snapshot) of a loaded table."""
 
     def __init__(self, table: Table, snapshot: Snapshot) -> None:
         self._table, self._snapshot = table, snapshot
         self.name = ".".join(table.name())
 
     def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and its ancestors; None when there is none.
+        """The newest value of a property in the summary of this version or of its ancestors; None if none has it.
 
-        The second part is whether this version itself has the property: versions from maintenance and from other
-        writers lack Holdfast's properties. If maintenance has expired an ancestor, older versions with a tag are
-        searched; ``counts`` decides whether another version's value is valid for this version.
+        Ancestors are searched because versions from maintenance or other writers lack Holdfast's properties. The
+        second part of the result is whether this version itself has the property. If maintenance deleted an ancestor,
+        older tagged versions are searched too. ``counts`` decides whether a value from another version is valid.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))
         first = line[-1].sequence_number or 0
@@ -43,7 +43,7 @@ class VersionReader:
         return None
 
     def pairs(self, partition: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield keys and values of one store partition in pieces; a null becomes empty bytes."""
+        """Yield (keys, values) of one store partition, at most ``ROWS_AT_ONCE`` rows each. Null becomes empty bytes."""
         scan = self._table.scan(
             row_filter=f"store_partition = {partition:d}",
             selected_fields=("key", "value"),
@@ -56,10 +56,10 @@ class VersionReader:
 
 
 def table_version(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> VersionReader:
-    """The current version of a table, or the version of a tag.
+    """A reader for the current version of a table, or for the version with ``tag``.
 
     Raises:
-        TableUnknown: The table or the tag does not exist, or the table is empty.
+        TableUnknown: The table or the tag does not exist, or the table has no version yet.
     """
     loaded = load_table(where, namespace, table)
     return VersionReader(loaded, snapshot_at(loaded, tag))

@@ -1,1 +1,1 @@
-"""Commands of the command line, one module for each group."""
+"""The commands of the program ``holdfast``, one module for each command or group of commands."""

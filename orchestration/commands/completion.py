@@ -1,8 +1,9 @@
-"""Names for shell completion: processors and stores that were deployed from this home.
+"""Shell completion for names of processors and stores that were deployed from this home folder.
 
 Invariants:
-    - A completion never fails and starts nothing: without a registry, or with one that does not answer, it is empty.
-    - It is quick: it reads the registry's file itself, and imports no definition, no Kafka and no database library.
+    - A completion never fails and starts nothing. If the registry is missing or does not answer, the list is empty.
+    - A completion is quick: it reads the registry's SQLite file directly, and imports no processor, Kafka client or
+      database library.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import json
 import os
 from contextlib import closing, suppress
 
-#: How long a locked registry is waited for, seconds.
+#: Maximum seconds to wait for a locked registry.
 WAIT_S = 0.2
 
 
 def processors(incomplete: str) -> list[str]:
-    """The names of deployed processors with this prefix."""
+    """The names of deployed processors that begin with ``incomplete``."""
     return sorted({name for name, _ in _deployed() if name.startswith(incomplete)})
 
 
 def stores(incomplete: str) -> list[str]:
-    """The stores of the processor that was typed before, or of all."""
+    """The names of stores that begin with ``incomplete``.
+
+    If the command line already names a processor, only its stores; otherwise the stores of all processors.
+    """
     known = _deployed()
     asked = {name for name, _ in known} & _typed()
     found = {store for name, names in known for store in names if not asked or name in asked}
@@ -29,10 +33,9 @@ def stores(incomplete: str) -> list[str]:
 
 
 def _typed() -> set[str]:
-    """The words of the command line so far.
+    """The words that the user has typed so far, from the variables of the shell.
 
-    An option without its value stops typer's parsing of the words before it, so the code reads the words from the
-    shell.
+    Typer's own parsing can't be used, because it stops at an option that has no value yet.
     """
     bash = os.environ.get("COMP_WORDS", "")  # tidy: allow-environment because bash leaves them here
     others = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # tidy: allow-environment because zsh and fish do so here
@@ -40,9 +43,9 @@ def _typed() -> set[str]:
 
 
 def _deployed() -> list[tuple[str, list[str]]]:
-    """Each recorded release: its processor and its stores."""
-    with suppress(Exception):  # whatever the error is, the shell must stay usable; the command itself reports the error
-        import sqlite3  # neither is needed for `holdfast --help`
+    """A pair (processor, names of its stores) for each release in the registry."""
+    with suppress(Exception):  # an error must not disturb the shell; the command itself reports the error
+        import sqlite3  # imported late because `holdfast --help` needs neither module
 
         from holdfast.infra.settings import load_settings
 

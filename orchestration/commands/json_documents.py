@@ -1,9 +1,9 @@
-"""The JSON of commands with ``--json``: one model for each command, which is also the source of its JSON Schema.
+"""Models of the JSON documents that commands print with ``--json``. The JSON Schemas are generated from these models.
 
 Invariants:
-    - A field is never renamed or removed, and its type only widens. New fields may come: programs ignore what they do
-      not know.
-    - Every command with ``--json`` is in ``ANSWERS``; tests compare what commands print with these models.
+    - A field is never renamed or removed, and its type is only extended. New fields may be added, so a program must
+      ignore fields that it does not know.
+    - Every command with ``--json`` is in ``ANSWERS``. Tests validate the printed documents with these models.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holdfast.orchestration.commands.json_records import Arrivals, Consumed, Dea
 
 
 class Answer(BaseModel):
-    """Base of all documents; a program that reads one ignores fields that it does not know."""
+    """Base class of all documents. Programs that read a document must ignore unknown fields."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Failure(Answer):
-    """What is wrong, and the one thing that mends it."""
+    """An error, with the one action that repairs it."""
 
     type: str = Field(description="Name of the error.")
     cause: str = Field(description="Kind of fault; empty when unknown.")
@@ -32,19 +32,19 @@ class Failure(Answer):
 
 
 class Failed(Answer):
-    """Printed by every command in place of its answer when it fails."""
+    """The document that a failed command prints instead of its result."""
 
     error: Failure
 
 
 class Version(Answer):
-    """The installed version."""
+    """The installed version of Holdfast."""
 
     version: str
 
 
 class Stage(Answer):
-    """A stage that was carried out; its duration in seconds."""
+    """A finished stage of an apply; ``seconds`` is its duration."""
 
     number: int
     text: str
@@ -52,7 +52,7 @@ class Stage(Answer):
 
 
 class Applied(Answer):
-    """An apply that is done; ``apply`` is null when there was nothing to do."""
+    """A finished apply; ``apply`` is its number, or null if there was nothing to do."""
 
     apply: int | None
     plan: str = Field(description="Hash of the plan.")
@@ -61,7 +61,7 @@ class Applied(Answer):
 
 
 class Verdict(Answer):
-    """What a plan comes to."""
+    """The result of planning: nothing to do, ready to apply, or refused."""
 
     type: Literal["nothing_to_do", "ready", "refused"]
     sentence: str
@@ -69,7 +69,7 @@ class Verdict(Answer):
 
 
 class Planned(Answer):
-    """A plan; sizes in bytes, durations in seconds, null when unknown."""
+    """A plan. ``seconds`` is the estimated duration; null means that a value is unknown."""
 
     verb: str
     processor: str
@@ -92,13 +92,13 @@ class Planned(Answer):
 
 
 class Explained(Planned):
-    """A plan with its explanation."""
+    """A plan with its full explanation as text."""
 
     text: str
 
 
 class ApplyRow(Answer):
-    """A recorded apply."""
+    """One apply in the list of recorded applies."""
 
     id: int
     processor: str
@@ -112,7 +112,7 @@ class ApplyRow(Answer):
 
 
 class Abandoned(Answer):
-    """An apply that was ended without its remaining stages."""
+    """An apply that was closed before all its stages were done."""
 
     apply: int
     processor: str
@@ -122,7 +122,7 @@ class Abandoned(Answer):
 
 
 class Row(Answer):
-    """An entry of a store, as in an export file."""
+    """One entry of a store; export files have the same format."""
 
     store: str
     partition: int
@@ -136,7 +136,7 @@ class Row(Answer):
 
 
 class Place(Answer):
-    """A partition that was read, and the next offset of each input topic that its entries hold."""
+    """A partition that was read. ``inputs`` maps each input topic to the next offset after the read state."""
 
     partition: int
     slot: str
@@ -144,7 +144,7 @@ class Place(Answer):
 
 
 class Queried(Answer):
-    """Entries of a store."""
+    """Entries of a store, as the command ``query`` found them."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -157,7 +157,7 @@ class Queried(Answer):
 
 
 class Produced(Answer):
-    """Records that were sent and acknowledged."""
+    """The number of records that were sent to a topic and acknowledged by Kafka."""
 
     topic: str
     records: int
@@ -165,7 +165,7 @@ class Produced(Answer):
 
 
 class Finding(Answer):
-    """One check of the doctor."""
+    """One check of ``holdfast doctor``: the observed value, the expected value and the action."""
 
     name: str
     verdict: Literal["ok", "warn", "fail"]
@@ -175,14 +175,14 @@ class Finding(Answer):
 
 
 class Examined(Answer):
-    """What the doctor found."""
+    """All findings of ``holdfast doctor``, and the most serious verdict."""
 
     verdict: Literal["ok", "warn", "fail"]
     findings: list[Finding]
 
 
 class Snapshotted(Answer):
-    """Rows of a version of a store's table."""
+    """Rows from one version of a store's warehouse table."""
 
     table: str
     version: str
@@ -196,8 +196,9 @@ class Snapshotted(Answer):
 
 
 class PartLag(Answer):
-    """A subtopology in one slot: its tasks, the records left to process by input topic, null where unknown, and the
-    inputs that messages of others wait for."""
+    """The tasks of one subtopology in one slot. ``lags`` has the lag of each input topic in records; null is unknown.
+
+    ``awaited`` are input topics whose records must arrive before messages of other input topics are processed."""
 
     subtopology: str
     tasks: int
@@ -208,7 +209,7 @@ class PartLag(Answer):
 
 
 class ProcessorRow(Answer):
-    """One slot of a processor; null where unknown."""
+    """One slot of a processor, with the figures of its worker; null means that a value is unknown."""
 
     processor: str
     desired: str
@@ -237,7 +238,7 @@ class ProcessorRow(Answer):
 
 
 class IncidentShort(Answer):
-    """An open incident."""
+    """An open incident, in short form."""
 
     id: int
     processor: str
@@ -245,7 +246,7 @@ class IncidentShort(Answer):
 
 
 class Status(Answer):
-    """Services, processors, open incidents and open applies."""
+    """The document of ``holdfast status``: services, processors, open incidents and open applies."""
 
     home: str
     services: dict[str, str | None]
@@ -256,7 +257,7 @@ class Status(Answer):
 
 
 class OwnerRow(Answer):
-    """An owner of disk space."""
+    """One kind of data that uses disk space, for example the logs; ``bytes`` is its size."""
 
     owner: str
     bytes: int
@@ -266,7 +267,7 @@ class OwnerRow(Answer):
 
 
 class Sizes(Answer):
-    """What uses the disk, largest first: the answer of `holdfast status --sizes`."""
+    """The users of disk space, largest first, as `holdfast status --sizes` prints them."""
 
     home: str
     has_room: bool
@@ -276,7 +277,7 @@ class Sizes(Answer):
 
 
 class Watched(Answer):
-    """One look of `holdfast top`, printed as one line."""
+    """One observation of all processors by `holdfast top`; printed as one line of JSON."""
 
     processors: list[dict[str, Any]]
     incidents: list[IncidentShort]
@@ -284,7 +285,7 @@ class Watched(Answer):
 
 
 class Audited(Answer):
-    """The comparison of a store with its copies."""
+    """The result of comparing a store with its changelog, and with its table if asked for."""
 
     store: str
     equal: bool
@@ -299,21 +300,21 @@ class Audited(Answer):
 
 
 class Rehearsed(Answer):
-    """A rehearsal of a restore."""
+    """The result of a test restore (rehearsal)."""
 
     passed: bool
     text: str
 
 
 class Orphans(Answer):
-    """Resources without an owner, and what could not be looked at."""
+    """Resources without an owner; ``unseen`` are sentences about resources that could not be read."""
 
     orphans: list[dict[str, Any]]
     unseen: list[str]
 
 
 class IncidentRow(Answer):
-    """An incident of the list."""
+    """One incident in the list of incidents."""
 
     id: int
     processor: str
@@ -334,14 +335,14 @@ class IncidentShown(Answer):
 
 
 class SparkServer(Answer):
-    """The warm Spark of this machine."""
+    """The Spark process that runs on this machine between runs (warm Spark)."""
 
     pid: int
     url: str
 
 
 class StartedProcessor(Answer):
-    """A processor of the project, after ``holdfast up``."""
+    """The result of ``holdfast up`` for one processor of the project."""
 
     processor: str
     running: bool
@@ -349,7 +350,7 @@ class StartedProcessor(Answer):
 
 
 class Up(Answer):
-    """The services that run, with their addresses, and the project's processors."""
+    """The running services with their addresses, and the result for each processor of the project."""
 
     kafka: str
     registry: str
@@ -362,27 +363,27 @@ class Up(Answer):
 
 
 class Stopped(Answer):
-    """Whether, or what, was stopped."""
+    """The result of a stop: whether something was stopped, or the names of the stopped services."""
 
     stopped: bool | list[str]
 
 
 class Archived(Answer):
-    """The archive of Spark's classes; ``bytes`` is its size."""
+    """The file with Spark's archived Java classes; ``bytes`` is its size."""
 
     file: str
     bytes: int
 
 
 class Origin(Answer):
-    """Where the value of a setting came from."""
+    """The source of a setting's value."""
 
     kind: str = Field(description="default, file, variable or flag.")
     place: str = Field(description="The file and its line, the variable, or the flag.")
 
 
 class Setting(Answer):
-    """A setting; the value of a secret is masked."""
+    """One setting with its value and source; the value of a secret is masked."""
 
     name: str
     variable: str
@@ -393,14 +394,14 @@ class Setting(Answer):
 
 
 class Configuration(Answer):
-    """The settings, and the project file that gives some of them; null without a project."""
+    """All settings. ``project`` is the path of the project file; null without a project."""
 
     project: str | None
     settings: list[Setting]
 
 
 class Part(Answer):
-    """A subtopology: the topics that its tasks read together, and their stores."""
+    """A subtopology: input topics that its tasks read together, and the stores that they share."""
 
     name: str
     inputs: list[str]
@@ -408,7 +409,7 @@ class Part(Answer):
 
 
 class Grouped(Answer):
-    """A ``group_by``: its repartition topic, and the inputs whose messages it has."""
+    """A ``group_by`` step: its repartition topic, and the input topics whose messages are written to it."""
 
     name: str
     topic: str
@@ -416,7 +417,7 @@ class Grouped(Answer):
 
 
 class Drawn(Answer):
-    """What a processor consists of, as a drawing and in parts."""
+    """A processor's topology, as a text drawing and as data."""
 
     processor: str
     drawing: str
@@ -432,7 +433,7 @@ class Made(Answer):
 
 
 class Event(Answer):
-    """One event of a processor's history."""
+    """One event in a processor's history, for example an apply or an incident."""
 
     at: str = Field(description="When it began, ISO 8601 in UTC.")
     kind: str
@@ -447,7 +448,8 @@ class Event(Answer):
 
 
 _APPLIED: Any = TypeAdapter(Applied)
-#: Words of a command -> the type of its answer. Every verb of ``plan``, ``explain`` and ``apply`` has its group's type.
+#: Command, for example ``apply list`` -> type of its JSON document. The verbs of ``plan``, ``explain`` and ``apply``
+#: have the type of their group.
 ANSWERS: dict[str, Any] = {
     "error": TypeAdapter(Failed),
     "version": TypeAdapter(Version),
@@ -490,6 +492,6 @@ ANSWERS: dict[str, Any] = {
 
 
 def answer_of(words: str) -> Any:
-    """The type of a command's answer; None when the command prints no JSON."""
+    """The type of the JSON document that a command prints; None if the command prints no JSON."""
     group = words.partition(" ")[0]
     return ANSWERS.get(words) or (ANSWERS.get(group) if group in ("plan", "explain", "apply") else None)

@@ -1,4 +1,4 @@
-"""The JSON models of records and messages; ``json_documents`` has all other models, and their rules."""
+"""Models of JSON documents about records and messages; ``json_documents`` has all other models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Document(BaseModel):
 
 
 class ShownRecord(_Document):
-    """One record."""
+    """One Kafka record."""
 
     partition: int
     offset: int
@@ -30,7 +30,7 @@ class Consumed(_Document):
 
 
 class Source(_Document):
-    """The place of the message that failed."""
+    """The topic, partition and offset of the message that failed."""
 
     topic: str
     partition: int | None
@@ -38,7 +38,7 @@ class Source(_Document):
 
 
 class ShownLetter(ShownRecord):
-    """One dead letter; its headers are those of the message."""
+    """One dead letter; ``headers`` are the headers of the failed message."""
 
     kind: str | None = Field(description="message, result or timer; null in letters of former versions.")
     source: Source
@@ -49,7 +49,7 @@ class ShownLetter(ShownRecord):
 
 
 class DeadLetters(_Document):
-    """The newest dead letters of a processor, oldest first. With --replay it is the answer of `apply`."""
+    """The newest dead letters of a processor, in order of age, oldest first."""
 
     processor: str
     topic: str
@@ -57,7 +57,7 @@ class DeadLetters(_Document):
 
 
 class NewestLost(_Document):
-    """The newest message that did not arrive."""
+    """The newest message that was not processed, with the reason."""
 
     kind: str = Field(description="late, put_aside, skipped or misplaced.")
     reason: str
@@ -66,7 +66,10 @@ class NewestLost(_Document):
 
 
 class Arrivals(_Document):
-    """Messages that did not arrive where they should, since the first message of the tasks of a worker."""
+    """Counts of a worker's messages that were not processed normally, since the first message of its tasks.
+
+    They came too late, were put aside as dead letters, or were skipped.
+    """
 
     late: int = Field(description="Windows that messages came too late for, and messages dropped as too old.")
     put_aside: int

@@ -1,12 +1,12 @@
-"""Commands whose modules are imported only when they run, so ``holdfast --help`` imports none of them.
+"""Lazy commands: the module of a command is imported only when the command runs, so ``holdfast --help`` is fast.
 
-A command line lists each lazy command with its name, one line of help, and its place, ``module:attribute``. The
-attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns a function or a ``typer.Typer``.
+A lazy command is declared by its name, one line of help, and the place of its code, ``module:attribute``. The attribute
+is a function, a ``typer.Typer``, or a function named ``make_…`` that returns a function or a ``typer.Typer``.
 
 Invariants:
-    - Running a command, its ``--help`` and the completion of its options use the imported command only.
-    - The one line of help equals the imported command's. ``tests/unit/orchestration/commands/test_lazy_commands.py``
-      compares them.
+    - The real command is imported to run the command, to print its ``--help`` and to complete its options.
+    - The declared line of help equals the help of the real command;
+      ``tests/unit/orchestration/commands/test_lazy_commands.py`` compares both.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typer.core import TyperCommand, TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
-    """Name, place (``module:attribute``) and one line of help of a command or a group of commands.
+    """Declaration of a lazy command or group: its name, place (``module:attribute``) and one line of help.
 
-    ``foreign_options``: the command passes unknown options, including ``--help``, to another parser.
+    ``foreign_options`` is True if the command passes unknown options, including ``--help``, to another parser.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Lazy:
 
 
 class LazyCommand(TyperCommand):
-    """A placeholder for a command that is not imported yet."""
+    """A placeholder in the list of commands for a command whose module is not imported yet."""
 
     def __init__(self, lazy: Lazy) -> None:
         super().__init__(name=lazy.name, help=lazy.help)
@@ -43,22 +43,22 @@ class LazyCommand(TyperCommand):
 
     @cached_property
     def loaded(self) -> TyperCommand | TyperGroup:
-        """The command, imported."""
+        """The real command; the first access imports its module."""
         module, _, attribute = self.lazy.place.partition(":")
         return _command_of(self.lazy, attribute, getattr(import_module(module), attribute))
 
     @property
     def commands(self) -> Mapping[str, Any]:
-        """The commands of a group; a single command has no such attribute."""
+        """The subcommands if this is a group; raises AttributeError for a single command, as click expects."""
         return self.loaded.commands  # type: ignore[union-attr]  # the AttributeError of a single command is meant
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of the imported command: parsing, help and completion use it."""
+        """The click context of the real command, so that parsing, help and completion use the real command."""
         return self.loaded.make_context(info_name, args, parent, **extra)
 
 
 def lazy_group(*lazies: Lazy) -> type[TyperGroup]:
-    """A class for ``typer.Typer(cls=...)``: these lazy commands follow the registered commands."""
+    """A class for ``typer.Typer(cls=...)`` that lists these lazy commands after the normally registered commands."""
 
     class LazyGroup(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
@@ -70,7 +70,7 @@ def lazy_group(*lazies: Lazy) -> type[TyperGroup]:
 
 
 def loaded(app: typer.Typer) -> TyperGroup:
-    """The whole command line, imported: for documentation and tests, which read every option."""
+    """The whole command line with all lazy commands imported, for documentation and tests that read every option."""
     group = typer.main.get_group(app)
     for name, command in group.commands.items():
         if isinstance(command, LazyCommand):

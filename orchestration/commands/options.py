@@ -1,4 +1,4 @@
-"""Options, settings and output that several commands share."""
+"""Option types, and functions for settings and output, that several commands use."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 
 def command_settings(log_level: str = "WARNING") -> Settings:
-    """The settings of this process, with private files; log events below ``log_level`` are not printed."""
-    # The first import of settings, logging and their libraries: `holdfast --help` loads none of them.
+    """Load the settings, configure logging from ``log_level`` on, and set the umask so that new files are private."""
+    # imported here because `holdfast --help` must not load settings, logging and their libraries
     from holdfast.infra.log import configure_logging
     from holdfast.infra.settings import load_settings
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    configure_logging("WARNING", settings.log_format)  # every command logs that a home was open to other users
+    # WARNING first, so that every command prints the warning of `keep_private` about a home that other users can read
+    configure_logging("WARNING", settings.log_format)
     keep_private(settings)
     configure_logging(log_level, settings.log_format)
     return settings
 
 
 def print_json(document: Any) -> None:
-    """Print one indented JSON document on stdout; dates in ISO format."""
+    """Print a document as indented JSON on stdout; dates are in ISO 8601 format."""
     typer.echo(as_text(document))
 
 
 def as_text(document: Any) -> str:
-    """An indented JSON document; dates in ISO format."""
+    """A document as indented JSON text; dates are in ISO 8601 format."""
     return json.dumps(document, indent=2, default=lambda value: value.isoformat())
 
 
 def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:
-    """Print the JSON document, or the sentence with the same content."""
+    """Print the document if ``as_json`` is True; otherwise print the sentence."""
     if as_json:
         print_json(document)
     else:
@@ -65,7 +66,7 @@ def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:
 
 
 def print_rows(columns: Iterable[str], rows: Sequence[Mapping[str, object]], *, none: str) -> None:
-    """Print a table of these rows, or the sentence ``none``."""
+    """Print a table of these rows, or the sentence ``none`` if there are no rows."""
     table = Table(*columns)
     for row in rows:
         table.add_row(*(escape("" if value is None else str(value)) for value in row.values()))

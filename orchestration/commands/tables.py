@@ -1,9 +1,10 @@
-"""Tables of the command line, printed whole: no cell is cut, on a terminal of any width and in a pipe.
+"""Prints tables without cutting any cell, on a terminal of any width and in a pipe.
 
-    fits ──► with a frame ──► else without one ──► else each row as a block of lines
+    fits with a frame? ──no──► fits without a frame? ──no──► print each row as a block of lines
 
 Invariants:
-    - Each character of each cell is printed. A narrow terminal gets more lines, a pipe lines as wide as the table.
+    - Every character of every cell is printed. A narrow terminal gets more lines. In a pipe, the lines are as long as
+      the table is wide.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-#: Words longer than this are broken if the terminal is too narrow.
+#: On a narrow terminal, only words with more characters than this are broken.
 _WORD_MAX = 24
-#: Columns of the terminal beside a cell: with a frame, and without.
+#: Extra characters for each cell: in a table with a frame, and in a table without a frame.
 _FRAMED, _PLAIN = 3, 2
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table without cutting cells, on as many lines as the console's width requires."""
+    """Print a table without cutting cells; on a narrow terminal, the table has more lines."""
     for column in table.columns:
         column.overflow = "fold"
     if not console.is_terminal:
@@ -45,7 +46,7 @@ def _longest_word(column: Column, console: Console) -> int:
 
 
 def _print_blocks(table: Table, console: Console) -> None:
-    """Print each row as lines of a header and a cell."""
+    """Print each row as a block with one line for each column: header and cell."""
     rows = list(zip(*(list(column.cells) for column in table.columns), strict=True))
     for row in rows:
         block = Table.grid(padding=(0, 2, 0, 0))

@@ -1,1 +1,1 @@
-"""The demo: real flights through every part, with a processor killed on the way and every result verified."""
+"""The command ``holdfast demo``: processes real flights, kills three processors, and verifies every result."""

@@ -1,7 +1,7 @@
-"""Which windows of the flights must have been sent: computed from the file, without the engine and without Spark.
+"""Computes which windows the demo's processors must have sent: from the file of flights, without engine and Spark.
 
-A window is sent once, when the stream time of its partition reaches the window's end plus grace. Stream time is the
-last departure of all keys of the partition; after a ``group_by`` it is the last departure of all partitions.
+A window is sent once, when the stream time of its partition reaches the window's end plus the grace period. Stream time
+is the latest departure among all keys of the partition. After a ``group_by``, it is the latest of all partitions.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ GAP_MS = rotations.GAP // MS
 
 @dataclass(slots=True)
 class Departures:
-    """The departures of the keys of a topic."""
+    """The departure times of all keys of a topic."""
 
-    #: Key -> its departures, milliseconds since 1970, in the order of the feed.
+    #: Key -> its departure times, milliseconds since 1970, in the order in which the flights are sent.
     times: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, key: str, time_ms: int | None) -> None:
-        """Add the departure of a flight; None for a cancelled one, which has none."""
+        """Add the departure time of a flight, milliseconds since 1970; None (a cancelled flight) adds nothing."""
         if time_ms is not None:
             self.times.setdefault(key, []).append(time_ms)
 
 
 def departure(flight: Flight) -> int | None:
-    """The departure of a flight, milliseconds since 1970; None for a cancelled flight."""
+    """The departure time of a flight, milliseconds since 1970; None for a cancelled flight."""
     return left_ms(flight, None, due_ms(flight), None) if left(flight) else None
 
 
 def closed_hours(departures: Departures, partitions: int) -> dict[str, list[int]]:
-    """Key -> the starts of the hours that must have been sent, in their order."""
+    """Key -> the starts of the hourly windows that must have been sent, oldest first."""
     return _closed(departures, hours, delays.GRACE // MS, partitions)
 
 
 def closed_hours_of_carriers(departures: Departures) -> dict[str, list[int]]:
-    """Carrier -> the starts of the hours that must have been sent, in their order."""
+    """Carrier -> the starts of the hourly windows that must have been sent, oldest first."""
     return _closed(departures, hours, carriers.GRACE // MS, partitions=1)
 
 
 def closed_rotations(departures: Departures, partitions: int) -> dict[str, list[int]]:
-    """Key -> the starts of the rotations that must have been sent, in their order."""
+    """Key -> the starts of the session windows (rotations) that must have been sent, oldest first."""
     return _closed(departures, sessions, GAP_MS + rotations.GRACE // MS, partitions)
 
 
 def hours(times: Sequence[int]) -> list[tuple[int, int]]:
-    """Start and end of the hours with a departure; the departures are in their order."""
+    """Start and end of each hour with at least one departure, oldest first; milliseconds since 1970."""
     starts = sorted({time - time % HOUR_MS for time in times})
     return [(start, start + HOUR_MS) for start in starts]
 
 
 def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Start and end of the sessions of ordered departures; a session ends one millisecond after its last departure."""
+    """Start and end of each session of departures, which must be sorted by time.
+
+    A session ends one millisecond after its last departure.
+    """
     start = last = times[0]
     for time in times:
         if time - last > GAP_MS:
@@ -70,7 +73,10 @@ def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Key and number of each sent window, given by key and start; 0 for a window that is not expected."""
+    """Turns sent windows (key, start) into (key, number), where number counts the expected windows of the key from 1.
+
+    The number is 0 for a window that is not expected.
+    """
     numbers = {key: {start: number for number, start in enumerate(starts, 1)} for key, starts in expected.items()}
     return ((key, numbers.get(key, {}).get(start, 0)) for key, start in closed)
 
@@ -81,7 +87,7 @@ def _closed(
     wait_ms: int,
     partitions: int,
 ) -> dict[str, list[int]]:
-    """Key -> the starts of its closed windows; a window closes ``wait_ms`` after its end."""
+    """Key -> the starts of its closed windows. A window closes when stream time reaches its end plus ``wait_ms``."""
     place = {key: PARTITIONERS[MURMUR2](key.encode(), partitions) for key in departures.times}
     stream: dict[int, int] = {}
     for key, times in departures.times.items():

@@ -1,9 +1,9 @@
-"""The home folder of a demo: the folder ``demo`` of the home folder, empty at the start, and marked as the demo's.
+"""Prepares the demo's own home folder: the subfolder ``demo`` of the home folder, emptied at the start of each demo.
 
 Invariants:
-    - The demo leaves the rest of the home folder alone, also while an installation runs from it.
+    - The demo changes no other file of the home folder, even if an installation runs from the home folder.
     - A folder that a running broker or supervisor uses is never deleted.
-    - Only a folder with the demo's marker is emptied; any other folder with files is refused.
+    - Only a folder with the demo's marker file is emptied. Any other folder that has files is refused.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import WARM, Settings
 
-#: The demo's home folder, below the home folder of the settings.
+#: Name of the demo's home folder; it is a subfolder of the home folder in the settings.
 FOLDER = "demo"
-#: The marker file of a folder that the demo created.
+#: Name of the file that marks a folder as created by the demo.
 MARKER = "made-by-demo"
 
 
 class HomeNotFree(HoldfastError):
-    """The demo cannot use the home folder: it is in use, or holds other files."""
+    """The demo can't use its home folder, because services run in the folder, or it has files that no demo made."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def demo_settings(settings: Settings) -> Settings:
-    """The settings of a demo: a separate home folder, the included processors, and one Spark for all steps.
+    """The settings of a demo: its own home folder, the example processors, and one Spark for all steps.
 
-    If the settings name a Spark, the demo uses it; a local Spark would start a JVM for each step.
+    If the settings name a Spark cluster, the demo uses the cluster. A local Spark is replaced by a warm Spark process,
+    because a local Spark would start a JVM for each step.
     """
     local = settings.spark.master.startswith("local")
     spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
     shipped = Settings.model_fields["processors"].default
     own = {"home": settings.home / FOLDER, "spark": spark, "processors": shipped, "definitions": None, "project": None}
-    # The demo publishes its snapshots itself; a snapshot by Dagster meanwhile would overtake them.
+    # The demo publishes snapshots itself. A snapshot by a schedule could be newer than the snapshot that is compared.
     snapshots = settings.snapshots.model_copy(update={"automatic": False})
     return settings.model_copy(update={**own, "snapshots": snapshots})
 
 
 def prepare_home(paths: Paths) -> bool:
-    """Empty the home folder and mark it; returns whether files of an earlier demo were deleted.
+    """Empty the demo's home folder and write the marker; returns whether files of an earlier demo were deleted.
 
     Raises:
-        HomeNotFree: A broker or supervisor runs in the home, or the home has files and no marker.
+        HomeNotFree: A broker or supervisor runs in the folder, or the folder has files but no marker.
     """
     home = paths.home
     held = sorted(path.name for path in home.iterdir()) if home.is_dir() else []

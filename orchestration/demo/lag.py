@@ -1,4 +1,4 @@
-"""How many messages the demo's processors have still to process, by the offsets that Kafka has."""
+"""Computes the lag of the demo's processors from committed offsets and end offsets in Kafka."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.processors.application.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
-    """Uncommitted offsets of the source topics; if there are none, uncommitted messages of repartition topics.
+    """The number of unprocessed messages: of source topics, or of repartition topics if source topics have no lag.
 
-    A repartition topic's end offset is no measure of lag: watermarks arrive without end, and the marker of the last
-    transaction has an offset but no record. So the records of the topic are read.
+    The lag of a repartition topic can't be computed from its end offset, because watermarks arrive all the time, and
+    transaction markers take offsets. So the topic's records after the committed offset are read and counted.
     """
     lag, grouped = 0, list[tuple[str, Mapping[Partition, int]]]()
     for one in definitions:
@@ -27,7 +27,7 @@ def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
 
 
 def _behind(topics: Topics, topic: str, committed: Mapping[Partition, int]) -> Iterator[Record]:
-    """The uncommitted messages of a repartition topic; all messages if nothing is committed."""
+    """The messages of a repartition topic after the committed offsets; all messages if no offset is committed."""
     starts = topics.start_offsets(topic)
     for number, end in topics.end_offsets(topic, committed=True).items():
         first = committed.get(Partition(topic, number), starts[number])

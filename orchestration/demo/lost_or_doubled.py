@@ -1,7 +1,7 @@
-"""Finds lost, doubled and disordered records of an output topic by the sequence number in each record.
+"""Finds lost, duplicate and disordered records of an output topic by the sequence number in each record.
 
-A processor numbers its updates of a key 1, 2, 3, … A missing number is a lost record. A repeated number is a duplicate.
-A number below the previous one is out of order.
+A processor numbers the updates of each key 1, 2, 3, … A missing number is a lost record. A repeated number is a
+duplicate. A number smaller than the previous number of the key is a disordered record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.infra.kafka.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """Counts of one output topic; the last four are 0 when every update exists once and in order."""
+    """Counts of one output topic. ``lost``, ``doubled``, ``disordered`` and ``unexpected`` should be 0."""
 
     records: int
     keys: int
@@ -31,15 +31,20 @@ class SequenceCheck:
 
     @property
     def mismatches(self) -> int:
-        """Lost, doubled, disordered and unexpected records together."""
+        """Sum of lost, duplicate, disordered and unexpected records."""
         return self.lost + self.doubled + self.disordered + self.unexpected
 
 
 def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, int]) -> SequenceCheck:
-    """Compare updates (key, sequence number), in partition order, with the expected number of updates of each key."""
+    """Count the errors in the updates of a topic.
+
+    Args:
+        updates: Pairs (key, sequence number), in the order of the partitions.
+        expected: Key -> expected number of updates.
+    """
     records = disordered = 0
     last: dict[str, int] = {}
-    odd: dict[str, set[int]] = {}  # keys whose update numbers are not 1, 2, 3, … in this order, with the numbers
+    odd: dict[str, set[int]] = {}  # key -> its numbers, only for keys whose numbers did not arrive as 1, 2, 3, …
     for key, number in updates:
         records += 1
         before = last.get(key, 0)
@@ -75,7 +80,10 @@ class _Window(msgspec.Struct):
 def committed(
     topics: Topics, topic: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
 ) -> Iterator[Record]:
-    """Yield the committed records of a topic between two offsets of each partition, by default all of them."""
+    """Yield the committed records of a topic between two offsets of each partition; by default, all records.
+
+    ``starts`` and ``ends`` map a partition to an offset.
+    """
     starts = topics.start_offsets(topic) if starts is None else starts
     for partition, end in (topics.settled_end_offsets(topic) if ends is None else ends).items():
         if starts[partition] < end:
@@ -83,19 +91,19 @@ def committed(
 
 
 def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
-    """Yield key and sequence number of each record of an output topic."""
+    """Yield (key, sequence number) of each record of an output topic; the number is the value's field ``flights``."""
     decode = msgspec.json.Decoder(_Update).decode
     return (((record.key or b"").decode(), decode(record.value or b"{}").flights) for record in records)
 
 
 def starts_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
-    """Yield key and start of each window of an output topic."""
+    """Yield (key, start) of each window in the records of an output topic."""
     decode = msgspec.json.Decoder(_Window).decode
     return (((record.key or b"").decode(), decode(record.value or b"{}").start) for record in records)
 
 
 def write_lines(records: Iterable[Record], path: Path) -> Path:
-    """Write the value of each record as a line of JSON, with its key as ``message_key``; returns the path."""
+    """Write each record as a line of JSON: the value's fields, and the key as ``message_key``. Returns ``path``."""
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(dict[str, Any]).decode
     with path.open("wb") as file:
         for record in records:

@@ -1,4 +1,4 @@
-"""Publishes the results of the demo: Dagster runs that write the tables of the processors that are ready.
+"""Publishes the demo's results: Dagster runs that write a warehouse table for each processor that is ready.
 
     processors that nobody killed: no lag, all windows sent ─┬─► run ─┐
                                                              ├─► run ─┤
@@ -6,7 +6,7 @@
                                                              └─► run ─┘
 
 Invariants:
-    - At most ``SIDE_BY_SIDE`` runs at once: they share one Spark and the cores of the machine.
+    - At most ``SIDE_BY_SIDE`` runs are active at once, because all runs share one Spark and this machine's cores.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +30,10 @@ from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.definitions import RESULTS
 from holdfast.processors.snapshots.names import table_name
 
-#: Runs at once.
+#: Maximum number of publishing runs that are active at once.
 SIDE_BY_SIDE = 4
 
-#: Table -> name of a fingerprint in the metadata of its check ``copies_equal`` -> the fingerprint.
+#: Table -> metadata name, such as ``store_fingerprint``, of the asset check ``copies_equal`` -> fingerprint.
 Checked = dict[str, dict[str, str]]
 
 
@@ -46,17 +46,17 @@ _GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action=
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The runs that publish results; they start in the order of the calls of ``begin``."""
+    """The Dagster runs that publish results. Runs start in the order in which ``begin`` got their processors."""
 
     settings: Settings
     instance: dg.DagsterInstance
-    #: ``SIDE_BY_SIDE`` workers.
+    #: Executes the runs; has ``SIDE_BY_SIDE`` threads.
     threads: ThreadPoolExecutor
-    #: The ids of the started runs.
+    #: The Dagster ids of the started runs.
     run_ids: set[str] = field(default_factory=set)
-    #: Set when the demo failed or was interrupted: no run begins any more.
+    #: Set if the demo failed or was interrupted; after that, no further run starts.
     given_up: Event = field(default_factory=Event)
-    #: Processor -> its run.
+    #: Processor -> future result of its run.
     _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(
@@ -64,7 +64,10 @@ class Publishing:
         definitions: Sequence[ProcessorDefinition],
         ready: Callable[[ProcessorDefinition], object] = lambda _: None,
     ) -> None:
-        """Publish the results of these processors, each in a separate run after ``ready`` returns for it."""
+        """Start a publishing run for each of these processors, and return at once.
+
+        A processor's run starts when ``ready(processor)`` has returned.
+        """
 
         def run(definition: ProcessorDefinition) -> Checked:
             ready(definition)
@@ -76,9 +79,9 @@ class Publishing:
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
-        """Cancel when the block fails or is interrupted: no new run starts, and ``end_runs`` ends the running ones.
+        """Context manager: if its block fails or is interrupted, no further run starts, and ``end_runs`` is called.
 
-        A wait for the tables then fails soon, not after minutes.
+        ``end_runs`` must end the active runs, so that a wait for tables fails soon, not after minutes.
         """
         try:
             yield
@@ -90,20 +93,20 @@ class Publishing:
             raise
 
     def await_table(self, processor: str) -> None:
-        """Return when this processor's result table exists; raises the errors of ``tables``."""
+        """Wait until this processor's result table exists. Raises the same errors as ``tables``."""
         self._runs[processor].result()
 
     def tables(self) -> Checked:
-        """Each table with its checks' fingerprints, after all started runs have ended.
+        """Wait for all started runs; returns table -> fingerprints from the metadata of its checks.
 
         Raises:
             DemoFailed: An asset or a check failed.
-            concurrent.futures.CancelledError: The demo gave up before a run began.
+            concurrent.futures.CancelledError: The demo failed or was interrupted before a run started.
         """
         return {table: checked for run in self._runs.values() for table, checked in run.result().items()}
 
     def show(self, terminal: Terminal, definitions: Sequence[ProcessorDefinition]) -> None:
-        """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
+        """Show progress bars for checkpointed stores and published tables, until all runs have ended."""
         stores = [result_of(one) for one in definitions]
         shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
         with terminal.bars(dict.fromkeys(shown, len(stores))) as move:
@@ -114,7 +117,7 @@ class Publishing:
                 wait(self._runs.values(), timeout=5.0)
 
     def _publish(self, definition: ProcessorDefinition) -> Checked:
-        """Checkpoint, measure and snapshot a processor's result in one run."""
+        """Checkpoint a processor's result store, run its checks and publish its table, all in one Dagster run."""
         result = result_of(definition)
         snapshot = keys.snapshot_key(*result)
         selection = [keys.state_key(*result), snapshot]
@@ -132,14 +135,16 @@ class Publishing:
 
 
 def result_of(definition: ProcessorDefinition) -> tuple[str, str]:
-    """A processor's name, with the store of its result."""
+    """The pair (processor name, name of the store that has the processor's result)."""
     return definition.name, RESULTS[definition.name]
 
 
 def materialize(
     instance: dg.DagsterInstance, selection: list[dg.AssetKey], run_id: str = "", partition_key: str | None = None
 ) -> dg.ExecuteInProcessResult:
-    """Materialise assets and run their checks; returns the run's result. Without ``run_id``, the run gets a new id.
+    """Materialise assets and run their checks in this process; returns the result of the run.
+
+    An empty ``run_id`` means a new id.
 
     Raises:
         DemoFailed: An asset or a check failed.

@@ -1,4 +1,4 @@
-"""The end of the demo on the terminal: figures, mismatches, and what to do next."""
+"""Prints the end of the demo on the terminal: figures, mismatches, and commands to run next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report(
     verdicts: Sequence[ProcessorVerdict],
     seconds: float,
 ) -> None:
-    """Print the figures of a demo, its duration in ``seconds``, its mismatches, and the next commands."""
+    """Print the figures of a demo, its duration in ``seconds``, its mismatches, and commands to run next."""
     paths, mismatches = settings.paths, sum(one.mismatches for one in verdicts)
     counts = {"mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
     terminal.table("Figures", {**figures, **figures_of(verdicts), **counts})
@@ -42,5 +42,5 @@ def report(
 
 
 def command(settings: Settings, words: str) -> str:
-    """A command line for the demo's home folder."""
+    """A ``holdfast`` command line that uses the demo's home folder, for example for ``words="down"``."""
     return f"HOLDFAST_HOME={shlex.quote(str(settings.home))} holdfast {words}"

@@ -1,4 +1,4 @@
-"""Runs the demo from start to end, through the Dagster definitions that the UI shows.
+"""Runs the demo from start to end, with the same Dagster assets and jobs that Dagster's UI shows.
 
     home → broker → registry → supervisor ─┬─► provision → deploy ─┬─► feed ─┬─► caught up
                                            └─► daemon ─────────────┘         │
@@ -12,9 +12,9 @@
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
-    - A mismatch is an error: the exit code is 1.
-    - One Spark serves the snapshots and the recomputation.
-    - Dagster's daemon runs until the killed processors are recovered and its runs ended, or on with ``keep_running``.
+    - If any comparison finds a mismatch, the exit code is 1.
+    - One Spark process serves the snapshots and the recomputation.
+    - Dagster's daemon runs until the killed processors are recovered; with ``keep_running``, it keeps running.
 """
 
 import json
@@ -79,22 +79,22 @@ from holdfast.processors.application.registration import ProcessorDefinition, lo
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Processors and the share of the feed after which they are killed. Processors with a longer catch-up are killed
-#: earlier: groups, windows and tables; sessions; a join of two streams.
+#: Processor -> share of the flights after which it is killed. Processors that take longer to catch up are killed
+#: earlier: carriers has groups, windows and tables; rotations has sessions; weather joins two streams.
 VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
-#: Time limits of the recovery, and of processing the rest afterwards, seconds.
+#: Maximum seconds for the recovery of a killed processor, and for processing the remaining input afterwards.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
-#: Interval of the checks of the feed's progress, which decide when to kill, seconds: on a fast machine the feed takes a
-#: few seconds.
+#: Interval at which the feed's progress is checked, to kill at the right time, seconds. It is short because the feed
+#: may take only a few seconds on a fast machine.
 _LOOK_EVERY_S = 0.5
-#: How a run of Dagster can have ended.
+#: Final statuses of a Dagster run.
 _ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
-#: The topics that get each flight.
+#: The topics to which each flight is sent.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
-#: How long the runs of the recoveries may take to end after their incidents are closed, seconds; else the daemon keeps
-#: running.
+#: Maximum seconds to wait for the end of recovery runs after their incidents are closed. If a run takes longer, the
+#: daemon keeps running.
 RUNS_END_S = 60.0
 
 
@@ -103,12 +103,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Demo:
-    """One demo: its settings, output, processors and figures."""
+    """The parts of one demo: settings, terminal output, processors and figures."""
 
     settings: Settings
     terminal: Terminal
     flights_per_second: int
-    #: The first months of the year, whose flights are sent.
+    #: Number of months, from January, whose flights are sent.
     months: int
     keep_running: bool = False
     definitions: tuple[ProcessorDefinition, ...] = ()
@@ -122,7 +122,7 @@ class Demo:
 
     @property
     def topics(self) -> Topics:
-        """The cluster's topics through one shared client, because they are read a few times a second."""
+        """One shared client for the cluster's topics, because it is used a few times a second."""
         if self._topics is None:
             self._topics = Topics(bootstrap_servers(self.settings), client_config(self.settings))
         return self._topics
@@ -133,15 +133,15 @@ def run_demo(
 ) -> int:
     """Run the demo with the flights of the first ``months`` of the year.
 
-    Returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
+    Returns the exit code: 0 if all comparisons agree, 1 if a comparison found a mismatch or a step failed.
 
-    Its home folder is ``demo`` in the home folder of the settings; it must be empty, or an earlier demo's.
+    The demo uses the subfolder ``demo`` of the settings' home folder, which must be empty or made by an earlier demo.
     """
     settings = demo_settings(settings)
-    # Dagster's definitions and the processes that the demo starts read their settings from the environment
+    # set because Dagster's definitions, and the processes that the demo starts, read settings from the environment
     os.environ.update(environment_of(settings))
-    # Broker and Spark run for two minutes; in that time the second compiler costs more than it gains. Without that
-    # compiler, Java reserves little space for compiled code; Spark fills it, and Java then searches for code to drop.
+    # Broker and Spark run for two minutes only, in which Java's second compiler (C2) costs more time than it saves, so
+    # BRIEF switches it off. Java then reserves little memory for compiled code, too little for Spark: CODE_CACHE adds.
     os.environ["JDK_JAVA_OPTIONS"] = f"{BRIEF} {CODE_CACHE}"
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
@@ -150,7 +150,7 @@ def run_demo(
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        # The last output of ended processes also goes into the log.
+        # stderr goes to the log until all services have ended, because they write to stderr when they end.
         with stderr_to(log), ExitStack() as running:
             demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
@@ -211,7 +211,7 @@ def _await_results(
     definition: ProcessorDefinition,
 ) -> None:
     """Wait until this processor has no lag and has sent all due windows, and until Spark has started."""
-    # A separate client, because other threads use the demo's client meanwhile.
+    # This thread needs its own client, because other threads use the demo's client at the same time.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
 
     def caught_up() -> bool:
@@ -226,8 +226,8 @@ def _await_results(
 
 
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
-    """While the tables are written, read the outputs into ``folder``, and recompute all results with Spark; compare."""
-    side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
+    """Read the outputs into ``folder`` and recompute all results with Spark, while tables are written; then compare."""
+    side_by_side = demo.settings.spark.over_connect  # Spark in this process allows only one session
     with (
         ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
         publishing.needed(partial(_end_queries, demo)),
@@ -259,10 +259,10 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 
 
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
-    """Start everything except Spark; the daemon starts in parallel with the next steps."""
+    """Start broker, registry, supervisor and daemon. The daemon's start continues after the return, as a future."""
     settings, terminal = demo.settings, demo.terminal
-    # Each import takes a second or two, while the broker's start mostly waits. SQLAlchemy's mapper is one of them, so
-    # nothing may use a database meanwhile: a statement would fail on a half-imported mapper.
+    # These imports take seconds, so they run while the broker starts. No database may be used until they end, because
+    # they import SQLAlchemy's mapper: a statement would fail on a half-imported mapper.
     modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
     imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
     if settings.kafka.bootstrap_servers is None:
@@ -280,7 +280,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     running.callback(local.stop, settings, local.DAEMON)
-    local.check_configuration(settings)  # creates Dagster's databases, for the daemon and for this process
+    local.check_configuration(settings)  # creates Dagster's databases before daemon and this process use them
     daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
@@ -288,12 +288,15 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """Threads that end before the services are stopped; otherwise a start in progress would leave a process behind."""
+    """A thread pool whose threads end before the services are stopped.
+
+    Otherwise a service whose start is in progress would start after the stop, and keep running.
+    """
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
-    """Start the warm Spark in a separate thread; None if the settings name another Spark."""
+    """Start the warm Spark process in a separate thread; None if the settings name another Spark."""
     if settings.spark.master != WARM:
         return None
     running.callback(stop_server, settings)
@@ -301,14 +304,14 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _end_queries(demo: Demo) -> None:
-    """End the running queries: stop the warm Spark, if it runs them."""
+    """End the running Spark queries by stopping the warm Spark process; another Spark is left alone."""
     if demo.settings.spark.master == WARM:
         stop_server(demo.settings)
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     def started(one: ProcessorDefinition) -> None:
-        # Materialising one changelog creates all topics and changelogs of its processor.
+        # One changelog asset is enough, because its materialisation creates all topics and changelogs of the processor.
         result = keys.changelog_key(*result_of(one))
         materialize(instance, [result, keys.processor_key(one.name)])
 
@@ -326,10 +329,9 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
 
 
 def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
-    """Stop Dagster's daemon after the runs of its recoveries have ended, unless the daemon is to be kept.
+    """Stop Dagster's daemon after its recovery runs have ended, unless the demo keeps services running.
 
-    The daemon is needed only for the recoveries. Its sensors and their code server use CPU that the processors and
-    Spark need.
+    The daemon is needed only for the recoveries; its sensors and code server take CPU from processors and Spark.
     """
     if demo.keep_running:
         return
@@ -351,8 +353,8 @@ def _feed_and_kill(
 ) -> None:
     """Send the flights, kill three processors during the feed, and wait until all records are processed.
 
-    ``fed`` is called after all flights are sent, ``recovered`` after the killed processors are recovered, before they
-    have caught up.
+    ``fed`` is called after all flights are sent. ``recovered`` is called after the recovery of the killed processors,
+    when they may still have lag.
     """
     terminal = demo.terminal
     began = time.monotonic()
@@ -394,14 +396,14 @@ def _feed_and_kill(
 
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the feed as a separate process; the process is ended when the block ends first."""
+    """Send the flights in a separate process, which is ended if the block ends before the process."""
     config = {
         "ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second, "months": demo.months}}}
     }
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
-    # Dagster reads YAML, and JSON is YAML
+    # Dagster expects YAML; JSON is valid YAML
     config_file.write_text(json.dumps(config))
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -454,7 +456,7 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of its three copies: from the run's checks, else from an audit now."""
+    """Processor -> fingerprints of the three copies of its store, from the run's checks; if missing, from an audit."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]
@@ -462,7 +464,7 @@ def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, M
 
 
 def _show(demo: Demo, move: Callable[[str, int], None]) -> int:
-    """Update the bars; returns the number of flights sent."""
+    """Update the progress bars from Kafka's offsets; returns the number of flights sent."""
     topics = demo.topics
     fed = _fed(topics)
     move("fed", fed)
@@ -477,10 +479,10 @@ def _fed(topics: Topics) -> int:
 
 
 def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Poll ``look`` until its result is true; returns the result.
+    """Call ``look`` every second until its result is true; returns the result.
 
     Raises:
-        DemoFailed: The result was not true in time.
+        DemoFailed: No result was true within ``timeout_s`` seconds.
     """
     found = wait_until(look, timeout_s, every_s=_POLL_EVERY_S)
     if not found:

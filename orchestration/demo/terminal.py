@@ -1,7 +1,7 @@
-"""The demo's terminal output: one line for each step with its duration, bars for the feed, a table of figures.
+"""The demo's terminal output: a line with the duration of each step, progress bars, and a table of figures.
 
-Libraries and the JVM write to stderr; ``stderr_to`` redirects stderr to a log file, so that it does not break the
-output.
+``stderr_to`` redirects stderr to a log file, because libraries and the JVM write to stderr and would damage the
+progress bars.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Prints the steps, bars and figures of a demo."""
+    """Prints the steps, progress bars and figures of a demo on the terminal."""
 
     console: Console
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner while a step runs, then its outcome and duration; a failure is printed and raised.
+        """Context manager for one step: shows a spinner, then prints the step's outcome and duration.
 
-        The block gets a function that sets the outcome; without a call the line repeats ``doing``.
+        The block gets a function that sets the text of the outcome; by default the text is ``doing``. An error in the
+        block is printed and raised again.
         """
         outcome, began = [doing], time.monotonic()
         try:
@@ -42,13 +43,16 @@ class Terminal:
         self.line(name, outcome[-1], time.monotonic() - began)
 
     def line(self, name: str, text: str, seconds: float | None = None, *, mark: str = "[green]✓[/]") -> None:
-        """Print a mark, a name, a text and a duration."""
+        """Print one line: a mark, the name of a step, a text, and a duration in seconds."""
         took = "" if seconds is None else f" [dim]({seconds:.1f} s)[/]"
         self.console.print(f"{mark} [bold]{escape(name):<11}[/] {escape(text)}{took}", highlight=False)
 
     @contextmanager
     def bars(self, totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None]]:
-        """Show a progress bar for each name; the block gets a function that sets the completed items of a bar."""
+        """Context manager that shows a progress bar for each name; ``totals`` has the maximum of each bar.
+
+        The block gets a function that sets a bar's value: ``move(name, completed)``.
+        """
         columns = (TextColumn("  {task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:
             tasks = {name: progress.add_task(name, total=total) for name, total in totals.items()}
@@ -67,7 +71,7 @@ class Terminal:
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send stderr of this process, and of children that the block starts, to a file."""
+    """Context manager that redirects stderr of this process, and of child processes started in the block, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     kept = os.dup(2)

@@ -1,8 +1,9 @@
-"""The comparisons at the end of the demo. Each counts its mismatches; the demo passes when all counts are 0.
+"""The comparisons at the end of the demo. Each comparison counts mismatches; the demo passes if all counts are 0.
 
-- The three copies of each store (RocksDB, changelog, warehouse table) by an audit, while no record is processed.
-- The contents of each table with Spark's own result from the file of flights.
-- The outputs with their sequence numbers, and the number of dead letters. Windows are numbered by their starts.
+- An audit compares the three copies of each store (RocksDB, changelog, warehouse table), while no record is processed.
+- Each table is compared with the result that Spark computes from the file of flights.
+- Sequence numbers in the outputs show lost and duplicate records. Windows are numbered by their starts.
+- The number of dead letters is compared with the expected number.
 """
 
 from __future__ import annotations
@@ -45,46 +46,46 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: How long processors without lag may take to send the last due windows, seconds: a commit closes 5,000. After a
-#: `group_by`, an input's end that was reported before a restart counts only after 90 seconds.
+#: Maximum seconds that a processor without lag may take to send its last due windows. One commit closes at most 5,000
+#: windows. After a restart, a `group_by` waits 90 seconds before it trusts an older report about the end of an input.
 CLOSED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The output of a processor: its updates by sequence number, and the number of its dead letters."""
+    """The checked output of a processor: counts of its sequence numbers, and the number of its dead letters."""
 
     sequences: SequenceCheck
     dead_letters: int
-    #: The windows that the processor sent, as JSON lines; None for a processor without windows.
+    #: File with the windows that the processor sent, as JSON lines; None for a processor without windows.
     closed: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorVerdict:
-    """The comparisons of one processor."""
+    """The results of all comparisons of one processor."""
 
     processor: str
     keys: int
     differing: int
-    #: Up to five keys that differ.
+    #: Up to five keys whose values differ from Spark's result.
     examples: tuple[str, ...]
-    #: Fingerprints of the three copies of its store.
+    #: Fingerprints of the three copies of the processor's store.
     copies: Mapping[Side, Fingerprint]
     outputs: SequenceCheck
     dead_letters: int
     dead_letters_expected: int
-    #: What Spark computed: keys, or windows.
+    #: The noun for the compared items in texts: ``keys`` or ``windows``.
     things: str = "keys"
 
     @property
     def mismatches(self) -> int:
-        """Mismatches of all comparisons of this processor."""
+        """The number of mismatches in all comparisons of this processor."""
         letters = abs(self.dead_letters - self.dead_letters_expected)
         return self.differing + len(set(self.copies.values())) - 1 + self.outputs.mismatches + letters
 
     def sentences(self) -> list[str]:
-        """One sentence for each comparison with a mismatch."""
+        """One sentence for each comparison that found a mismatch."""
         found = []
         if self.differing:
             shown = ", ".join(self.examples)
@@ -104,7 +105,7 @@ class ProcessorVerdict:
 
 
 def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
-    """Names and values for the printed table."""
+    """Name -> value of each figure for the table that the demo prints."""
     shown: dict[str, str] = {}
     for one in verdicts:
         shown[f"{one.processor}: {one.things} equal to Spark's result"] = f"{one.keys - one.differing:,}"
@@ -118,15 +119,15 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
 def compare_with_spark(
     settings: Settings, months: int, published: Callable[[str], Outputs]
 ) -> Mapping[str, FlightsComparison]:
-    """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
+    """Compute all results with Spark from the file of flights, and compare the tables and sent windows with them.
 
-    The flights are those of the first ``months`` of the year. ``published`` is called with each processor after the
-    computation; it waits for the processor's table and returns the processor's output.
+    The flights are those of the first ``months`` of the year. After the computation, ``published`` is called with the
+    name of each processor. It waits for the processor's table and returns the processor's output.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
-    # imported here, so loading this module needs no JVM
+    # imported here because importing this module must not require a JVM
     from holdfast.assets.spark.flights import verify_flights
     from holdfast.infra.spark.session import spark_session, stop_spark
     from holdfast.processors.snapshots.names import table_name
@@ -140,20 +141,20 @@ def compare_with_spark(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected content of the output topics: a plain count of the flights file, without the engine."""
+    """The expected content of the output topics, counted directly from the file of flights, without the engine."""
 
-    #: Processor -> key -> number of updates.
+    #: Processor -> key -> expected number of updates.
     updates: Mapping[str, Mapping[str, int]]
     #: Processor with windows -> key -> the starts of its closed windows.
     closed: Mapping[str, Mapping[str, Sequence[int]]]
-    #: Processor -> number of dead letters; others produce none.
+    #: Processor -> expected number of dead letters; 0 for a processor that is not in the mapping.
     dead_letters: Mapping[str, int]
 
 
 def outputs_expected(months: int, partitions: int) -> Expected:
-    """The expected outputs for the flights of the first ``months``.
+    """The expected outputs for the flights of the first ``months`` of the year.
 
-    ``partitions`` is the partition count of the topics.
+    ``partitions`` is the number of partitions of each topic.
     """
     updates: dict[str, Counter[str]] = {name: Counter() for name in ("fleet", "routes", "weather", "models")}
     aircraft, origins, airlines = Departures(), Departures(), Departures()
@@ -183,10 +184,9 @@ def outputs_expected(months: int, partitions: int) -> Expected:
 
 
 def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected) -> None:
-    """Wait until these processors have sent all due windows, up to ``CLOSED_WITHIN_S`` for each processor.
+    """Wait until these processors have sent all due windows, at most ``CLOSED_WITHIN_S`` for each processor.
 
-    The table of carriers has the newest windows. The windows of other processors may be in their tables, or already
-    sent.
+    The wait is needed because the table of ``carriers`` must have its newest windows before it is compared.
     """
     for one in definitions:
         if one.name in expected.closed:
@@ -196,9 +196,9 @@ def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], ex
 def read_outputs(
     topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected, folder: Path
 ) -> Mapping[str, Outputs]:
-    """Processor -> its output, compared with the expected output; the processor must have no lag.
+    """Read and check the outputs: processor -> counts of its output. The processors must have no lag.
 
-    Writes the windows that were sent into files in ``folder``.
+    The sent windows of each processor are written to a file in ``folder``.
     """
     found = {}
     for one in definitions:
@@ -217,7 +217,7 @@ def read_outputs(
 
 
 def sent(topics: Topics, topic: str, count: int) -> list[Record]:
-    """The committed records of a topic, once there are ``count``; after ``CLOSED_WITHIN_S``, the records so far."""
+    """Wait until a topic has ``count`` committed records, at most ``CLOSED_WITHIN_S``; returns all its records."""
     records: list[Record] = []
     read_to = topics.start_offsets(topic)
 
@@ -232,11 +232,10 @@ def sent(topics: Topics, topic: str, count: int) -> list[Record]:
 
 
 def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its store, as its check ``copies_equal`` measured them.
+    """Processor -> fingerprints of the three copies of its store, measured by the asset check ``copies_equal``.
 
-    ``checked`` maps processors to the fingerprints in that check's metadata. A processor is left out if its check did
-    not compare all three copies of each partition: a newer checkpoint had replaced the checkpoint at the table's
-    offsets.
+    ``checked`` maps a processor to the fingerprints in the check's metadata. A processor is left out if the check could
+    not compare all three copies. This happens if a newer checkpoint replaced the checkpoint at the table's offsets.
     """
     found: dict[str, Mapping[Side, Fingerprint]] = {}
     for processor, told in checked.items():
@@ -249,7 +248,10 @@ def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mappin
 def audit_copies(
     settings: Settings, definitions: Sequence[ProcessorDefinition]
 ) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its result; the processors must have no lag."""
+    """Audit the result store of each processor; returns processor -> fingerprints of the store's three copies.
+
+    The processors must have no lag.
+    """
     found: dict[str, Mapping[Side, Fingerprint]] = {}
     with open_verbs(settings) as verbs:
         for one in definitions:
@@ -264,9 +266,9 @@ def verify(
     outputs: Mapping[str, Outputs],
     dead_letters: Mapping[str, int],
 ) -> tuple[ProcessorVerdict, ...]:
-    """The verdict on each processor: from the copies of its store, the comparison with Spark, and its output.
+    """Combine the results of all comparisons into one verdict for each processor.
 
-    ``dead_letters`` has the numbers that are expected.
+    ``dead_letters`` maps a processor to its expected number of dead letters.
     """
     verdicts = []
     for name, wholes in copies.items():
@@ -288,7 +290,10 @@ def verify(
 
 
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
-    """The copies over all partitions; if a partition was compared at two offsets, the newer offset counts."""
+    """The fingerprint of each copy of a store over all partitions.
+
+    If a partition was compared at two offsets, the fingerprint at the newer offset counts.
+    """
     found: dict[Side, dict[int, Fingerprint]] = {side: {} for side in Side}
     for moment in reversed(audit.moments):
         for side, whole in moment.wholes.items():

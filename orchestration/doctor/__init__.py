@@ -1,1 +1,1 @@
-"""``holdfast doctor``: ``judging`` decides from facts, ``gathering`` reads them."""
+"""The command ``holdfast doctor``: ``gathering`` reads facts, and ``judging`` turns the facts into findings."""

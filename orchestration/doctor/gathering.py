@@ -1,8 +1,8 @@
-"""Reads the facts for the doctor: this machine, the cluster, the registry, the catalog, Dagster, the processors.
+"""Reads the facts for ``holdfast doctor``: machine, Kafka cluster, registry, catalog, Dagster, and processors.
 
 Invariants:
-    - Reads only: nothing is created, migrated or started.
-    - A check that fails is a finding; the others still run.
+    - This module only reads. It creates, migrates and starts nothing.
+    - If the facts of one check can't be read, the error becomes a finding, and the remaining checks still run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from holdfast.orchestration.doctor.judging import Finding
 if TYPE_CHECKING:
     from holdfast.processors.engine.topology import Topology
 
-#: How long a broker may take to answer, seconds.
+#: Timeout of a request to a broker, seconds.
 WAIT_S = 5.0
 _MEMINFO = Path("/proc/meminfo")
 
 
 def examine() -> Iterator[Finding]:
-    """Every finding; facts that later findings need come first."""
+    """Yields every finding, in the order in which the report prints the findings."""
     yield judging.judge_python(sys.version_info[:3])
     yield from judging.judge_extras(
         {extra: [each for each in modules if not _installed(each)] for extra, (_, modules) in EXTRAS.items()}
@@ -57,7 +57,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _tried(name: str, check: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:
-    """The findings of a check, or one finding about its failure."""
+    """The findings of a check; one failed finding if the check raises an error."""
     try:
         return check()
     except HoldfastError as failure:
@@ -99,7 +99,7 @@ def _machine(settings: Settings) -> Iterator[Finding]:
 
 
 def _available() -> int | None:
-    """Memory for new processes, bytes: the smaller one of the machine's and the control group's."""
+    """Memory that new processes can use, bytes; None if unknown. The smaller value of machine and control group."""
     limits = []
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -107,7 +107,7 @@ def _available() -> int | None:
     except (OSError, KeyError, ValueError):
         return None
     group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):  # no limit, or no control groups of version 2
+    with suppress(OSError, ValueError):  # the group has no memory limit, or the system has no control groups (v2)
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return max(0, min(limits))
 

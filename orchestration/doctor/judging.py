@@ -1,7 +1,7 @@
-"""Turns the doctor's facts into findings; pure functions.
+"""Turns the facts of ``holdfast doctor`` into findings. All functions are pure: they read and change nothing.
 
 Invariants:
-    - A finding that is not ok has an action.
+    - Every finding with the verdict ``warn`` or ``fail`` has an action for the user.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from holdfast.processors.engine.topology import Topology
 
 Verdict = Literal["ok", "warn", "fail"]
 
-#: Versions of Python that Holdfast is tried with.
+#: Oldest and newest version of Python with which Holdfast is tested.
 PYTHON_FROM, PYTHON_TO = (3, 11), (3, 14)
-#: Memory for new processes, bytes: the need of one worker, and the need of broker, Dagster and Spark together.
+#: Available memory, bytes. Below the first value, which one worker needs, the finding fails. Below the second value,
+#: which broker, Dagster and Spark need together, the finding warns.
 MEMORY_LEAST, MEMORY_ENOUGH = 1 << 30, 3 << 30
-#: Below this free disk space nothing should be started, bytes.
+#: Minimum free disk space, bytes; with less space the finding fails.
 DISK_LEAST = 1 << 30
-#: Normal and maximum difference of two clocks, seconds. Kafka refuses records from an hour ahead; leases allow a
-#: minute.
+#: Difference of two clocks, seconds: above the first value the finding warns, above the second value it fails. Kafka
+#: refuses records with a timestamp an hour ahead; leases tolerate one minute.
 SKEW_S, SKEW_MAX_S = 2.0, 30.0
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor: the observed and the expected value, and the action unless it is ok."""
+    """One line of the report: the observed value, the expected value, and an action if the verdict is not ``ok``."""
 
     name: str
     verdict: Verdict
@@ -43,7 +44,7 @@ class Finding:
 
 
 def judge_python(version: tuple[int, int, int]) -> Finding:
-    """The interpreter's version."""
+    """Judges the version of the Python interpreter, for example ``(3, 12, 4)``."""
     seen, expected = ".".join(map(str, version)), f"{dotted(PYTHON_FROM)} to {dotted(PYTHON_TO)}"
     if version[:2] < PYTHON_FROM:
         return Finding("python", "fail", seen, expected, f"Install Python {dotted(PYTHON_TO)}, and Holdfast in it.")
@@ -53,7 +54,10 @@ def judge_python(version: tuple[int, int, int]) -> Finding:
 
 
 def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -> Finding:
-    """Judges the Java that was found (None: none); ``needed`` by the embedded broker or Spark."""
+    """Judges the version of Java; None means that no Java was found.
+
+    ``source`` says where Java was found or searched. ``needed`` is True if the embedded broker needs Java.
+    """
     expected = f"{oldest} or newer"
     if version is not None:
         return Finding("java", "ok", f"{version}, from {source}", expected)
@@ -63,7 +67,7 @@ def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -
 
 
 def judge_memory(available: int | None) -> Finding:
-    """Judges the memory for new processes, bytes; None when the system does not report it."""
+    """Judges the memory that new processes can use, in bytes; None if the system does not report the memory."""
     expected = f"{MEMORY_ENOUGH // _GIB} GiB for broker, Dagster and Spark on this machine"
     if available is None:
         return Finding("memory", "warn", "unknown", expected, "Check the memory of this machine by hand.")
@@ -77,7 +81,7 @@ def judge_memory(available: int | None) -> Finding:
 
 
 def judge_disk(free: int, total: int, min_percent: float) -> Finding:
-    """Room on the disk of the home folder, bytes."""
+    """Judges the free and total space on the disk of the home folder, bytes; ``min_percent`` must be free."""
     percent = 100 * free / total if total else 0.0
     seen, expected = f"{free / _GIB:.1f} GiB free ({percent:.0f} %)", f"{min_percent:g} % and 1 GiB or more"
     if free < DISK_LEAST:
@@ -88,7 +92,7 @@ def judge_disk(free: int, total: int, min_percent: float) -> Finding:
 
 
 def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
-    """The port of Dagster's UI; ``ours`` when the webserver of this home has it."""
+    """Judges the port of Dagster's UI; ``ours`` is True if the webserver of this home folder uses the port."""
     name, expected = f"port {port}", "free, or used by this home's webserver"
     if ours:
         return Finding(name, "ok", "used by this home's webserver", expected)
@@ -99,7 +103,10 @@ def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
 
 
 def judge_queue(limit: int) -> Finding:
-    """Judges the limit of all Dagster runs together; -1 means no limit, as each lane of the queue has a limit."""
+    """Judges Dagster's limit for all concurrent runs.
+
+    It should be -1, no limit, because each lane of the queue (group of runs, such as recovery) has its own limit.
+    """
     expected = "max_concurrent_runs: -1 in dagster.yaml, and a limit for each lane of the queue"
     if limit == -1:
         return Finding("run queue", "ok", "recovery waits for no other runs", expected)
@@ -112,7 +119,10 @@ def judge_queue(limit: int) -> Finding:
 
 
 def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, umask: int) -> Finding:
-    """Judges the home folder: its mode and owner; None when the folder does not exist yet."""
+    """Judges mode and owner of the home folder; ``mode`` and ``owner`` are None if the folder does not exist yet.
+
+    ``me`` is the user id of this process; ``umask`` has the permission bits that the folder must not have.
+    """
     expected = "a folder of this user that others can't enter"
     if mode is None:
         verdict: Verdict = "ok" if writable else "fail"
@@ -133,7 +143,7 @@ def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, 
 
 
 def judge_extras(missing: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
-    """Judges each extra with its missing modules."""
+    """Judges each optional dependency group (extra); ``missing`` maps an extra to its missing Python modules."""
     found = []
     for extra, modules in missing.items():
         name = f"extra {extra}"
@@ -147,7 +157,10 @@ def judge_extras(missing: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
 
 
 def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
-    """Judges unknown variables with the prefix of settings, with the nearest known name of each."""
+    """Judges environment variables that begin with ``HOLDFAST_`` but are no setting.
+
+    ``unknown`` maps each variable to the most similar name of a setting, or None.
+    """
     if not unknown:
         return (Finding("settings", "ok", "no unknown variable"),)
     return tuple(
@@ -163,7 +176,7 @@ def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
 
 
 def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
-    """Judges a cluster that answers: its version and its clock."""
+    """Judges the version and the clock of a Kafka cluster that answers; ``now_ms`` is this machine's time."""
     found = [Finding("broker", "ok", f"{facts.brokers} broker(s) answer")]
     expected = f"{dotted(BROKER_FROM)} or newer"
     if facts.version is None:
@@ -185,7 +198,7 @@ def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
 
 
 def judge_database_clock(ahead_s: float) -> Finding:
-    """Judges the registry's database: the seconds by which its clock is ahead of this machine's (negative: behind)."""
+    """Judges the clock of the registry's database; ``ahead_s`` is its difference to this machine (negative: behind)."""
     return _clock("registry clock", abs(ahead_s), f"{ahead_s:+.1f} s", f"within {SKEW_S:g} s of this machine")
 
 
@@ -197,7 +210,7 @@ def _clock(name: str, off_s: float, seen: str, expected: str) -> Finding:
 
 
 def judge_rights(topology: Topology, facts: ClusterFacts, principal: str) -> Finding:
-    """Judges the rights that a worker of the processor needs and this client lacks (docs/rights.md)."""
+    """Judges whether this client has all Kafka rights (ACLs) that a worker of the processor needs (docs/rights.md)."""
     name, expected = f"rights of {topology.processor}", "those of docs/rights.md"
     needed = rights_of(topology)
     lacks, unknown = [], 0
@@ -216,7 +229,7 @@ def judge_rights(topology: Topology, facts: ClusterFacts, principal: str) -> Fin
 
 
 def rights_of(topology: Topology) -> tuple[Right, ...]:
-    """The rights that a worker needs on existing topics and on its group."""
+    """The Kafka rights (ACLs) that a worker needs on its existing topics and on its consumer group."""
     logs = [spec.topic.name for spec in topology.changelogs]
     reads = [*(spec.name for spec in topology.inputs), *logs]
     rights = [Right("Read", "topic", each) for each in dict.fromkeys(reads)]
@@ -226,7 +239,7 @@ def rights_of(topology: Topology) -> tuple[Right, ...]:
 
 
 def judge_topic(topic: TopicFacts, brokers: int) -> Finding:
-    """How many brokers may fail before records of a topic are lost, or can't be written."""
+    """Judges whether a topic survives the loss of one broker without lost records and without refused writes."""
     least = topic.config.get("min.insync.replicas", "1")
     name, seen = f"topic {topic.name}", f"replication {topic.replication}, min.insync.replicas {least}"
     if brokers < 2:
@@ -245,11 +258,11 @@ def judge_topic(topic: TopicFacts, brokers: int) -> Finding:
 
 
 def failed(name: str, failure: HoldfastError, *, verdict: Verdict = "fail") -> Finding:
-    """The finding for a check whose facts could not be read."""
+    """The finding for a check whose facts could not be read; message and action come from the error."""
     return Finding(name, verdict, failure.message, "an answer", failure.action)
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """The most serious verdict."""
+    """The most serious verdict of all findings: ``fail``, otherwise ``warn``, otherwise ``ok``."""
     seen = {each.verdict for each in findings}
     return "fail" if "fail" in seen else "warn" if "warn" in seen else "ok"

@@ -1,1 +1,1 @@
-"""All that touches the private side of Dagster (``dagster._``): opening, daemon, front, launcher and upkeep."""
+"""All code that uses Dagster's private modules (``dagster._…``): daemon, webserver, launcher, run queue, pruning."""

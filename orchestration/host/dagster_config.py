@@ -1,7 +1,7 @@
 """Checks Dagster's configuration files before any service starts; an error names the file and the line.
 
 Invariants:
-    - Reads only. A file that Dagster would refuse later is refused here.
+    - This module only reads. It refuses every file that Dagster would refuse later.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.masking import is_secret_name, secrets_of_url
 
-#: Runs at once where ``dagster.yaml`` has no limit.
+#: Dagster's default for the maximum number of concurrent runs, if ``dagster.yaml`` has no limit.
 DAGSTERS_LIMIT = 10
 
 
@@ -33,10 +33,10 @@ class DagsterDatabaseAway(HoldfastError):
 
 
 def check_dagster_config(home: Path, workspace: Path) -> None:
-    """Check ``dagster.yaml`` in the home (DAGSTER_HOME), and the file with the code locations.
+    """Check ``dagster.yaml`` in the folder ``home`` (DAGSTER_HOME), and the workspace file with the code locations.
 
     Raises:
-        DagsterConfigInvalid: A file is not YAML, has an entry that Dagster refuses, or holds a secret.
+        DagsterConfigInvalid: A file is not YAML, has an entry that Dagster refuses, or contains a secret as plain text.
         DagsterDatabaseAway: The database refuses the connection or does not answer.
     """
     instance = home / "dagster.yaml"
@@ -44,7 +44,8 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
         _refuse_secrets(file, _parse(file))
     try:
         with dg.DagsterInstance.from_config(str(home)) as opened:
-            _ = opened.run_coordinator, opened.run_launcher, opened.scheduler  # created on first access
+            # Dagster creates these objects on first access, and only then checks their configuration.
+            _ = opened.run_coordinator, opened.run_launcher, opened.scheduler
     except dg.DagsterInvalidConfigError as invalid:
         first = invalid.errors[0]
         path = [str(entry.field_name) for entry in first.stack.entries if hasattr(entry, "field_name")]
@@ -62,7 +63,10 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
 
 
 def run_limit(home: Path) -> int:
-    """How many runs of all kinds may be in progress at once, by the ``dagster.yaml`` of a checked home; -1 for any."""
+    """Maximum number of concurrent runs of all kinds in ``dagster.yaml``; -1 means no limit.
+
+    ``home`` (DAGSTER_HOME) must have been checked by ``check_dagster_config``.
+    """
     runs = ((_parse(home / "dagster.yaml") or {}).get("concurrency") or {}).get("runs") or {}
     return int(runs.get("max_concurrent_runs", DAGSTERS_LIMIT))
 
@@ -81,7 +85,7 @@ def _parse(file: Path) -> Any:
 
 
 def _refuse_secrets(file: Path, content: Any) -> None:
-    """Refuse secrets in a file: Dagster passes the file's content to its code servers on their command line."""
+    """Refuse a file with secrets, because Dagster passes the file's content to code servers on their command line."""
     for path in _secret_entries(content, ()):
         raise DagsterConfigInvalid(
             f"{file}, line {_line_of(file, [*path], '')}: {'.'.join(path)} holds a secret. Dagster "
@@ -93,7 +97,7 @@ def _refuse_secrets(file: Path, content: Any) -> None:
 
 
 def _secret_entries(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The places of secrets that stand in the content itself, not in an environment variable."""
+    """Yields the path of each entry whose value is a secret as plain text, not a reference to a variable."""
     if isinstance(content, dict):
         for name, value in content.items():
             yield from _secret_entries(value, (*path, str(name)))
@@ -105,13 +109,16 @@ def _secret_entries(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, 
 
 
 def _holds_secret(name: str, value: str) -> bool:
-    if name in ("env", "key"):  # the name of a variable; the key of a tag
+    if name in ("env", "key"):  # their values are the name of a variable and the key of a tag, so no secrets
         return False
     return is_secret_name(name) or ("://" in value and any(secrets_of_url(value)))
 
 
 def _line_of(file: Path, path: list[str], message: str) -> int | None:
-    """The line (from 1) of the entry at that path, or of the key in it that the message quotes."""
+    """The line number (from 1) of the entry at ``path``.
+
+    If ``message`` quotes a key of this entry, it is the line of the key.
+    """
     node = yaml.compose(file.read_text(encoding="utf-8"))
     line = None
     for name in path:

@@ -1,13 +1,13 @@
-"""One launch for each run, also when two daemons take it from the queue at the same moment.
+"""Ensures that a queued run is launched only once, even if two Dagster daemons take the run at the same moment.
 
-Dagster supports one daemon for an instance, and does not keep a second one away: at a restart that overlaps, or after a
-forgotten service, both look at a run, see it queued, and launch it. One that was frozen in between launches it later,
-and notes a run that has ended as starting.
+Dagster supports one daemon for each instance, but does not prevent a second one, for example during a restart or after
+a forgotten service. Both daemons then see the same queued run, and both launch the run. A daemon that was frozen may
+launch the run later, and set a run that has already ended to the status STARTING.
 
 Invariants:
-    - Of all launches of a run from one stay in the queue, one is the first. A run that Dagster puts into the queue
-      again, because its code server was away, is launched again.
-    - Loading this module imports Dagster alone.
+    - Each time a run is put into the queue, only the first launch is executed. If Dagster puts a run into the queue
+      again, because the code server was unreachable, the run is launched again.
+    - This module imports no heavy library except Dagster, because every process of a Dagster instance imports it.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ from sqlalchemy.engine import Connection
 
 from holdfast.infra.system.files import locked
 
-#: The tag with the run's id and the number of its stays in the queue. A run that repeats another one copies its tags.
+#: Run tag with the run's id and the count of times the run was queued. The id is part of the value because a run that
+#: repeats another run copies its tags.
 LAUNCHED_TAG = "holdfast/launched"
-#: The events of a run that give it a status once it was launched, and that status.
+#: Event of a launched run -> the run's status after the event.
 TOLD = {
     DagsterEventType.RUN_START: DagsterRunStatus.STARTED,
     DagsterEventType.RUN_SUCCESS: DagsterRunStatus.SUCCESS,
@@ -35,19 +36,19 @@ TOLD = {
 
 @runtime_checkable
 class SqlStorage(Protocol):
-    """What each of Dagster's storages has that is a database of SQL."""
+    """The method that all of Dagster's SQL storages have."""
 
     def connect(self) -> AbstractContextManager[Connection]:
-        """A transaction."""
+        """Context manager with a database connection in a transaction."""
 
 
 def is_first(instance: DagsterInstance, run_id: str) -> bool:
-    """Whether no daemon launched this run since it was put into the queue; True for one caller only."""
+    """Whether the caller may launch this queued run. True only for the first caller since the run was queued."""
     with _alone(instance, run_id):
         stays = len(instance.all_logs(run_id, of_type=DagsterEventType.RUN_ENQUEUED))
         mine = {LAUNCHED_TAG: f"{run_id} {stays}"}
-        # By a filter, which asks the table of tags: a run that is read has its own copy of them, and another daemon
-        # that notes the run as starting at this moment writes it back as it was.
+        # The filter queries the table of tags. The tags in the run's own record are not reliable: another daemon that
+        # sets the run to STARTING overwrites the record with an older copy.
         if instance.get_runs_count(RunsFilter(run_ids=[run_id], tags=mine)):
             return False
         instance.add_run_tags(run_id, mine)
@@ -55,25 +56,25 @@ def is_first(instance: DagsterInstance, run_id: str) -> bool:
 
 
 def restate(instance: DagsterInstance, run_id: str) -> None:
-    """Give a run the status that its events tell, after a second daemon noted it as starting."""
+    """Set a run's status from its newest event again, after a second daemon set the status to STARTING."""
     while records := instance.all_logs(run_id, of_type=set(TOLD)):
         event, run = records[-1].dagster_event, instance.get_run_by_id(run_id)
         if event is None or run is None or run.status is TOLD[event.event_type]:
             return
-        # it may end at this moment, so the events are read again
+        # the loop reads the events again, because the run may have ended at this moment
         instance.run_storage.handle_run_event(run_id, event, datetime.fromtimestamp(records[-1].timestamp, UTC))
 
 
 def sql_run_storage(instance: DagsterInstance) -> SqlStorage | None:
-    """The instance's storage of runs; None for one without SQL."""
+    """The SQL storage in which the instance keeps its runs; None if the storage is not SQL."""
     found = instance.run_storage
-    found = getattr(getattr(found, "_storage", None), "run_storage", found)  # one storage for all three
+    found = getattr(getattr(found, "_storage", None), "run_storage", found)  # unwraps a combined storage
     return found if isinstance(found, SqlStorage) else None
 
 
 @contextmanager
 def _alone(instance: DagsterInstance, run_id: str) -> Iterator[None]:
-    """Keep other daemons of the instance out: by its Postgres, or by a file where its storage is on this machine."""
+    """Lock a run against other daemons: by a Postgres advisory lock, or by a lock file if the storage is local."""
     storage = sql_run_storage(instance)
     if storage is not None:
         with storage.connect() as connection:

@@ -1,15 +1,15 @@
-"""Starts and stops the local Dagster: its webserver and its daemon.
+"""Starts and stops the webserver and the daemon of the Dagster on this machine.
 
-Each is a process of its own with a file below the home folder that names it.
+Webserver and daemon are separate processes. Each has a file in the home folder with its process id.
 
 Invariants:
-    - Both processes outlive the process that starts them. The webserver is `holdfast webserver`, behind its front; it
-      listens on loopback unless ``HOLDFAST_WEBSERVER__HOST`` says otherwise. The daemon does not listen.
-    - Both are ended by process id and start time, never by name, together with all processes that they started: code
-      servers, runs, and the ``tail`` of a run's output.
-    - Starting a running process is no error, and neither is stopping one that does not run.
-    - One webserver and one daemon for each home: a lock is held from the look for a running one until the new one is
-      ready, so a second start waits and finds the first. A stop takes the same lock.
+    - Both processes outlive the process that starts them. The webserver runs the command `holdfast webserver`. It
+      listens on loopback, unless ``HOLDFAST_WEBSERVER__HOST`` is another address. The daemon does not listen.
+    - A process is ended by process id and start time, never by name. All processes that it started are ended too: code
+      servers, runs, and the ``tail`` processes that copy the output of runs.
+    - Starting a process that runs is no error. Stopping a process that does not run is no error.
+    - Each home folder has at most one webserver and one daemon. A start holds a lock until the process is ready, so a
+      second start waits and then finds the first process. A stop takes the same lock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from holdfast.infra.tls import trusted_for
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.world import environment_of_services
 
-#: What webserver and daemon load, unless the project has definitions of its own.
+#: The workspace file that webserver and daemon load, unless the project has its own Dagster definitions.
 WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
 _PROJECT_WORKSPACE = """\
 # `holdfast up` writes this file: the code location of the project {project}, and one that its code can't end or delay
@@ -65,9 +65,10 @@ load_from:
       location_name: holdfast
 """
 WEBSERVER, DAEMON = "webserver", "daemon"
-#: Dagster's usual port; a free port is used when it is taken.
+#: Default port of Dagster's UI; if the port is in use, a free port is chosen.
 PORT = 3000
-#: Digests of the ``dagster.yaml`` that former versions wrote. A file that nobody edited follows the version.
+#: First 16 digits of the SHA-256 of each default ``dagster.yaml`` of an older version. A file with one of these digests
+#: was never edited, so it is replaced by the present default.
 FORMER_DEFAULTS = frozenset(
     (
         "5e75ee48977587ab",
@@ -86,13 +87,14 @@ FORMER_DEFAULTS = frozenset(
         "5cb42d8453415023",
     )
 )
-#: How a former version's own SQLite storage is named, and Dagster's, which has the same files and tables.
+#: Pattern -> replacement in ``dagster.yaml``. Replaces the SQLite storage of an older version of Holdfast by Dagster's
+#: own SQLite storage, which has the same files and tables.
 _FORMER_STORAGE = (
     (re.compile(r"\bholdfast\.orchestration\.(host\.)?sqlite_storage\b"), "dagster.core.storage.sqlite_storage"),
     (re.compile(r"\bKeptSqliteStorage\b"), "DagsterSqliteStorage"),
 )
 _POLL_EVERY_S = 0.1
-#: Time limits to stop: for the process itself, then for the processes that it started, seconds.
+#: Maximum seconds for the end of the process itself, then for the end of the processes that it started.
 _STOP_S = 20.0
 _STOP_CHILDREN_S = 10.0
 _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
@@ -104,7 +106,7 @@ class DagsterDidNotStart(HoldfastError):
 
 
 class WebserverPortTaken(HoldfastError):
-    """The port that was asked for Dagster's UI is in use. Field: port."""
+    """The port that the user chose for Dagster's UI is in use. Field: port."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -115,7 +117,10 @@ class DefinitionsDoNotLoad(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of the local Dagster; ``mark`` (``system.process``) tells it from a later one with the same id."""
+    """The webserver or the daemon of this machine's Dagster.
+
+    ``mark`` (``system.process``) distinguishes the process from a later process with the same id.
+    """
 
     pid: int
     mark: str
@@ -123,9 +128,9 @@ class LocalProcess:
 
 
 def prepare(settings: Settings) -> Path:
-    """Write the default ``dagster.yaml`` where none exists, or that of a former version; returns DAGSTER_HOME.
+    """Write the default ``dagster.yaml`` if it is missing or is the default of an older version.
 
-    An edited one that names the storage of a former version gets Dagster's name for it.
+    In an edited file, only the name of an older version's storage class is replaced. Returns DAGSTER_HOME.
     """
     home = settings.paths.dagster
     home.mkdir(parents=True, exist_ok=True)
@@ -133,7 +138,7 @@ def prepare(settings: Settings) -> Path:
     config = home / "dagster.yaml"
     if not config.exists() or hashlib.sha256(config.read_bytes()).hexdigest()[:16] in FORMER_DEFAULTS:
         replace_text(config, (files("holdfast.infra") / "dagster" / "local.yaml").read_text())
-    with suppress(UnicodeDecodeError):  # the check of the configuration names such a file
+    with suppress(UnicodeDecodeError):  # not reported here, because ``check_dagster_config`` refuses such a file
         text = config.read_text(encoding="utf-8")
         for former, now in _FORMER_STORAGE:
             text = former.sub(now, text)
@@ -142,20 +147,22 @@ def prepare(settings: Settings) -> Path:
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
-    """The webserver or the daemon of this home folder; None when it does not run."""
+    """The running webserver or daemon of this home folder; None if it does not run. ``name`` says which."""
     found = _recorded(settings, name)
     return found if found is not None and _runs(settings, name, found) else None
 
 
 def shrink(settings: Settings) -> None:
-    """Give unused pages of Dagster's SQLite files back to the disk, while neither process uses the files."""
+    """Shrink Dagster's SQLite files by their unused pages; does nothing while webserver or daemon runs."""
     with _alone(settings, WEBSERVER), _alone(settings, DAEMON):
         if all(running(settings, name) is None for name in (WEBSERVER, DAEMON)):
             give_back(settings.paths.dagster.rglob("*.db"))
 
 
 def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
-    """Start the daemon unless it runs, and wait until its log shows its sensors; returns a sentence with its process.
+    """Start the daemon unless it runs, and wait until its log shows that sensors run.
+
+    Returns a sentence with the daemon's process id.
 
     Raises:
         DagsterDidNotStart: The daemon ended, or was not ready in time.
@@ -174,7 +181,7 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
 def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
     """Start the webserver unless it runs, and wait until it has loaded the definitions; returns its URL.
 
-    Without ``port`` the port is 3000, or a free port when 3000 is taken.
+    Without ``port``, the port is 3000, or any free port if 3000 is in use.
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
@@ -186,7 +193,7 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
         if present is not None:
             return present.url
         settings.cache.mkdir(parents=True, exist_ok=True)
-        # locked from the choice of a port until the webserver listens, so two installations never share a port
+        # The lock is held until the webserver listens. Otherwise two installations could choose the same port.
         with locked(settings.cache / "webserver-port.lock"):
             if port is not None and not can_bind(port):
                 raise WebserverPortTaken(
@@ -207,11 +214,11 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
 def stop(settings: Settings, name: str) -> bool:
     """End the webserver or the daemon with its process group; returns whether it was running.
 
-    Dagster leaves code servers behind: one whose process was killed, one with a run that did not end, and one whose
-    database is away. The last two ignore SIGTERM.
+    The process group is needed because Dagster may leave code servers behind. This happens after a kill, with an
+    unfinished run, or if the database does not answer. In the last two cases, code servers ignore SIGTERM.
     """
     if not settings.paths.dagster.is_dir():
-        return False  # nothing ever ran here
+        return False  # no Dagster process was ever started from this home folder
     with _alone(settings, name):
         return _end(settings, name)
 
@@ -230,13 +237,14 @@ def _end(settings: Settings, name: str) -> bool:
 
 
 def check_configuration(settings: Settings) -> Path:
-    """Check Dagster's configuration files, and write missing ones; returns DAGSTER_HOME.
+    """Write missing configuration files of Dagster, and check all of them; returns DAGSTER_HOME.
 
     Raises:
-        DagsterConfigInvalid: A file has an entry that Dagster refuses; names file and line.
+        DagsterConfigInvalid: A file has an entry that Dagster refuses; the error names file and line.
         DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
-    from holdfast.orchestration.host.dagster_config import check_dagster_config  # Dagster takes a second to import
+    # imported late because importing Dagster takes a second
+    from holdfast.orchestration.host.dagster_config import check_dagster_config
 
     home = prepare(settings)
     check_dagster_config(home, workspace_of(settings))
@@ -244,7 +252,7 @@ def check_configuration(settings: Settings) -> Path:
 
 
 def workspace_of(settings: Settings) -> Path:
-    """The file with the code location of these settings; that of a project is written to DAGSTER_HOME."""
+    """Dagster's workspace file for these settings. For a project, the file is written to DAGSTER_HOME first."""
     if settings.definitions is None:
         return WORKSPACE
     directory = settings.workers_directory
@@ -259,14 +267,17 @@ def workspace_of(settings: Settings) -> Path:
 
 
 def _reached(host: str) -> str:
-    """The address at which this machine reaches a server that listens on ``host``."""
+    """The address under which programs of this machine reach a server that listens on ``host``."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 # nosec B104: compared, not bound
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
 def _own_token(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Headers and environment by which a webserver that asks for tokens answers the process that starts it."""
+    """HTTP headers for this process, and environment variables for the webserver, with a new common token.
+
+    With them, this process can check a webserver that requires tokens. Both are empty if no token is required.
+    """
     if not settings.webserver.asks:
         return {}, {}
     token = secrets.token_urlsafe(24)
@@ -281,7 +292,7 @@ def _launch(
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
             [*command, "-w", str(workspace_of(settings))],
-            cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
+            cwd=home,  # Dagster imports from its working directory, where Holdfast's folders could hide user packages
             env={
                 **os.environ,
                 **environment_of_services(settings),
@@ -296,7 +307,8 @@ def _launch(
             umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
-    # the process is known by its file from here on; without a return code, Popen would warn that nobody waited for it
+    # The process keeps running after this one, and its file identifies the process. A return code is set because Popen
+    # would otherwise warn that the process still runs.
     process.returncode = 0
     record_identity(_file(settings, name), process.pid)
     replace_text(_file(settings, name), json.dumps(asdict(found)))
@@ -315,7 +327,10 @@ def _runs(settings: Settings, name: str, found: LocalProcess) -> bool:
 
 
 def _left_its_group(settings: Settings, ended: LocalProcess) -> bool:
-    """Whether the group of a process that ended unseen has members of this home folder, not of a later process."""
+    """Whether a process that ended by itself left members of its process group, such as code servers.
+
+    Only processes whose DAGSTER_HOME is this home's count, because a later group may have the same id.
+    """
     home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
     for pid in group_members(ended.pid):
         with suppress(OSError):
@@ -370,7 +385,7 @@ def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def _recorded(settings: Settings, name: str) -> LocalProcess | None:
-    """The process that was started last; it may have ended."""
+    """The process in the file of the last start, which may have ended; None without a readable file."""
     try:
         return LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):

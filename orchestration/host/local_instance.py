@@ -1,4 +1,4 @@
-"""For a ``dagster.yaml`` of a former version: it names ``LocalInstance`` here. ``opening`` has the code."""
+"""The former place of ``LocalInstance``; a ``dagster.yaml`` of an older version still names this module."""
 
 from __future__ import annotations
 

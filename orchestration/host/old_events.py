@@ -1,13 +1,13 @@
-"""Deletes old runs and events from Dagster's storage, SQLite or Postgres.
+"""Deletes old runs and events from Dagster's storage (SQLite or Postgres).
 
-Dagster keeps its events for ever, and ``DagsterInstance.delete_run`` leaves much behind: the output of the run, its
-check results, and with SQLite its tags and the file of its events. Dagster has no call that deletes events without a
-run, which are those of sensors. They are deleted by SQL, on the tables that Dagster's own code declares.
+Dagster itself keeps all events forever. ``DagsterInstance.delete_run`` does not delete the run's output and check
+results, and with SQLite not its tags and its event file. Dagster has no call to delete events without a run, which
+sensors report. So this module deletes the rest by SQL, from the tables that Dagster's code declares.
 
 Invariants:
-    - The newest event of each asset and each type stays.
-    - The newest row of each table stays, because sensors remember its number.
-    - A transaction deletes at most ``ROWS`` rows, so runs and sensors that write meanwhile wait for less than a second.
+    - The newest event of each type of each asset is kept.
+    - The newest row of each table is kept, because sensors remember its number in their cursors.
+    - A transaction deletes at most ``ROWS`` rows. So runs and sensors never wait longer than a second to write.
 """
 
 import shutil
@@ -34,11 +34,11 @@ from holdfast.infra.waiting import Deadline
 from holdfast.orchestration.host.launches import SqlStorage, sql_run_storage
 from holdfast.orchestration.host.old_runs import OldRun, to_delete
 
-#: Rows that one transaction deletes, and runs that one query reads.
+#: Maximum number of rows that one transaction deletes, and of runs that one query reads.
 ROWS = 1_000
-#: The id of the run of events without a run.
+#: The run id in events that belong to no run, such as events that a sensor reports.
 RUNLESS = ""
-#: The name that Dagster gives to definitions without a name; a folder of the output of their ticks has it.
+#: Dagster's default name of a repository. The folder with the output of sensor ticks has this name.
 REPOSITORY = "__repository__"
 _MATERIALISED = dg.DagsterEventType.ASSET_MATERIALIZATION.value
 _OBSERVED = dg.DagsterEventType.ASSET_OBSERVATION.value
@@ -46,12 +46,12 @@ _EVENT, _CHECK = SqlEventLogStorageTable.c, AssetCheckExecutionsTable.c
 
 
 class StorageUnknown(HoldfastError):
-    """Dagster keeps its events or runs in a storage that Holdfast cannot prune."""
+    """Dagster's storage of events or runs is neither SQLite nor Postgres, so Holdfast can't delete old data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Numbers of what was deleted; ``whole`` is False when the time was up before the end."""
+    """Counts of deleted data; ``whole`` is False if the time limit was reached before all old data was deleted."""
 
     runs: int = 0
     events: int = 0
@@ -63,10 +63,12 @@ class Deleted:
 def prune_dagster(
     instance: dg.DagsterInstance, keep: UpkeepSettings, needed: Iterable[str], now: datetime, until: Deadline
 ) -> Deleted:
-    """Delete what the settings keep no longer; ``needed`` are runs of open incidents and applies.
+    """Delete runs, events and check results that are older than the settings keep them.
+
+    Runs whose ids are in ``needed`` (open incidents and applies) are kept. Deletion stops when ``until`` has passed.
 
     Raises:
-        StorageUnknown: The instance uses a storage of another kind.
+        StorageUnknown: The instance's storage is neither SQLite nor Postgres.
     """
     events, runs = _event_storage(instance), _run_storage(instance)
     old = to_delete(_candidates(instance, events, runs, keep, set(needed), now), keep, now.timestamp())
@@ -94,7 +96,7 @@ def _candidates(
     needed: set[str],
     now: datetime,
 ) -> Iterator[OldRun]:
-    """The runs that began long enough ago to be old, with what needs them."""
+    """Yields each run that was created more than ``keep.runs_days`` ago, with the facts that decide its deletion."""
     before = now - timedelta(days=keep.runs_days)
     needed = needed | _newest_runs(events, runs, now - timedelta(days=keep.asset_runs_days))
     wanted, after = dg.RunsFilter(created_before=before), None
@@ -114,7 +116,10 @@ def _candidates(
 
 
 def _newest_runs(events: SqlEventLogStorage, runs: SqlStorage, partitions_after: datetime) -> set[str]:
-    """Runs with the newest event of an asset, a time partition or a check; and those with the newest row of a table."""
+    """Ids of runs that must be kept for Dagster's UI and for sensors.
+
+    These are runs with the newest event of an asset, time partition or check, or with the newest row of a table.
+    """
     asset_events = _EVENT.dagster_event_type.in_((_MATERIALISED, _OBSERVED))
     newest = sa.select(sa.func.max(_EVENT.id))
     by_asset = newest.where(asset_events).group_by(_EVENT.asset_key, _EVENT.dagster_event_type)
@@ -145,7 +150,7 @@ def _materialised(run_ids: list[str], events: SqlEventLogStorage) -> set[str]:
 
 
 def _delete_files(instance: dg.DagsterInstance, events: SqlEventLogStorage, run_id: str) -> int:
-    """Delete the output and the event file of a run; returns the number of files and folders."""
+    """Delete the output and the event file of a run; returns the number of deleted files and folders."""
     instance.compute_log_manager.delete_logs(prefix=[run_id])
     folder = Path(instance.storage_directory()) / run_id
     count = int(folder.exists())
@@ -162,7 +167,7 @@ def _delete_shard(events: SqliteEventLogStorage, run_id: str) -> int:
 
 
 def _delete_shards(instance: dg.DagsterInstance, events: SqlEventLogStorage, now: datetime) -> int:
-    """Delete the event files of runs that were deleted in Dagster's UI."""
+    """Delete SQLite event files (older than a day) of runs that were deleted in Dagster's UI; returns their number."""
     if not isinstance(events, SqliteEventLogStorage):
         return 0
     day_ago = now.timestamp() - 86_400
@@ -171,7 +176,7 @@ def _delete_shards(instance: dg.DagsterInstance, events: SqlEventLogStorage, now
 
 
 def _delete_output(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Delete old output of ticks, which lies in a folder of the repository's name."""
+    """Delete old output files of sensor and schedule ticks; returns their number."""
     count = 0
     for path in (Path(instance.storage_directory()) / REPOSITORY).rglob("*"):
         with suppress(OSError):
@@ -188,7 +193,7 @@ def _modified(file: Path) -> float:
 
 
 def _delete_tags_without_run(runs: SqlStorage) -> None:
-    """SQLite deletes no tags with their run, because Dagster does not switch its foreign keys on."""
+    """Delete tags of deleted runs. SQLite keeps them, because Dagster does not enable its foreign keys."""
     with runs.connect() as connection:
         known = sa.select(RunsTable.c.run_id)
         connection.execute(sa.delete(RunTagsTable).where(RunTagsTable.c.run_id.not_in(known)))
@@ -209,14 +214,18 @@ def _prune_events(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetim
         newest |= {row[0] for row in connection.execute(sa.select(sa.func.max(_EVENT.id)))}
     count = _delete_rows(events.index_connection, wanted, newest, until)
     if isinstance(events, SqliteEventLogStorage) and Path(events.path_for_shard(RUNLESS)).exists():
-        # Dagster writes each of these events into this file, too, and reads them from the index only.
+        # Dagster also writes each event without a run to this file, but reads these events only from the index
+        # database. So events older than a day can be deleted from the file.
         yesterday = _EVENT.timestamp < _naive(now - timedelta(days=1))
         _delete_rows(lambda: events.run_connection(RUNLESS), yesterday, set(), until)
     return count
 
 
 def _delete_rows(connect: Any, wanted: Any, kept: set[int], until: Deadline) -> int:
-    """Delete events in order of their ids, with their tags; returns how many."""
+    """Delete events and their tags, in order of event ids; returns the number of deleted events.
+
+    ``wanted`` is the SQL condition for events to delete; events with an id in ``kept`` are not deleted.
+    """
     count, after = 0, 0
     while not until.passed:
         with connect() as connection:
@@ -232,7 +241,7 @@ def _delete_rows(connect: Any, wanted: Any, kept: set[int], until: Deadline) -> 
 
 
 def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetime, until: Deadline) -> int:
-    """Delete old results of checks, but not the newest of a check."""
+    """Delete old results of asset checks, but keep the newest result of each check; returns the deleted number."""
     before = _naive(now - timedelta(days=keep.runs_days))
     newest = sa.select(sa.func.max(_CHECK.id)).group_by(_CHECK.asset_key, _CHECK.check_name)
     count = 0
@@ -252,7 +261,7 @@ def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetim
 
 def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     found = instance.event_log_storage
-    found = getattr(getattr(found, "_storage", None), "event_log_storage", found)  # one storage for all three
+    found = getattr(getattr(found, "_storage", None), "event_log_storage", found)  # unwraps a combined storage
     if not isinstance(found, SqlEventLogStorage):
         raise _unknown(found)
     return found
@@ -274,5 +283,5 @@ def _unknown(found: object) -> StorageUnknown:
 
 
 def _naive(moment: datetime) -> datetime:
-    """Dagster's tables have UTC without a time zone."""
+    """The time in UTC without a time zone, as Dagster's tables store it."""
     return moment.astimezone(UTC).replace(tzinfo=None)

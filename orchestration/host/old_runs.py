@@ -1,13 +1,13 @@
-"""Which of Dagster's runs are old enough to delete: facts in, decision out.
+"""Decides which of Dagster's runs are old enough to be deleted. Pure functions.
 
-Deleting a run deletes its events, and with them the history of the assets that it materialised. From these events
-Dagster shows the newest materialisation and check of an asset, and which time partitions exist.
+Deleting a run also deletes its events. From these events Dagster shows an asset's newest materialisation, its check
+results and its existing time partitions.
 
 Invariants:
-    - A run that has not ended stays, and so does one that an open incident or an open apply needs.
-    - The run with the newest materialisation, observation or check of an asset stays, whatever its age.
-    - The newest run and the run with the newest event stay: SQLite gives the number of a deleted last row to the next
-      row, and sensors would take that one for a row that they have read.
+    - A run that has not ended, or that an open incident or open apply needs, is kept.
+    - The run with the newest materialisation, observation or check of an asset is kept, whatever its age.
+    - The newest run and the run with the newest event are kept. Otherwise SQLite would give the number of the deleted
+      last row to the next new row. Sensors have already read this number, and would skip the new row.
 """
 
 from collections.abc import Iterable
@@ -19,18 +19,18 @@ from holdfast.infra.settings import UpkeepSettings
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A run. ``ended_at`` is seconds since 1970, None before its end."""
+    """The facts about a run that decide its deletion. ``ended_at`` is seconds since 1970; None if it has not ended."""
 
     run_id: str
     succeeded: bool
     ended_at: float | None
     materialised: bool = False
-    #: Whether an open incident, an open apply, or the state of an asset needs it.
+    #: Whether an open incident, an open apply, or Dagster's view of an asset needs the run.
     needed: bool = False
 
 
 def to_delete(runs: Iterable[OldRun], keep: UpkeepSettings, now: float) -> tuple[str, ...]:
-    """The ids of the runs that are older than the settings keep them, and that nothing needs."""
+    """The ids of the ended runs that are not needed and are older than the settings keep them; ``now`` in seconds."""
     return tuple(
         run.run_id
         for run in runs

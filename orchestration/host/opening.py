@@ -1,11 +1,13 @@
-"""How Dagster is opened: its instance, workspace and log, as Dagster's own commands do it; and for runs of one process.
+"""Opens Dagster's instance, workspace and log with the functions that Dagster's own commands use.
 
-Dagster configures Python's logging at the start of each run, and closes the handlers of all others first. Another run
-of the process may hold such a handler while it waits for the database. Who has the database may wait for logging, and
-all stand still. The configuration is for handlers that ``dagster.yaml`` names. Without any, nothing is configured.
+``LocalInstance`` allows several runs in one process. At the start of each run, Dagster normally configures Python's
+logging and closes the log handlers of other runs. If another run holds its handler while it waits for the database, and
+the database's holder waits for logging, both wait forever (deadlock). The configuration is only needed for handlers
+that ``dagster.yaml`` names. So without such handlers, ``LocalInstance`` configures no logging.
 
 Invariants:
-    - Loading this module imports Dagster alone: every process of an instance that names ``LocalInstance`` loads it.
+    - This module imports no heavy library except Dagster, because every process that opens a ``LocalInstance`` imports
+      it.
 """
 
 import logging
@@ -25,35 +27,41 @@ from dagster_shared.cli import WorkspaceOpts
 
 from holdfast.infra.system.files import replace_text
 
-#: What differs from ``dagster.yaml`` for runs that share a process with a terminal.
+#: Entries that replace those of ``dagster.yaml`` if runs are executed in a process that draws on the terminal.
 _QUIET = {
     "instance_class": {"module": __name__, "class": "LocalInstance"},
     "compute_logs": {"module": "dagster.core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"},
 }
-#: Options that ``dagster dev`` gives to the commands that it starts; nothing starts those of Holdfast like that.
+#: Internal options that only ``dagster dev`` passes to its child commands. Holdfast's commands leave them out.
 _OF_DAGSTER_DEV = frozenset({"instance_ref", "shutdown_pipe"})
 
 
 class LocalInstance(dg.DagsterInstance):
-    """An instance whose runs may share a process; a ``dagster.yaml`` of a former version names it, too."""
+    """A Dagster instance that allows several runs in one process.
+
+    A ``dagster.yaml`` of an older version may also name this class.
+    """
 
     @classmethod
     def config_schema(cls) -> Mapping[str, Any]:
-        """No fields of its own in ``dagster.yaml``."""
+        """The schema of this class's fields in ``dagster.yaml``: it has none."""
         return {}
 
     @classmethod
     def config_defaults(cls, base_dir: str) -> Mapping[str, Any]:
-        """Dagster's own."""
+        """Dagster's default configuration, unchanged."""
         return InstanceRef.config_defaults(base_dir)
 
     def get_yaml_python_handlers(self) -> Sequence[logging.Handler]:
-        """The handlers of Python's logging that ``dagster.yaml`` names."""
+        """The handlers of Python's logging that ``dagster.yaml`` names; empty if it names none."""
         return super().get_yaml_python_handlers() if self.get_python_log_dagster_handler_config() else []
 
 
 def open_quiet(home: Path) -> dg.DagsterInstance:
-    """The instance of a home (DAGSTER_HOME); its runs in this process leave the output alone, which draws bars."""
+    """The Dagster instance of ``home`` (DAGSTER_HOME), for runs in this process that must not print.
+
+    The output of runs is not captured, because the process draws progress bars on the terminal.
+    """
     config = yaml.safe_load((home / "dagster.yaml").read_text(encoding="utf-8")) or {}
     quiet = home / "quiet.yaml"
     replace_text(quiet, yaml.safe_dump(config | _QUIET))
@@ -64,16 +72,16 @@ def open_quiet(home: Path) -> dg.DagsterInstance:
 
 
 def options_of(command: click.Command) -> list[click.Parameter]:
-    """The options of one of Dagster's commands that a person can give."""
+    """The options of one of Dagster's commands, without the internal options of ``dagster dev``."""
     return [each for each in command.params if each.name not in _OF_DAGSTER_DEV]
 
 
 def open_instance(command: str, *, temporary: bool) -> AbstractContextManager[dg.DagsterInstance]:
-    """The instance of DAGSTER_HOME, with the variables of an ``.env`` in this folder, until the block ends.
+    """Context manager with the instance of DAGSTER_HOME. Also sets the variables in an ``.env`` file of this folder.
 
     Args:
-        command: Who opens it, for its messages.
-        temporary: Without DAGSTER_HOME an instance that is deleted at the end, in place of an error.
+        command: The name of the command that opens the instance, for Dagster's messages.
+        temporary: If DAGSTER_HOME is not set: True opens an instance that is deleted at the end, False raises.
     """
     logger = logging.getLogger("dagster")
     if not temporary:
@@ -82,10 +90,10 @@ def open_instance(command: str, *, temporary: bool) -> AbstractContextManager[dg
 
 
 def code_locations(workspace: WorkspaceOpts) -> Any:
-    """What Dagster loads code locations from, by the options of a command."""
+    """Dagster's description (load target) of the code locations that the options of a command select."""
     return workspace_opts_to_load_target(workspace)
 
 
 def write_logs(formatter: str, level: str) -> None:
-    """Write Dagster's log to the output: ``formatter`` is ``colored``, ``json`` or ``rich``."""
+    """Configure Dagster's logging, which writes to stdout; ``formatter`` is ``colored``, ``json`` or ``rich``."""
     configure_loggers(formatter=formatter, log_level=level.upper())

@@ -1,24 +1,24 @@
-"""Dagster's queue of runs, with lanes: recovery, stop, rollback and dry runs wait for nothing that takes long.
+"""Divides Dagster's run queue into lanes, so that urgent runs (recovery, stop, dry runs) never wait for long runs.
 
-Each run gets its lane as a tag, and ``dagster.yaml`` has a limit for each lane. A limit of all runs together would hold
-for recovery, too: four snapshots would keep every killed worker down.
+Each run gets the name of its lane as a tag, and ``dagster.yaml`` limits the concurrent runs of each lane. A single
+limit for all runs would also delay recovery: four long snapshots could block the recovery of a killed worker.
 
     recovery   runs of ``recover_processor``
     urgent     dry runs; stop, rollback and adoption
     verb       the other verbs, except those that may take hours
     long       backfill, restore
-    (none)     runs that need a pool, as snapshots and deployments: their pool is their limit
-    shared     all others: checks, observations, upkeep, and jobs of the project
+    (none)     runs that need a Dagster pool, such as snapshots and deployments: the pool limits them
+    shared     all other runs: checks, observations, upkeep, and jobs of the project
 
 Invariants:
-    - Every way to a run passes ``submit_run``: sensors, schedules, the launchpad, backfills, and Dagster's commands. So
-      the limits cover a run that a person launched.
-    - A run is in one lane. A run that needs a pool has none: Dagster counts a run that waits for its pool against the
-      limit of its tag, and so would keep other runs waiting that could start.
-    - One run at a time changes a processor (``CHANGES_TAG``); a second one waits, instead of being refused by the
-      registry. Runs of the lanes ``recovery`` and ``urgent`` don't: the registry alone keeps them apart, which says at
-      once who holds the processor. A run of several processors has no such tag, because a tag has one value. A job of
-      the project says by the tag ``processor`` which one it changes.
+    - Every run passes ``submit_run``, whether a sensor, schedule, person, backfill or Dagster command launches it. So
+      the limits always apply.
+    - A run has at most one lane. A run that needs a pool has no lane, because Dagster counts a run that waits for its
+      pool against the limit of its lane. Such runs would block other runs of the lane that could start.
+    - Only one run at a time changes a processor (``CHANGES_TAG``). A second run waits in the queue; otherwise the
+      registry would refuse it. Runs of the lanes ``recovery`` and ``urgent`` do not wait. If another run holds the
+      processor, the registry refuses them at once and names the holder. A run that changes several processors has no
+      such tag, because a tag has one value. A project's job names its processor by the tag ``processor``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,28 +30,28 @@ from dagster import DagsterRun
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
 
-#: Name of the job of recovery runs.
+#: Name of the job that recovery runs execute.
 RECOVERY = "recover_processor"
-#: Tag of the verbs' jobs; its value is ``lifecycle``.
+#: Tag of the jobs of verbs; its value is ``lifecycle``.
 KIND_TAG = "holdfast/kind"
-#: Run tag: the lane.
+#: Run tag whose value is the run's lane.
 QUEUE_TAG = "holdfast/queue"
-#: Run tag: the processor that a run changes, one run at a time.
+#: Run tag whose value is the processor that the run changes; ``dagster.yaml`` allows one run at a time for each value.
 CHANGES_TAG = "holdfast/changes"
 
 Lane = Literal["recovery", "urgent", "verb", "long", "shared"]
 
-#: Jobs of verbs that are short, and that an operator needs while others run.
+#: Jobs of short verbs that an operator may need while other verbs run.
 _URGENT = frozenset({"stop_processor", "rollback_processor", "adopt_processor"})
 #: Jobs of verbs that may take hours.
 _LONG = frozenset({"backfill_store", "restore_state"})
 
 
 class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
-    """``QueuedRunCoordinator``, with the tags of the lane and of the processor."""
+    """Dagster's ``QueuedRunCoordinator``, which also tags each run with its lane and its processor."""
 
     def submit_run(self, context: dg.SubmitRunContext) -> DagsterRun:
-        """Put a run into the queue."""
+        """Add the tags to the run, then put the run into the queue."""
         run = context.dagster_run
         if tags := tags_of(run):
             self._instance.add_run_tags(run.run_id, tags)
@@ -59,7 +59,7 @@ class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
 
 
 def tags_of(run: DagsterRun) -> dict[str, str]:
-    """The tags that a run gets in the queue."""
+    """The tags to add to a queued run: its lane, its processor, and the processor that it changes."""
     pools = run.run_op_concurrency.all_pools if run.run_op_concurrency else None
     lane = lane_of(run.job_name, run.run_config, pools or (), is_verb=run.tags.get(KIND_TAG) == "lifecycle")
     given = run.tags.get(PROCESSOR_TAG, "")
@@ -73,7 +73,10 @@ def tags_of(run: DagsterRun) -> dict[str, str]:
 
 
 def lane_of(job: str, run_config: Mapping[str, Any], pools: Iterable[str] = (), *, is_verb: bool) -> Lane | None:
-    """The lane of a run, by its job, config and pools; None for a run whose pool is its limit."""
+    """The lane of a run, derived from its job, config and pools; None for a run that is limited by a pool.
+
+    ``is_verb`` is whether the job carries out a verb.
+    """
     if job == RECOVERY:
         return "recovery"
     if any(pools):
@@ -87,7 +90,10 @@ def lane_of(job: str, run_config: Mapping[str, Any], pools: Iterable[str] = (), 
 
 
 def processor_of(job: str, run_config: Mapping[str, Any], assets: Iterable[dg.AssetKey]) -> str:
-    """The one processor that a run changes, by its job, config and selected assets; empty for none and for several."""
+    """The processor that a run changes, derived from its job, config and selected assets.
+
+    Empty if the run changes no processor or several processors.
+    """
     acting = [config for config in _configs(run_config) if job == RECOVERY or config.get("dry_run") is False]
     found = {str(config["processor"]) for config in acting if config.get("processor")}
     found |= {name for each in assets if (name := keys.changed_processor(each))}
@@ -95,6 +101,6 @@ def processor_of(job: str, run_config: Mapping[str, Any], assets: Iterable[dg.As
 
 
 def _configs(run_config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The config of each op."""
+    """The config of each op in a run config."""
     ops = run_config.get("ops") or {}
     return [(op.get("config") if isinstance(op, Mapping) else None) or {} for op in ops.values()]

@@ -1,21 +1,21 @@
-"""Dagster's run launcher for one machine: limits by kind, a health check of a run's process, and a sure end.
+"""A Dagster run launcher for one machine, with runtime limits, a reliable health check, and a reliable end of runs.
 
-Dagster's launcher leaves the health check to the code server that started the process. When the code server was killed
-too (with the daemon's session, or with the machine), a run stays STARTED forever. It keeps its pool and its
-``processor`` tag, so no recovery and no deployment of that processor can start.
-
-Dagster's launcher ends a run by an interrupt, which a process that is blocked in C or frozen never sees. Dagster then
-marks the run as ended and frees its pool, while the process still works on the same state.
+Problems of Dagster's own launcher that this module solves:
+    - Its health check asks the code server that started the run. If the code server was killed too, for example with
+      the machine, the run stays STARTED forever. The run then blocks its pool and its processor, so no recovery and no
+      deployment of the processor can start.
+    - It ends a run by an interrupt, which has no effect on a process that is frozen or blocked in C code. Dagster then
+      marks the run as ended and frees its pool, while the process still changes the same state.
 
 Invariants:
-    - Loading this module imports Dagster alone, because every process of an instance loads it.
-    - A run is failed only when its process is known and has ended. No clock is read: a clock that is set never ends a
-      run. The process is known by its identity (``system.process``), which the daemon writes into the run's log. A tag
-      would be lost: the run's process, which starts at that moment, writes its run back with the tags that it read.
-    - A run without that entry, as one of a former version, has its process judged by id and by the home folder in that
-      process's environment, and gets its entry then.
-    - A run is launched once, also by two daemons (``launches``).
-    - A process is signalled only when it is the run's: on this machine, of this instance, and recorded for this run.
+    - This module imports no heavy library except Dagster, because every process of a Dagster instance imports it.
+    - A run is marked as failed only if its process is known and has ended. No time is compared, so a change of the
+      clock never fails a run. The daemon writes the identity of the run's process (``system.process``) to the run's
+      log. A tag would not be reliable, because the starting process overwrites the tags of its run.
+    - If a run has no such log entry, for example a run of an older version, its process is found by process id. The
+      DAGSTER_HOME of this process is compared, and the entry is written.
+    - A run is launched only once, even by two daemons (``launches``).
+    - A process gets a signal only if it runs on this machine, for this instance, and is recorded for this run.
 """
 
 import json
@@ -43,28 +43,28 @@ from holdfast.infra.system.process import ProcessIdentity, end_tree, fate_of, id
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.host import launches
 
-#: The metadata entry, in the run's log, with the identity of its process.
+#: Name of the metadata entry in a run's log that has the identity of the run's process.
 PROCESS_ENTRY = "holdfast/process"
-#: Dagster's tag with the address of the code server that started a run.
+#: Dagster's run tag with the address of the code server that started the run.
 GRPC_INFO_TAG = ".dagster/grpc_info"
-#: What gRPC says of a server that it could not connect to.
+#: Part of gRPC's error message if it could not connect to a code server.
 NEVER_REACHED = "failed to connect to all addresses"
-#: What Dagster says of a server that took longer than its limit for an answer, a minute.
+#: Part of Dagster's error message if a code server did not answer within one minute.
 ANSWERS_LATE = "timed out due to taking longer than"
-#: How long a launched run may take to name its process, seconds; it has done so in nearly all cases.
+#: Maximum seconds to wait until a launched run has logged its process id; nearly all runs log the id at once.
 NAMED_WITHIN_S = 5.0
-#: How long the process of an interrupted run may take to end before it is killed, seconds.
+#: Maximum seconds that the process of an interrupted run may take to end before it is killed.
 GRACE_S = 20.0
 
 
 class LaunchUnclear(Exception):
-    """A code server was asked to start a run, and its answer was lost."""
+    """A code server was asked to start a run, but its answer was lost, so the run may or may not have started."""
 
 
 class LocalRunLauncher(DefaultRunLauncher):
-    """A ``DefaultRunLauncher`` whose runs have a limit, and end with their processes.
+    """A ``DefaultRunLauncher`` that limits the runtime of runs, and fails a run if its process has ended.
 
-    ``grace_seconds`` in ``dagster.yaml`` is how long an interrupted run may take before its process is killed.
+    ``grace_seconds`` in ``dagster.yaml``: maximum seconds between the interrupt of a run and the kill of its process.
     """
 
     def __init__(self, inst_data: Any = None, grace_seconds: float = GRACE_S) -> None:
@@ -73,18 +73,18 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
-        """One optional entry, ``grace_seconds``."""
+        """The schema of this launcher in ``dagster.yaml``: one optional entry, ``grace_seconds``."""
         return {"grace_seconds": Field(Float, is_required=False, default_value=GRACE_S)}
 
     @classmethod
     def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> "LocalRunLauncher":
-        """The launcher of an instance."""
+        """The launcher with the configuration of a Dagster instance; Dagster calls this method."""
         return cls(inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run with its kind and its limit as tags, and record its process as soon as the run names it.
+        """Launch a run, tagged with its kind and its runtime limit, and record its process when the run logs its id.
 
-        A run that another daemon launched is left to it.
+        If another daemon already launched the run, nothing is launched.
         """
         from holdfast.infra.settings import load_settings
         from holdfast.orchestration.host.run_time_limits import new_tags
@@ -102,23 +102,24 @@ class LocalRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
         except DagsterUserCodeUnreachableError as lost:
             if NEVER_REACHED in str(lost):
-                raise  # nothing was started: Dagster puts the run into the queue again
+                raise  # no process was started, and this error makes Dagster queue the run again
             if ANSWERS_LATE in str(lost):
-                # A busy machine: its process may start later. `run_monitoring` fails a run that does not start in time.
+                # On a busy machine, the run's process may still start. If not, Dagster's `run_monitoring` fails it.
                 self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
                 return
-            # Its process may run. An error of another type makes Dagster fail the run in place of launching it twice.
+            # The run's process may be running. This error type makes Dagster fail the run, not launch it twice.
             raise LaunchUnclear(f"The code server did not say whether it started run {run.run_id}: {lost}") from lost
-        # The run runs: an error here would make Dagster fail it beside its process. The health check records later.
+        # Errors are ignored, because an error here would make Dagster fail a run whose process works. The health check
+        # records the process later.
         with suppress(Exception):
             pid = wait_until(lambda: self._process_of(run.run_id), NAMED_WITHIN_S)
             if pid is not None:
                 self._record(run.run_id, pid)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt a run and wait until its process has ended, which is killed after the grace period.
+        """Interrupt a run and wait until its process has ended; kill the process after the grace period.
 
-        True when the run's process is known to have ended, else what Dagster's launcher answered.
+        Returns True if the run's process is known to have ended, otherwise the result of Dagster's launcher.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
@@ -127,7 +128,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         process = self._own_process(run)
         try:
             asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
-        except Exception as unreachable:  # the code server is gone or hangs: the process is ended all the same
+        except Exception as unreachable:  # the code server is gone or hangs; the run's process is ended below anyway
             if process is None:
                 raise
             asked = False
@@ -144,11 +145,11 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """True: Dagster's ``run_monitoring`` calls ``check_run_worker_health``."""
+        """True, so that Dagster's ``run_monitoring`` calls ``check_run_worker_health``."""
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """FAILED when the process that the run named has ended; RUNNING otherwise."""
+        """FAILED if the run's recorded process has ended; RUNNING otherwise, even if the process is unknown."""
         if not _is_on_this_machine(run):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "its code server may be on another machine")
         identity = self.recorded(run.run_id)
@@ -164,7 +165,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(identity.pid))
 
     def _note_overdue(self, run: DagsterRun) -> None:
-        """Tag a run that is ended because of its limit, and write into its log what to do."""
+        """If a run reached its runtime limit, tag it as overdue, and write the reason and an action to its log."""
         from holdfast.orchestration.host.run_time_limits import OVERDUE_TAG, overdue_s, overdue_words
 
         record = self._instance.get_run_record_by_id(run.run_id)
@@ -176,7 +177,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         self._instance.report_engine_event(overdue_words(run.run_id, run.job_name, {**run.tags, **tags}) or "", run)
 
     def _own_process(self, run: DagsterRun) -> ProcessIdentity | None:
-        """The live process of a run; None when it is not known for sure."""
+        """The live process of a run; None if it has ended, or is not known for sure."""
         if not _is_on_this_machine(run):
             return None
         identity = self.recorded(run.run_id)
@@ -188,10 +189,10 @@ class LocalRunLauncher(DefaultRunLauncher):
         return identity
 
     def _record(self, run_id: str, pid: int) -> ProcessIdentity | None:
-        """The identity of a run's process, recorded; None when the process has ended."""
+        """Write the identity of a run's process to the run's log; returns it, or None if the process has ended."""
         identity = identity_of(pid)
         ours = _dagster_home("self")
-        # a process of a stranger has the id that the run had
+        # if DAGSTER_HOME differs, the run's process has ended, and another program got its process id
         if identity is None or (ours and _dagster_home(str(pid)) not in (ours, None)):
             return None
         run = self._instance.get_run_by_id(run_id)
@@ -199,17 +200,17 @@ class LocalRunLauncher(DefaultRunLauncher):
         return identity
 
     def recorded(self, run_id: str) -> ProcessIdentity | None:
-        """The identity of a run's process, from its log; None when it was not recorded."""
+        """The identity of a run's process from the run's log; None if it was not recorded."""
         text = self._last_told(run_id, PROCESS_ENTRY)
         return None if text is None else ProcessIdentity.parse(text)
 
     def _process_of(self, run_id: str) -> int | None:
-        """The id of the process that the run named last."""
+        """The process id that the run itself logged last; None if the run logged none."""
         pid = self._last_told(run_id, "pid")
         return None if pid is None else int(pid)
 
     def _last_told(self, run_id: str, entry: str) -> str | None:
-        """The newest value of a metadata entry in the run's log."""
+        """The newest value of a metadata entry in the run's log; None if the log has no such entry."""
         for record in reversed(self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)):
             event = record.dagster_event
             value = None if event is None else event.engine_event_data.metadata.get(entry)
@@ -219,28 +220,31 @@ class LocalRunLauncher(DefaultRunLauncher):
 
 
 def record_own_process(instance: DagsterInstance, run_id: str, job_name: str) -> None:
-    """Record this process as the one of a run that it is about to execute itself.
+    """Record this process as the process of a run, before this process executes the run itself.
 
-    The health check compares DAGSTER_HOME, and of another process it sees only the environment at its start. Without
-    this entry it takes a program that sets the variable later for a stranger, and fails the run.
+    Without this entry, the health check would compare DAGSTER_HOME, and it sees only the variables from the start of a
+    process. If this program set DAGSTER_HOME later, the health check would fail the run.
     """
     instance.report_engine_event(*_told(own_identity()), run_id=run_id, job_name=job_name)
 
 
 def _told(process: ProcessIdentity, run: DagsterRun | None = None) -> tuple[str, DagsterRun | None, EngineEventData]:
-    """The entry of a run's log that records its process: words, run and metadata."""
+    """The arguments of the engine event that records a run's process: text, run and metadata."""
     entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(process))})
     return f"Process {process.pid} works on this run.", run, entry
 
 
 def _is_on_this_machine(run: DagsterRun) -> bool:
-    """Whether the code server that started a run listens on a socket file, or on this machine's loopback."""
+    """Whether the code server that started a run is on this machine: it uses a socket file or the loopback address."""
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
     return bool(server.get("socket")) or server.get("host") in (None, "localhost", "127.0.0.1")
 
 
 def _dagster_home(process: str) -> str | None:
-    """DAGSTER_HOME in the environment of a process, which a run inherits from the daemon; None when it is not known."""
+    """The variable DAGSTER_HOME of a process, given by its id or ``self``.
+
+    Empty if the variable is not set; None if the environment can't be read.
+    """
     try:
         words = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:

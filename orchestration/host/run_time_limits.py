@@ -1,11 +1,11 @@
-"""How long a run may take, by its kind; and the words for a run that was ended because it took longer.
+"""Maximum runtimes of runs by their kind, and the message for a run that was ended at its limit.
 
-Dagster ends a run by its tag ``dagster/max_runtime``. ``run_launcher`` sets the tag at the launch, so a run from an
-asset's page has it too, which is a run of Dagster's own job.
+Dagster ends a run after the seconds in its tag ``dagster/max_runtime``. ``run_launcher`` sets this tag at the launch.
+So runs that a person starts on an asset's page have the tag too.
 
 Invariants:
-    - Facts in, decision out: nothing here reads Dagster's storage.
-    - A limit that a person gave a run as a tag is kept.
+    - All functions are pure; none reads Dagster's storage.
+    - If a person set the tag ``dagster/max_runtime``, its value is kept.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,11 +17,11 @@ from holdfast.infra.settings import RunSettings
 
 Kind = Literal["snapshot", "verb", "recovery", "audit", "rehearsal", "maintenance", "upkeep", "other"]
 
-#: Dagster's tag of a run's limit, seconds.
+#: Dagster's run tag with the maximum runtime of the run, seconds.
 MAX_RUNTIME_TAG = "dagster/max_runtime"
-#: Tag of a run's kind.
+#: Run tag with the kind of the run.
 KIND_TAG = "holdfast/run-kind"
-#: Tag of a run that was ended because it reached its limit; the value is its age then, seconds.
+#: Run tag of a run that was ended at its limit; the value is the runtime at the end, seconds.
 OVERDUE_TAG = "holdfast/ended-after"
 
 _BY_JOB: Mapping[str, Kind] = {
@@ -44,7 +44,7 @@ _BY_LAYER: Mapping[str, Kind] = {
 
 
 def kind_of(job: str, tags: Mapping[str, str], assets: Collection[AssetKey], *, only_checks: bool) -> Kind:
-    """The kind of a run: by its job, else by the assets that it materialises.
+    """The kind of a run, derived from its job, otherwise from the assets that it materialises.
 
     ``only_checks`` is whether the run executes asset checks and materialises nothing.
     """
@@ -55,26 +55,29 @@ def kind_of(job: str, tags: Mapping[str, str], assets: Collection[AssetKey], *, 
     if only_checks:
         return "audit"
     kinds = {_of_asset(key) for key in assets}
-    # of a run of several layers, the kind that may take longest by default
+    # if the assets have several kinds, the kind with the longest default limit
     return next((kind for kind in ("verb", "snapshot", "maintenance") if kind in kinds), "other")
 
 
 def limit_s(kind: Kind, settings: RunSettings) -> float:
-    """How long a run of this kind may take, seconds."""
+    """Maximum runtime of a run of this kind, seconds."""
     return float(getattr(settings, f"{kind}_max_s"))
 
 
 def new_tags(
     job: str, tags: Mapping[str, str], assets: Collection[AssetKey], settings: RunSettings, *, only_checks: bool
 ) -> dict[str, str]:
-    """The tags that a run gets at its launch: its kind, and its limit unless it has one."""
+    """The tags to add to a run at its launch: its kind, and its maximum runtime unless that tag exists."""
     kind = kind_of(job, tags, assets, only_checks=only_checks)
     limit = {} if MAX_RUNTIME_TAG in tags else {MAX_RUNTIME_TAG: f"{limit_s(kind, settings):g}"}
     return {KIND_TAG: kind, **limit}
 
 
 def overdue_s(tags: Mapping[str, str], started_at: float | None, now: float) -> float | None:
-    """The age of a run that has reached its limit, seconds; None for a younger run, and for one without a limit."""
+    """The runtime of a run that has exceeded its limit, seconds; None if it has not, or has no limit.
+
+    ``started_at`` and ``now`` are seconds since 1970.
+    """
     try:
         limit = float(tags.get(MAX_RUNTIME_TAG, ""))
     except ValueError:
@@ -85,7 +88,7 @@ def overdue_s(tags: Mapping[str, str], started_at: float | None, now: float) -> 
 
 
 def overdue_words(run_id: str, job: str, tags: Mapping[str, str]) -> str | None:
-    """For a run that was ended at its limit: its id, kind and age, and what to do. None for other runs."""
+    """The message for a run that was ended at its limit, with the action for the user; None for other runs."""
     age = tags.get(OVERDUE_TAG)
     if age is None:
         return None

@@ -1,1 +1,1 @@
-"""Dagster jobs: one module for each job, and one for the jobs over assets."""
+"""Dagster jobs, one module for each job; ``asset_jobs`` has the jobs that only select assets or asset checks."""

@@ -1,7 +1,7 @@
-"""Jobs that materialise or check one layer of assets of all processors.
+"""Dagster jobs that materialise or check the same kind (layer) of asset for all processors.
 
 Invariants:
-    - A job selects layers, never processors, so it covers a new processor without a change.
+    - A job selects assets by the tag ``layer``, never by processor. So it includes a new processor automatically.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ import dagster as dg
 
 from holdfast.assets import keys
 
-#: Name of the job, for its schedule.
+#: Name of the job that runs the compaction checks; its schedule refers to the job by this name.
 COMPACTION_CHECKS = "compaction_checks"
 
 
 def _layers(*layers: str) -> dg.AssetSelection:
-    # topics and broken definitions have these tags too, but Dagster cannot materialise them
+    # ``materializable`` leaves out topics and broken definitions, which have these tags but can't be materialised
     return reduce(or_, (dg.AssetSelection.tag("layer", each) for each in layers)).materializable()
 
 
-#: One process and one step at a time, so a run starts Spark's JVM once.
+#: Defines a job over assets. All steps run in one process, one after the other, so that a run starts only one JVM.
 _asset_job = partial(dg.define_asset_job, executor_def=dg.in_process_executor)
 
 provision_and_deploy = _asset_job(
@@ -53,7 +53,7 @@ orphan_checks = _asset_job(
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
-    """The job that runs the nightly checks of these assets."""
+    """The job that runs these asset checks; a schedule starts the job every night."""
     return _asset_job(
         COMPACTION_CHECKS,
         dg.AssetSelection.checks(*checks),

@@ -1,4 +1,4 @@
-"""How a run fails on a HoldfastError (message, action and fields), and how to read the error of a failed step."""
+"""Turns a ``HoldfastError`` into a failed Dagster run, and reads the original error of a failed step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from holdfast.infra.errors import HoldfastError
 
 @contextmanager
 def plain_failures() -> Iterator[None]:
-    """Turn a ``HoldfastError`` into a failed run that Dagster does not retry.
+    """Context manager that turns a ``HoldfastError`` into a failed run, which Dagster does not retry.
 
     Raises:
         dagster.Failure: The error's message and action as the description, its fields as metadata.
@@ -24,26 +24,25 @@ def plain_failures() -> Iterator[None]:
 
 
 class StepError(Protocol):
-    """An error as Dagster records it with a failed step."""
+    """The error of a failed step, in the form in which Dagster records the error."""
 
     @property
     def message(self) -> str:
-        """Its class and text."""
+        """The error's class and text, for example ``ValueError: bad key``."""
 
     @property
     def cls_name(self) -> str | None:
-        """Its class, without a module."""
+        """The name of the error's class without the module, for example ``ValueError``."""
 
     @property
     def cause(self) -> "StepError | None":
-        """The error that caused this one."""
+        """The error that caused this error (``__cause__``); None without a cause."""
 
 
 def own_words(error: StepError | None) -> str | None:
-    """The message of a step's error without Dagster's wrappings; None without an error.
+    """The message of the outermost error whose class is not Dagster's; None without an error.
 
-    The outermost error that is not Dagster's: Holdfast's errors name the action; the client error that caused them does
-    not.
+    Deeper causes are not used: Holdfast's error names the action, and the client's error below it does not.
     """
     while error is not None and error.cause is not None and (error.cls_name or "").startswith("Dagster"):
         error = error.cause

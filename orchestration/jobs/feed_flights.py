@@ -1,7 +1,7 @@
-"""The job that sends the demo's flights, and the tables to join, to the source topics.
+"""The job that sends the demo's flights, and the weather, aircraft and airlines to join, to the source topics.
 
 Invariants:
-    - A run fails when the topics already hold records, unless its config sets ``again``.
+    - A run fails if the topics already hold records, unless the run's config has ``again: true``.
 """
 
 import dagster as dg
@@ -13,12 +13,12 @@ from holdfast.infra.sample_data.flights import BY_MONTH
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 
-#: Flights between two progress lines in the run's log.
+#: Number of flights after which the run's log gets the next progress line.
 _LOG_EVERY = 25_000
 
 
 class FeedConfig(dg.Config):
-    """Config of ``feed_flights``: pace and amount."""
+    """Run config of the job ``feed_flights``: how fast and how many flights are sent."""
 
     flights_per_second: int | None = Field(
         default=None, ge=1, description="Flights to send per second; empty: no limit."
@@ -40,7 +40,7 @@ class FeedConfig(dg.Config):
     "flights, in time order, to `flights`, `departures` and `origins`."
 )
 def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
-    """Send the flights; counts and rate become the run's metadata."""
+    """Send the flights to Kafka; the number of flights and the rate become metadata of the op's output."""
     settings = load_settings()
     logged = 0
 
@@ -76,5 +76,5 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
     tags={"holdfast/kind": "feed"},
 )
 def feed_flights() -> None:
-    """One op: ``send_flights``."""
+    """A job with the single op ``send_flights``."""
     send_flights()

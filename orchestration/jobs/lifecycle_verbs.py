@@ -1,10 +1,12 @@
-"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop, clean. A dry run by default.
+"""One Dagster job for each verb (clear, backfill, restore, stop, …). By default, a job is a dry run: it only plans.
 
 Invariants:
-    - Plan and apply are the lifecycle's; a job reads its config, shows the explanation, and applies.
-    - A dry run changes nothing. A plan that deletes is applied only when ``confirm`` holds its hash.
-    - When a run was killed, the next run with the same config resumes its apply.
-    - No job has a pool: a pool is the same for a dry run. The queue's lanes (``run_coordinator``) know the config.
+    - A job reads its config, logs the plan's explanation and applies the plan. ``processors.lifecycle`` decides the
+      plan and carries it out.
+    - A dry run changes nothing. A plan that deletes is applied only if ``confirm`` is the plan's hash.
+    - After a killed run, the next run with the same config resumes the apply of the killed run.
+    - No job uses a Dagster pool, because a pool would also block dry runs. Instead, ``run_coordinator`` limits
+      concurrent runs by their config.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +52,7 @@ _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
 class PlanConfig(dg.Config):
-    """Config of every verb's job."""
+    """Run config that the jobs of all verbs have in common."""
 
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
@@ -59,25 +61,25 @@ class PlanConfig(dg.Config):
 
 
 class VerbConfig(PlanConfig):
-    """Config of a verb of one processor."""
+    """Run config of a verb that changes one processor."""
 
     processor: str = Field(description="Name of the processor.")
 
 
 class CleanConfig(PlanConfig):
-    """Config of ``archive_orphans``: which orphans."""
+    """Run config of the job ``archive_orphans``: which orphans to archive."""
 
     only: list[str] = Field(
         default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
     )
 
     def request(self) -> Clean:
-        """The clean request with this config."""
+        """The ``Clean`` request that this config describes."""
         return Clean(tuple(self.only))
 
 
 class ClearConfig(VerbConfig):
-    """Config of ``clear_state``: exactly one of ``keys``, ``prefix`` and ``everything``."""
+    """Run config of the job ``clear_state``; exactly one of ``keys``, ``prefix`` and ``everything`` must be set."""
 
     stores: list[str] = Field(default_factory=list, description="Only these stores; empty: all stores.")
     keys: list[str] = Field(default_factory=list, description="Delete these message keys (text).")
@@ -97,10 +99,10 @@ class ClearConfig(VerbConfig):
     export: bool = Field(default=True, description="Write the keys to a file before they are deleted.")
 
     def request(self) -> Clear:
-        """The clear request with this config.
+        """The ``Clear`` request that this config describes.
 
         Raises:
-            RequestInvalid: None or several of ``keys``, ``prefix`` and ``everything`` are set.
+            RequestInvalid: Not exactly one of ``keys``, ``prefix`` and ``everything`` is set.
         """
         ways = "Set exactly one of `keys`, `prefix` and `everything`."
         selection = selection_of(
@@ -111,7 +113,7 @@ class ClearConfig(VerbConfig):
 
 
 class BackfillConfig(VerbConfig):
-    """Config of ``backfill_store``: the store and its source."""
+    """Run config of the job ``backfill_store``: the store to fill, and where its data come from."""
 
     store: str = Field(description="The store to fill.")
     source: Literal["local", "topic", "table"] = Field(
@@ -128,13 +130,13 @@ class BackfillConfig(VerbConfig):
     )
 
     def request(self) -> Backfill:
-        """The backfill request with this config."""
+        """The ``Backfill`` request that this config describes."""
         rest = (self.from_available, self.table, self.key, tuple(self.columns))
         return Backfill(self.processor, self.store, self.source, *rest)
 
 
 class RestoreConfig(VerbConfig):
-    """Config of ``restore_state``: from changelogs, or with ``at`` from the warehouse."""
+    """Run config of the job ``restore_state``: restore from changelogs, or from the warehouse if ``at`` is set."""
 
     partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
     source: Literal["newest", "changelog"] = Field(
@@ -157,14 +159,14 @@ class RestoreConfig(VerbConfig):
     )
 
     def request(self) -> Restore:
-        """The restore request with this config."""
+        """The ``Restore`` request that this config describes."""
         partitions, stores = tuple(sorted(set(self.partitions))), tuple(self.stores)
         rest = (self.timeout_s, stores, self.at or None)
         return Restore(self.processor, partitions, self.source, *rest, self.input, self.file or None)
 
 
 class ScaleConfig(VerbConfig):
-    """Config of ``scale_processor``."""
+    """Run config of the job ``scale_processor``: the new number of workers, and timeouts."""
 
     workers: int = Field(ge=1, description="Number of workers, each with its share of the partitions.")
     warm_s: float = Field(
@@ -173,24 +175,24 @@ class ScaleConfig(VerbConfig):
     timeout_s: float = Field(default=300.0, gt=0, description="Seconds within which every partition must be processed.")
 
     def request(self) -> Scale:
-        """The scale request with this config."""
+        """The ``Scale`` request that this config describes."""
         return Scale(self.processor, self.workers, self.warm_s, self.timeout_s)
 
 
 class RollbackConfig(VerbConfig):
-    """Config of ``rollback_processor``: which release."""
+    """Run config of the job ``rollback_processor``: the release to return to."""
 
     to: str = Field(
         default="", description="The release or its version; empty: the one that worked before the present one."
     )
 
     def request(self) -> Rollback:
-        """The rollback request with this config."""
+        """The ``Rollback`` request that this config describes."""
         return Rollback(self.processor, self.to)
 
 
 def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
-    """Plan the request and show its explanation; apply the plan unless this is a dry run."""
+    """Plan the request and log the plan's explanation; apply the plan unless the config asks for a dry run."""
     with open_verbs(load_settings(), who=actor_of(context.run)) as verbs:
         tell = progress_log(context.log.info)
         if not (config.dry_run or isinstance(request, OfInstallation)):
@@ -212,12 +214,12 @@ def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Reques
 
 
 def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
-    """Check the changelogs after a change and report the results on their assets. Never fails the run."""
+    """After an apply, check the changelogs and report the results to Dagster. A failed check never fails the run."""
     if isinstance(request, OfInstallation):
         return
     try:
         definition = verbs.definition(request.processor)
-    except HoldfastError as failed:  # a rollback needs no definition
+    except HoldfastError as failed:  # the definition can't be imported; a verb such as rollback works without it
         context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
         return
     resources = build_resources()
@@ -270,9 +272,9 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 class _Job(NamedTuple):
-    """What a verb's job is called, what it is for, and its config, which makes the request.
+    """Name, purpose and config class of one verb's job; the config class creates the request.
 
-    A verb that needs no more than a processor has ``VerbConfig``.
+    The default ``VerbConfig`` is for a verb whose only argument is the processor.
     """
 
     name: str
@@ -280,7 +282,8 @@ class _Job(NamedTuple):
     config: type[PlanConfig] = VerbConfig
 
 
-#: Each verb that has no asset of its own. Provision and deploy are materialisations; a topic is put back by a person.
+#: Request class -> its job. Provision and deploy have no job, because materialising an asset carries them out. Put-back
+#: has no job, because only a person may run it, by command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
     Backfill: _Job(
@@ -318,7 +321,7 @@ _JOBS: Mapping[type[Request], _Job] = {
 
 
 def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
-    """A job with one op, which makes the request of its config."""
+    """The Dagster job of a verb: one op, which creates the request from the config and carries it out."""
     name, purpose, config_type = job
 
     @dg.op(
@@ -337,6 +340,6 @@ def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
     return verb_job
 
 
-#: The job of each verb that has one.
+#: Request class -> Dagster job, for the verbs in ``_JOBS``.
 JOB_OF: Mapping[type[Request], dg.JobDefinition] = {verb: _verb_job(verb, job) for verb, job in _JOBS.items()}
 VERB_JOBS = tuple(JOB_OF.values())

@@ -1,8 +1,9 @@
-"""Deletes old files below the home folder: logs, spilled data of dead JVMs, and copies older than the settings allow.
+"""Rotates large logs, and deletes old files: archived copies of deleted orphans, and exports of cleared keys.
 
 Invariants:
-    - A copy in the archive is deleted only when its original's deletion has ended, and the settings say an age.
-    - Files that a running program has open stay in place; their content is cut.
+    - A copy in the archive is deleted only if the deletion of its original is complete, and if the settings have a
+      maximum age.
+    - A log file that a running program has open is truncated, not deleted.
 """
 
 import shutil
@@ -18,13 +19,13 @@ from holdfast.processors.lifecycle.plans.orphan_facts import Archived
 
 
 def rotate_logs(paths: Paths, max_mb: int) -> tuple[str, ...]:
-    """Rotate the logs that no other program rotates; returns their names."""
+    """Rotate the logs that grew beyond ``max_mb`` MiB and that no other program rotates; returns their names."""
     logs = [*paths.logs.glob("*.log"), *paths.kafka.glob("*.out"), *paths.spark.glob("*.log")]
     return tuple(log.name for log in sorted(logs) if rotate(log, max_mb << 20))
 
 
 def copies_to_delete(copies: Iterable[Archived], days: float | None, now: datetime) -> tuple[Archived, ...]:
-    """The archived copies that are older than the settings keep; the age starts when the original's deletion ended."""
+    """The archived copies older than ``days`` (None: no copy); the age counts from the end of the deletion."""
     if days is None:
         return ()
     before = now - timedelta(days=days)
@@ -36,10 +37,10 @@ def copies_to_delete(copies: Iterable[Archived], days: float | None, now: dateti
 
 
 def prune_archive(root: Path, days: float | None, now: datetime) -> int:
-    """Delete old copies of deleted orphans; returns how many.
+    """Delete archived copies of orphans older than ``days`` (None: no copy); returns the number of deleted copies.
 
     Raises:
-        ArchiveBusy: Another process archives or deletes orphans now.
+        ArchiveBusy: Another process is archiving or deleting orphans.
         ArchiveFailed: The archive can't be read.
     """
     if days is None or not root.is_dir():
@@ -53,7 +54,7 @@ def prune_archive(root: Path, days: float | None, now: datetime) -> int:
 
 
 def prune_exports(root: Path, days: float | None, now: datetime) -> int:
-    """Delete old exports of cleared keys; returns how many files."""
+    """Delete export files of cleared keys older than ``days`` (None: no file); returns the number of old files."""
     if days is None:
         return 0
     before = (now - timedelta(days=days)).timestamp()
@@ -65,5 +66,5 @@ def prune_exports(root: Path, days: float | None, now: datetime) -> int:
 
 
 def in_words(parts: Sequence[tuple[int, str]]) -> str:
-    """``12 runs, 3 events``; the parts that are not 0."""
+    """Counts as text, for example ``12 runs, 3 events``; counts of 0 are left out, and ``nothing`` if all are 0."""
     return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "nothing"

@@ -1,9 +1,10 @@
-"""The job that recovers one processor from one incident.
+"""The Dagster job that recovers one processor from one incident.
 
 Invariants:
-    - A run works on one incident. A claim in the registry keeps a second run off the same incident, and recovery and
-      applies of one processor apart.
-    - Its runs have a lane of their own in Dagster's queue (``run_coordinator``): they wait for no other kind of run.
+    - A run works on one incident. A claim in the registry stops a second run for the same incident, and stops an apply
+      to the processor during its recovery.
+    - Recovery runs have their own limit in Dagster's run queue (``run_coordinator``), so no other kind of run delays
+      them.
 """
 
 from contextlib import suppress
@@ -36,21 +37,21 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
-#: Run tag: the incident's number.
+#: Run tag whose value is the incident's number.
 INCIDENT_TAG = "holdfast/incident"
-#: Run tag: when the incident was opened or last retried. It distinguishes incidents with the same id in different
-#: registries.
+#: Run tag whose value is the time when the incident was opened or last retried. It distinguishes two incidents with
+#: the same number, for example after the registry was lost and created again.
 SINCE_TAG = "holdfast/incident-since"
 
 
 def tags_of_incident(incident: Incident) -> dict[str, str]:
-    """The run tags that identify a run as a run for this incident."""
+    """The tags by which a run is found as a run for this incident: number and time of the incident."""
     since = incident.retried_at or incident.opened_at
     return {INCIDENT_TAG: str(incident.id), SINCE_TAG: since.isoformat()}
 
 
 class RecoverConfig(dg.Config):
-    """Config of ``recover_processor``: the processor and its incident."""
+    """Run config of the job ``recover_processor``: the processor and its incident."""
 
     processor: str = Field(description="Name of the processor.")
     incident: int = Field(default=0, description="Number of the incident; 0: diagnose the processor now.")
@@ -63,7 +64,10 @@ class RecoverConfig(dg.Config):
 def recover_one(
     context: dg.OpExecutionContext, config: RecoverConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
-    """Recover, then log an observation of the processor's asset."""
+    """Recover the processor, then log the result as an observation of the processor's asset.
+
+    Without an incident in the config, the op opens one.
+    """
     incident_id = config.incident
     if not incident_id:
         incident_id = file_by_hand(config.processor, lifecycle.world, context.run.run_id)
@@ -111,7 +115,7 @@ def _recovered(
         behind=old,
         strangers=lambda: find_strangers(processor, len(rollout.slots), topics.group_members, settings.paths.state),
     )
-    with suppress(HoldfastError):  # a definition that cannot be imported: the stores are unknown
+    with suppress(HoldfastError):  # if the definition can't be imported, recovery runs without the names of the stores
         topology = find_processor(settings, processor).topology
         stores = tuple(store.name for store in topology.stores)
         policy = replace(policy, restorable=topology.logged == set(stores), stores=stores)
@@ -132,5 +136,5 @@ def _recovered(
     tags={"dagster/priority": "10", "dagster/max_retries": "0"},
 )
 def recover_processor() -> None:
-    """One op: ``recover_one``."""
+    """A job with the single op ``recover_one``."""
     recover_one()

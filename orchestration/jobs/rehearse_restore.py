@@ -1,7 +1,8 @@
-"""The job that rehearses the restore of one partition, random or named.
+"""The job that tests the restore of one partition, which is named in the config or chosen at random.
 
 Invariants:
-    - A rehearsal stops no worker, so its run has no ``processor`` tag and does not wait for other runs.
+    - A rehearsal stops no worker. So its run has no ``processor`` tag, and does not wait for runs that change the
+      processor.
 """
 
 import dagster as dg
@@ -13,7 +14,7 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class RehearseConfig(dg.Config):
-    """Config of ``rehearse_restore``: the partition. Empty: a random partition, which stays the same all day."""
+    """Run config of the job ``rehearse_restore``. By default it chooses a random partition, the same all day."""
 
     processor: str = Field(default="", description="Name of the processor; empty: a random one.")
     partition: int = Field(default=-1, description="Partition number; -1: a random one.")
@@ -26,7 +27,7 @@ class RehearseConfig(dg.Config):
 def rehearse_one(
     context: dg.OpExecutionContext, config: RehearseConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
-    """Rehearse; the run fails when the restored state differs from the worker's."""
+    """Restore one partition into a scratch folder; the run fails if the state differs from the worker's state."""
     from holdfast.processors.lifecycle.health.rehearsal import as_document, choose
 
     rehearsals = open_rehearsals(cluster, lifecycle)
@@ -50,5 +51,5 @@ def rehearse_one(
     tags={"dagster/max_retries": "0"},
 )
 def rehearse_restore() -> None:
-    """One op: ``rehearse_one``."""
+    """A job with the single op ``rehearse_one``."""
     rehearse_one()

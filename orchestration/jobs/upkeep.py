@@ -1,9 +1,11 @@
-"""The job that prunes growing data, and checks the disk before and after.
+"""The job that deletes old data of Dagster, registry, logs, archive, exports and Spark, and checks the free disk space.
 
 Invariants:
-    - Each part is pruned by itself: a part that fails is logged, the others are pruned, and the run fails at its end.
-    - The run also fails when the disk had room at the last run and has none now, so that it is reported once.
-    - Nothing that an open apply, an open incident or the newest result of an asset needs is deleted.
+    - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. The run fails at
+      its end.
+    - The run also fails if the disk had enough free space at the last run and has too little now. So a full disk is
+      reported once, not every hour.
+    - Data that an open apply, an open incident or the newest result of an asset needs are never deleted.
 """
 
 from collections.abc import Callable
@@ -22,35 +24,35 @@ from holdfast.orchestration.jobs.old_files import in_words, prune_archive, prune
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 
-#: How long one run deletes from Dagster's storage, seconds; the next run continues.
+#: Maximum seconds that one run deletes from Dagster's storage; the next run continues.
 DELETING_S = 600.0
 
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Prune each part; a failed part fails the run, but only after the other parts."""
+    """Delete each kind of old data. If one kind can't be deleted, the rest is still deleted, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
-    # on a full disk the following steps may fail, so the check is updated first
+    # The check is updated before the deletions too, because they may fail on a full disk.
     context.instance.report_runless_asset_event(room_result(settings).evaluation())
     failed = []
     for name, prune in _parts(context, settings, lifecycle).items():
         try:
             context.log.info(f"{name}: deleted {prune()}.")
-        except Exception as failure:  # a locked database or a lost disk must not stop the pruning of the other parts
+        except Exception as failure:  # for example a locked database; the remaining kinds must still be deleted
             context.log.error(f"{name} could not be pruned: {failure}")
             failed.append(f"{name}: {failure}")
     found = room_result(settings)
     context.instance.report_runless_asset_event(found.evaluation())
     context.add_output_metadata({"room": found.description, **found.metadata})
-    if had_room and not found.passed:  # the sensor of failed runs and the webhook report this once
+    if had_room and not found.passed:  # fails the run, so that the full disk is logged and sent to the webhook once
         failed.append(found.description)
     if failed:
         raise dg.Failure(description=" ".join(failed), allow_retries=False)
 
 
 def _had_room(instance: dg.DagsterInstance) -> bool:
-    """Whether the check passed last, or never ran."""
+    """Whether the last result of the asset check ``has_room`` passed; True if the check never ran."""
     key = dg.AssetCheckKey(keys.home_key(), HAS_ROOM)
     records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     event = records[0].event.dagster_event if records and records[0].event is not None else None
@@ -60,7 +62,7 @@ def _had_room(instance: dg.DagsterInstance) -> bool:
 def _parts(
     context: dg.OpExecutionContext, settings: Settings, lifecycle: LifecycleResource
 ) -> dict[str, Callable[[], str]]:
-    """Part to prune -> the call that prunes it and returns a text about the deleted records."""
+    """Kind of data -> function that deletes old data of this kind and returns a text, such as ``12 runs``."""
     keep, paths, now = settings.upkeep, settings.paths, lifecycle.world.clock()
 
     def dagster() -> str:
@@ -84,7 +86,7 @@ def _parts(
 
 
 def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> set[str]:
-    """The runs of open incidents and open applies."""
+    """Ids of the Dagster runs that belong to open incidents or open applies; these runs must not be deleted."""
     found = set()
     for incident in lifecycle.registry.open_incidents():
         records = instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
@@ -101,5 +103,5 @@ def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> s
     tags={"dagster/max_retries": "0"},
 )
 def upkeep() -> None:
-    """One op: ``prune_one``."""
+    """A job with the single op ``prune_one``."""
     prune_one()

@@ -1,1 +1,1 @@
-"""A user's project: its creation, its start, and its parts that do not load."""
+"""A user's project: creates its files, starts its processors, and records its code that can't be loaded."""

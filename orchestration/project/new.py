@@ -1,9 +1,9 @@
 """Creates a new project: a folder with a processor, its test, Dagster's definitions and the settings.
 
-The files are in ``template/``, a project named ``my_project``; a new project's files get its own name.
+The files are copied from ``template/``, and the name ``my_project`` in paths and contents is replaced.
 
 Invariants:
-    - Only a folder that is empty, or not there yet, is written to.
+    - Files are written only to a folder that is empty or does not exist yet.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path, PurePosixPath
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
-#: The name of the project in the template.
+#: The placeholder in the template that is replaced by the name of the new project.
 TEMPLATE_NAME = "my_project"
 _SUFFIX = ".txt"
-#: Names of packages that a project needs itself.
+#: Names that a project can't have, because they would hide packages that the project imports.
 _TAKEN = {"holdfast", "dagster", "test", "tests", "pytest"}
 _LENGTH_MAX = 60
 
 
 class ProjectRefused(HoldfastError):
-    """A project can't be created here, because its name or its folder is unsuitable. Field: folder."""
+    """The project can't be created, because its name is unsuitable or its folder can't be used. Field: folder."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -36,7 +36,7 @@ def package_name(folder: Path) -> str:
     """The Python package of a project in this folder: the folder's name, with underscores for dashes and dots.
 
     Raises:
-        ProjectRefused: The name is no identifier, or hides a module that is needed.
+        ProjectRefused: The name is no Python identifier, or would hide a module that Python or the project needs.
     """
     name = re.sub(r"[-. ]", "_", folder.name).lower()
     taken = name in _TAKEN or name in sys.stdlib_module_names or keyword.iskeyword(name)
@@ -55,7 +55,7 @@ def package_name(folder: Path) -> str:
 
 
 def project_files(name: str) -> dict[PurePosixPath, str]:
-    """The files of a project with this package name: path below its folder to content."""
+    """Path in the project's folder -> content of the file, for a project with this package name."""
     root = files("holdfast.orchestration") / "project" / "template"
     return {
         PurePosixPath(_named(str(path), name)): _named(source.read_text(encoding="utf-8"), name)

@@ -1,13 +1,13 @@
-"""Starts the stopped processors of a project when its services start.
+"""Starts the processors of a project that do not run, when ``holdfast up`` starts the project's services.
 
     never deployed ──► deployed, in the version that the files define
     deployed       ──► started again, in the version that is deployed
     stopped, runs  ──► left as it is
 
 Invariants:
-    - Only ``holdfast deploy`` and ``holdfast rollback`` change the version of a deployed processor. The answer names
-      the command, where the files define another one.
-    - A processor that can't be deployed does not prevent the others.
+    - Only ``holdfast deploy`` and ``holdfast rollback`` change the version of a deployed processor. If the files define
+      another version than the deployed version, the result names the command that deploys the defined version.
+    - A processor that can't be started does not prevent the start of the other processors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The result for one processor; ``running`` is False when a person must act."""
+    """The result of the start of one processor; ``running`` is False if a person must correct something."""
 
     processor: str
     sentence: str
@@ -43,19 +43,19 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One processor before its start: its last deployment, and its live workers."""
+    """The facts about one processor that decide whether it is started: its last deployment and its live workers."""
 
     defined_version: str
-    #: ``deployed`` or ``stopped``; None when it was never deployed.
+    #: The recorded desired state, ``deployed`` or ``stopped``; None if the processor was never deployed.
     desired: str | None
-    #: The code versions of its live workers.
+    #: The code version of each live worker; ``unknown`` if the worker does not report its version.
     living: tuple[str, ...]
-    #: The deployed version; None when the processor was never deployed.
+    #: The deployed code version; None if the processor was never deployed.
     deployed: str | None = None
 
 
 def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Started, ...]:
-    """Start each processor of the settings that does not run; ``tell`` gets the progress lines."""
+    """Start each processor of the settings that does not run; ``tell`` is called with each line of progress."""
     started = []
     for each in load_processors(settings):
         if isinstance(each, BrokenDefinition):
@@ -70,7 +70,7 @@ def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Star
 
 
 def judged(name: str, found: Found) -> Started | None:
-    """The message about a processor that is not started; None when the processor must be started."""
+    """The result for a processor that already runs or was stopped on purpose; None if it must be started."""
     if found.living:
         others = sorted(set(found.living) - {found.defined_version})
         if not others:
@@ -86,12 +86,15 @@ def judged(name: str, found: Found) -> Started | None:
 
 
 def request_of(name: str, found: Found) -> Deploy | Restart:
-    """The request that starts a stopped processor: a restart of its deployed version, or its first deploy."""
+    """The request that starts a processor: its first deploy, or a restart of its deployed version."""
     return Deploy(name) if found.desired is None else Restart(name)
 
 
 def created_inputs(plan: Plan, topology: Topology) -> tuple[str, ...]:
-    """The stages of a plan that create an input topic, as text: the topic's name may be a mistake."""
+    """The texts of the plan's stages that create an input topic.
+
+    They are shown to the user, because a missing input topic may be a mistake in the topic's name.
+    """
     inputs = {spec.name for spec in topology.sources}
     return tuple(stage.says for stage in plan.stages if isinstance(stage, CreateTopic) and stage.name in inputs)
 

@@ -1,6 +1,7 @@
-"""Records the code locations and definitions that Dagster can't load, for processes that import no project code.
+"""Records in files which code locations and processor definitions can't be loaded.
 
-The daemon writes the locations that do not load; the project's location writes its definitions that can't be used.
+So a process that does not import the project's code can report the errors. The daemon writes the code locations that
+do not load. The project's code location writes the definitions that can't be used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def _file(settings: Settings) -> Path:
 
 
 def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
-    """Write the error of each location that does not load; a failed write is logged and does not end the daemon."""
+    """Write the errors of the code locations that do not load: name -> error.
+
+    A failed write is only logged, so that the daemon continues.
+    """
     try:
         replace_text(_file(settings), json.dumps({name: masked(error) for name, error in errors.items()}))
     except OSError as failed:
@@ -35,7 +39,10 @@ def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
 
 
 def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None:
-    """Write the definitions that can't be used; a failed write is logged and does not end the code server."""
+    """Write the processor definitions that can't be used, with reason and action.
+
+    A failed write is only logged, so that the code server continues.
+    """
     told = {each.target: {"sentence": masked(each.sentence), "action": masked(each.action)} for each in broken}
     try:
         if told != read_broken(settings):
@@ -46,7 +53,7 @@ def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None
 
 
 def read_broken(settings: Settings) -> dict[str, dict[str, str]]:
-    """Definition -> its ``sentence`` and ``action``, from the last load of the project's code location."""
+    """Name of a definition that can't be used -> its ``sentence`` and ``action``, from the project's last load."""
     return read_json(_broken_file(settings), dict[str, dict[str, str]]) or {}
 
 
@@ -55,5 +62,5 @@ def _broken_file(settings: Settings) -> Path:
 
 
 def read_unloaded(settings: Settings) -> dict[str, str]:
-    """Location -> why it does not load; empty when all load, and before the daemon's first check."""
+    """Name of a code location -> error of its load; empty if all are loaded, or the daemon has not checked yet."""
     return read_json(_file(settings), dict[str, str]) or {}

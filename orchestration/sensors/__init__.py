@@ -1,1 +1,1 @@
-"""Sensors and schedules of Dagster: they request runs, and report checks without a run."""
+"""Dagster's sensors and schedules. They request runs, and report results of asset checks without a run."""

@@ -1,13 +1,14 @@
-"""Recovery, webhook and upkeep in a separate code location: decides which of two copies is active.
+"""Decides which copy of a sensor is active: the copy in the project's code location, or the copy in `recovery`.
 
-A project's own definitions contain Holdfast's definitions. When such a module can't be imported, nothing in its code
-location runs. So `holdfast up` gives a project two locations: its own location, and `recovery`, which imports no code
-of the project. The copies in the project's location do nothing while the copies in `recovery` tick. If a workspace has
-only the project's module, the copies there are active.
+A project's own definitions contain Holdfast's sensors for recovery, webhook and upkeep. If the project's module can't
+be imported, no sensor of its code location runs. So `holdfast up` gives Dagster two code locations: the project's, and
+`recovery`, which imports no code of the project. While the copies in `recovery` tick, the copies in the project's
+location do nothing. If a workspace has only the project's location, the copies in the project's location are active.
 
 Invariants:
-    - A copy that is silent for ``FRESH_S`` is replaced by the other one. Two that work at once do no harm: the registry
-      has one open incident for a processor, and one run that holds it.
+    - If the copy in `recovery` did not tick for ``FRESH_S``, the copy in the project's location becomes active.
+    - Two active copies do no harm, because the registry allows one open incident for each processor, and one run that
+      holds the incident.
 """
 
 import time
@@ -16,7 +17,7 @@ import dagster as dg
 
 #: Name of the code location.
 LOCATION = "recovery"
-#: The copy in the project's location becomes active when the other copy did not tick for this time, seconds.
+#: Seconds without a tick of the copy in `recovery` after which the copy in the project's location becomes active.
 FRESH_S = 60.0
 SKIPPED = f"The code location `{LOCATION}` does this."
 
@@ -24,12 +25,12 @@ _KEY = "holdfast/apart/"
 
 
 def record_tick(instance: dg.DagsterInstance, name: str) -> None:
-    """Record a tick of the copy in the separate location."""
+    """Record in Dagster's storage that the copy of this sensor in the code location `recovery` ticks now."""
     instance.daemon_cursor_storage.set_cursor_values({f"{_KEY}{name}": f"{time.time():.3f}"})
 
 
 def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
-    """Whether the copy in the separate location has ticked recently."""
+    """Whether the copy of this sensor in the code location `recovery` ticked within the last ``FRESH_S``."""
     told = instance.daemon_cursor_storage.get_cursor_values({f"{_KEY}{name}"}).get(f"{_KEY}{name}")
     try:
         return told is not None and abs(time.time() - float(told)) < FRESH_S
@@ -38,7 +39,10 @@ def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
 
 
 def must_skip(instance: dg.DagsterInstance, name: str, *, apart: bool) -> bool:
-    """Whether a copy must do nothing now; a copy that is ``apart`` records its tick."""
+    """Whether this copy of a sensor must do nothing now.
+
+    ``apart`` is True for the copy in the code location `recovery`; that copy records its tick and is always active.
+    """
     if apart:
         record_tick(instance, name)
         return False

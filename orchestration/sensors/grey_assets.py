@@ -1,11 +1,14 @@
-"""Decides which runs make all assets green, and why an asset stays grey; pure functions.
+"""Decides which runs make all assets green in Dagster's UI, and gives a reason if an asset stays grey.
+
+Green: materialised, and all checks passed. Grey: not yet materialised, or a check has not run.
 
     facts of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
 
 Invariants:
-    - The same facts give the same decision: ``decide`` reads no clock, no memory and no storage of Dagster.
-    - Nothing here deploys or changes a processor: only what reads state, or publishes it, is run.
-    - A subject has one run at a time; after ``TRIES`` failed runs in a row it waits for a person.
+    - ``decide`` is a pure function of its arguments: it reads no clock, no free memory and no storage of Dagster.
+    - The requested runs only read or publish state. No run deploys or changes a processor.
+    - A subject (a processor, or the installation) has one run at a time. After ``TRIES`` consecutive failed runs, no
+      further run is requested until a person acts.
 """
 
 from __future__ import annotations
@@ -16,64 +19,71 @@ from dataclasses import dataclass, field
 from holdfast.infra.settings import Settings
 from holdfast.infra.system.memory import available_mb
 
-#: Runs of a subject that may fail in a row.
+#: Maximum number of consecutive failed runs of a subject; after them, no run is requested.
 TRIES = 3
-#: Pause after a failed run, seconds; doubled for each further one.
+#: Backoff after the first failed run, seconds; doubled after each further consecutive failure.
 RETRY_AFTER_S = 60.0
-#: Memory in addition to the driver's heap that a run with Spark needs, for the JVM itself and Python, MiB.
+#: Memory that a run with Spark needs in addition to the driver's heap, for the JVM itself and Python, MiB.
 BESIDE_HEAP_MB = 768
-#: The layers whose runs start Spark's JVM.
+#: The layers of assets (first part of the asset key) whose runs start Spark's JVM.
 SPARK_LAYERS = frozenset({"warehouse"})
-#: The subject of topics and of assets of the installation.
+#: Name of the subject to which topics, and assets of the whole installation, belong.
 INSTALLATION = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AssetFacts:
-    """Dagster's facts about one asset. Names of assets are keys as text, with ``/``."""
+    """Dagster's facts about one asset. ``name`` is the asset key with slashes, for example ``state/fleet/seen_state``.
+
+    ``layer`` is the first part of the key.
+    """
 
     name: str
     layer: str
     materialized: bool
-    #: Whether a run can materialise it.
+    #: Whether a Dagster run can materialise the asset.
     runnable: bool
-    #: Checks not executed since the last materialisation: separate checks, and checks of a materialising run.
+    #: Checks that did not run since the last materialisation. ``checks_alone`` can run without the asset;
+    #: ``checks_inside`` are part of the run that materialises the asset.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
-    #: Whether the topic exists; for a topic that only other programs write.
+    #: For an asset that stands for a topic: whether the topic exists. True for all other assets.
     exists: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A processor or the installation, with its assets and runs."""
+    """A processor or the whole installation, with its assets and its latest runs."""
 
     name: str
     assets: tuple[AssetFacts, ...]
-    #: Whether the processor works, so that its state can be read; for the installation, whether its broker answers.
+    #: Whether the processor works, so that its state can be read. True for the installation.
     works: bool = True
     #: Whether a run for this subject is queued or in progress.
     busy: bool = False
-    #: Number of consecutive failed runs, and seconds since the last one ended.
+    #: Number of consecutive failed runs, and seconds since the last run ended.
     failed: int = 0
     since_failure_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory for a run with Spark, MiB; ``available_mb`` is None when it is unknown or not needed."""
+    """Available memory, and memory that a run with Spark needs, in MiB.
+
+    ``available_mb`` is None if it is unknown, or if Spark runs elsewhere and needs no memory here.
+    """
 
     available_mb: int | None
     needed_mb: int
 
     @property
     def allows(self) -> bool:
-        """Whether such a run may start."""
+        """Whether there is enough memory to start a run with Spark."""
         return self.available_mb is None or self.available_mb >= self.needed_mb
 
     @property
     def sentence(self) -> str:
-        """Why a run with Spark does not start, and the action."""
+        """The reason why a run with Spark does not start, and the action for the user."""
         return (
             f"A run with Spark needs {self.needed_mb:,} MiB of memory, {self.available_mb:,} MiB are available. Free "
             "memory, or lower `HOLDFAST_SPARK__DRIVER_MEMORY_MB`; the sensor `kept_green` then runs it by itself."
@@ -82,38 +92,42 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run: the assets that it materialises with all their checks, and checks of other assets, as (asset, check)."""
+    """One run to request. It materialises ``assets`` and runs all their checks.
+
+    It also runs ``checks`` of other assets, as pairs (asset, check).
+    """
 
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run starts now. Otherwise it waits: sensors may still report its checks, or assets that a command
-    #: deployed, whose checks the same run then executes.
+    #: Whether the run is requested now. If False, it waits for a while, because other sensors may report its checks,
+    #: or may report that a command deployed an asset. The same run can then execute the checks of that asset.
     at_once: bool = True
 
     @property
     def is_publishing(self) -> bool:
-        """Whether the run publishes a table, which starts Spark."""
+        """Whether the run publishes a table; publishing starts Spark."""
         return any(each.split("/")[0] in SPARK_LAYERS for each in self.assets)
 
 
 @dataclass
 class Decision:
-    """The actions to take now."""
+    """The result of ``decide``: reports to make, runs to request, and reasons for grey assets."""
 
-    #: Assets without a materialising run, to be reported as present.
+    #: Existing assets that no run can materialise (topics): the sensor reports a materialisation for each of them.
     present: list[str] = field(default_factory=list)
-    #: Assets whose checks are part of a materialisation, to be judged and reported without a run.
+    #: Deployed assets whose checks have not run. The sensor evaluates these checks itself and reports the results,
+    #: because a run with these checks would deploy the processor again.
     judged: list[str] = field(default_factory=list)
     runs: list[Wanted] = field(default_factory=list)
-    #: Asset -> why it is grey now, with the next action.
+    #: Asset -> the reason why it is grey now, with the next action.
     reasons: dict[str, str] = field(default_factory=dict)
 
 
 def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
-    """The runs and reports that make these subjects green.
+    """The runs and reports that make the assets of these subjects green.
 
-    One run publishes all tables, so that only one JVM starts.
+    A single run publishes the tables of all subjects, so that only one JVM starts.
     """
     decision = Decision()
     publishing: list[Wanted] = []
@@ -132,7 +146,7 @@ def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
 
 
 def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted | None:
-    """The run of one subject; also fills the other fields of the decision."""
+    """The run to request for one subject, or None. Adds the subject's reports and reasons to ``decision``."""
     for asset in subject.assets:
         if not asset.materialized and not asset.runnable and asset.exists:
             decision.present.append(asset.name)
@@ -144,10 +158,10 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         withheld = [each for each in missing if each.layer in SPARK_LAYERS]
         decision.reasons |= {each.name: memory.sentence for each in withheld}
         missing = [each for each in missing if each.layer not in SPARK_LAYERS]
-    # a snapshot needs the newest checkpoint, and materialising the state makes that checkpoint
+    # a snapshot (layer `warehouse`) reads the newest checkpoint, so the state is materialised first: it checkpoints
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
-    # a run that materialises an asset runs its checks, too
+    # only checks of assets that this run does not materialise: a materialised asset runs its own checks
     others = [each for each in subject.assets if each not in missing]
     checks = tuple((each.name, check) for each in others for check in each.checks_alone)
     if not missing and not checks:
@@ -163,7 +177,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
 
 
 def _waiting(subject: Subject) -> str:
-    """Why no run starts for a subject now; empty when one may."""
+    """The reason why no run may start for a subject now; empty if a run may start."""
     if not subject.works:
         return f"Nothing; it is done as soon as processor {subject.name} works." if subject.name else ""
     if subject.busy:
@@ -180,6 +194,9 @@ def _waiting(subject: Subject) -> str:
 
 
 def spark_memory(settings: Settings) -> Memory:
-    """The memory for a run with Spark now; no memory is needed if Spark runs in another process."""
+    """Memory that a run with Spark needs and that is available now.
+
+    ``available_mb`` is None if the settings name a Spark that already runs (Spark Connect).
+    """
     needed = settings.spark.driver_memory_mb + BESIDE_HEAP_MB
     return Memory(None if settings.spark.over_connect else available_mb(), needed)

@@ -1,10 +1,11 @@
-"""The sensor ``kept_green``: after a deploy it makes every asset green, without a click.
+"""The sensor ``kept_green``: after a deploy it materialises and checks all assets of the processor, without a click.
 
-``grey_assets`` decides; this module reads Dagster, Kafka and the workers, and requests the runs.
+``grey_assets`` decides. This module reads the facts from Dagster, Kafka and the workers, and requests the runs.
 
 Invariants:
-    - The sensor materialises what reads or publishes state. It never deploys, and changes no processor.
-    - What stays grey has a reason, in the tick's text and in the file that ``holdfast status`` reads.
+    - The sensor materialises only assets that read or publish state. It never deploys or changes a processor.
+    - If an asset stays grey (not materialised or not checked), the tick's text names the reason. The reason is also
+      written to the file that ``holdfast status`` reads.
 """
 
 import json
@@ -37,36 +38,36 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: Other sensors report within this time, seconds: checks, and materialisations of assets that a command deployed.
+#: Seconds to wait for reports of other sensors (checks, deployed assets) before a run is requested instead.
 OTHERS_WAIT_S = 45.0
-#: A topic whose end moved is observed again after this time, seconds: each event takes 5 KB of Dagster's log.
+#: Minimum seconds between two observations of a topic. It is long because each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
-#: Tag of the runs that this sensor requests.
+#: Dagster tag on each run that this sensor requests.
 GREEN_TAG = "holdfast/green"
-#: Newest runs with the tag that are judged.
+#: Number of newest runs with this tag that a tick reads, to count failures.
 _RUNS_MAX = 50
 
 _Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 class Memo(msgspec.Struct):
-    """The cursor: since when runs wait for other sensors, and the last observation of each topic."""
+    """The sensor's cursor: the start of each wait for other sensors, and the last observation of each topic."""
 
-    #: Subject -> seconds since 1970.
+    #: Subject (processor) -> the time since which its run waits for other sensors, seconds since 1970.
     due_since: dict[str, float] = {}
-    #: Topic -> records and seconds since 1970.
+    #: Topic -> its number of records at the last observation, and the time of the observation, seconds since 1970.
     observed: dict[str, tuple[int, float]] = {}
 
 
 def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> dg.SensorDefinition:
-    """The sensor over these processors; it skips processors that are not deployed."""
+    """The sensor ``kept_green`` for these processors; it ignores processors that are not deployed."""
     by_name = {each.name: each for each in definitions}
 
     @dg.sensor(
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        # `all` is without the checks of topics, and a run may have only checks of the selection
+        # A run may only have checks of this selection, and `all` alone lacks the checks of topics.
         asset_selection=dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
@@ -105,7 +106,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
 
 
 class _Reading:
-    """The facts of one tick."""
+    """Reads the facts for one tick from Dagster and the workers."""
 
     def __init__(
         self, context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, topics: Mapping[str, dict[str, Any]]
@@ -122,7 +123,7 @@ class _Reading:
         self._active = self._instance.get_run_records(dg.RunsFilter(statuses=list(_ACTIVE)), limit=_RUNS_MAX)
 
     def subjects(self, deployed: Sequence[ProcessorDefinition]) -> list[Subject]:
-        """Each deployed processor, and the installation with the topics of all."""
+        """The facts about each deployed processor, and about the installation, which includes all topics."""
         names = {each.name for each in deployed}
         own: dict[str, list[dg.AssetKey]] = {name: [] for name in (*names, grey_assets.INSTALLATION)}
         for key in sorted(each for each in self._graph.get_all_asset_keys() if is_ours(each.path)):
@@ -171,11 +172,11 @@ class _Reading:
         )
 
     def _is_run(self, check: dg.AssetCheckKey, last: dg.EventLogRecord | None) -> bool:
-        """Whether a check ran since the last materialisation, by the same rule as Dagster's pages."""
+        """Whether a check ran since the last materialisation of its asset; Dagster's UI uses the same rule."""
         run = self._checks.get(check)
         event = None if run is None or run.event is None else run.event.dagster_event
         if run is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return False  # only planned: its run has not reached the check, or never did
+            return False  # the check is only planned: its run has not executed the check yet, or failed before
         if last is None or run.run_id == last.run_id:
             return True
         target = event.asset_check_evaluation_data.target_materialization_data
@@ -197,7 +198,7 @@ def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
 
 
 def _tell(file: Path, decision: Decision) -> None:
-    """Write why assets are grey; if Dagster has a different home, the folder may be absent."""
+    """Write the reasons why assets are grey. If Dagster has another home folder, the file's folder is created here."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(decision.reasons))
 
@@ -205,7 +206,8 @@ def _tell(file: Path, decision: Decision) -> None:
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     for name in decision.present:
         key = dg.AssetKey.from_user_string(name)
-        # Counts belong in observations: otherwise the page would show the counts of this one event forever.
+        # Only the partition count is reported. Record counts are reported as observations, because Dagster's page
+        # would show the counts of this single event forever.
         lasting = {each: value for each, value in topics.get(key.path[-1], {}).items() if each == "partitions"}
         yield dg.AssetMaterialization(key, description="It exists.", metadata=lasting)
 
@@ -216,7 +218,7 @@ def _judged(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """The checks of changelogs and processors that a command deployed, with the same judgement as in a run."""
+    """Evaluates the checks of changelogs and processors that a command deployed, by the same code as in a run."""
     topics = cluster.topics(REQUEST_S)
     for name in decision.judged:
         layer, processor, last = dg.AssetKey.from_user_string(name).path
@@ -232,14 +234,14 @@ def _judged(
 
 
 def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> list[dg.AssetObservation]:
-    """An observation of each topic whose records changed since its last observation; updates the memo."""
+    """An observation for each topic whose number of records changed since its last observation. Updates ``memo``."""
     events = []
     for name, facts in topics.items():
         records, at = memo.observed.get(name, (-1, 0.0))
         if facts["records"] == records or (records >= 0 and abs(now - at) < OBSERVE_EVERY_S):
             continue
         rate = {}
-        if records >= 0 and now > at:  # the clock may have been set back
+        if records >= 0 and now > at:  # no rate if the clock was set back
             rate = {"records_per_s": round(max(0, facts["records"] - records) / (now - at), 2)}
         events.append(dg.AssetObservation(keys.topic_key(name), metadata={**facts, **rate}))
         memo.observed[name] = (facts["records"], now)
@@ -247,30 +249,30 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to request a run now, or to wait for the reports of other sensors."""
+    """Whether to request a run now; False while it still waits for reports of other sensors."""
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
-#: An asset -> the checks that are part of a run of the asset.
+#: Function: asset key -> keys of the asset's checks, which run whenever a run materialises the asset.
 _ChecksOf = Callable[[dg.AssetKey], Iterable[dg.AssetCheckKey]]
 
 
 def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.RunRequest:
     selected = [dg.AssetKey.from_user_string(each) for each in wanted.assets]
     checks = [dg.AssetCheckKey(dg.AssetKey.from_user_string(asset), name) for asset, name in wanted.checks]
-    if checks:  # with a list of checks, Dagster runs none but these
+    if checks:  # if a request lists checks, Dagster runs only these, so the checks of the assets are added
         checks += [check for key in selected for check in sorted(checks_of(key))]
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,
-        asset_selection=selected,  # None would be every asset, also for a run that only checks: it would deploy
+        asset_selection=selected,  # an empty list, not None: None selects every asset, so the run would deploy
         asset_check_keys=checks or None,
         tags={GREEN_TAG: "first"},
     )
 
 
 def _memo(cursor: str | None) -> Memo:
-    """The cursor of the last tick; a new one when another version of Holdfast wrote the cursor."""
+    """The decoded cursor of the last tick; an empty one if another version of Holdfast wrote the cursor."""
     try:
         return msgspec.json.decode(cursor or "{}", type=Memo)
     except msgspec.MsgspecError:

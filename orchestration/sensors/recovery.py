@@ -1,12 +1,12 @@
-"""Sensors of processors: ``processor_recovery``, ``processor_telemetry`` and ``run_failures``.
+"""The sensors that watch deployed processors: ``processor_recovery``, ``processor_telemetry`` and ``run_failures``.
 
-``processor_recovery`` opens incidents, asks for recovery runs and updates the checks ``working``.
-``processor_telemetry`` logs observations with lag and throughput, and updates the checks ``messages_arrive``.
+``processor_recovery`` opens incidents, requests recovery runs and updates the asset checks ``working``.
+``processor_telemetry`` logs observations with lag and throughput, and updates the asset checks ``messages_arrive``.
 ``run_failures`` logs failed runs.
 
 Invariants:
-    - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
-    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.tick``.
+    - A tick repairs nothing. It asks workers for their status, with short timeouts, and requests runs.
+    - ``processors.lifecycle.recovery.tick`` makes the decisions; this module only connects it to Dagster.
 """
 
 import json
@@ -62,37 +62,37 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 RECOVERY_SENSOR = "processor_recovery"
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: Interval of observations without news, seconds: each observation takes 5 KB of Dagster's log.
+#: Interval of observations while no figure changed much, seconds. Long, because each takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
-#: A lag is news when it doubled or halved since the last observation, unless it stays below this number of records.
+#: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000
-#: Number of stores that one tick observes; the next ticks observe the next stores.
+#: Maximum number of stores for which one tick logs observations; the next tick continues with the next stores.
 STATES_PER_TICK = 20
-#: The facts of a processor that its stores show, too.
+#: Figures of a processor that are also logged as observations of the processor's stores.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
-#: Dagster's tag of a run's key.
+#: Dagster's tag that holds the ``run_key`` of a run request.
 RUN_KEY_TAG = "dagster/run_key"
-#: Reserved cursor key; no processor can have this name.
+#: Key in the cursor for the store with which the next tick starts. No processor can have this name.
 _NEXT_STATE = "/next state"
-#: Key of the cursor with the last report of messages that did not arrive, by processor.
+#: Key in the cursor for the last reported result of the check ``messages_arrive`` of each processor.
 _ARRIVALS = "/arrivals"
 
 log = structlog.get_logger(__name__)
 
 
 def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
-    """The three sensors; ``stores`` maps each processor to its stores."""
+    """The three sensors of this module; ``stores`` maps the name of each processor to the names of its stores."""
     return [recovery_sensor(enabled=recovery_enabled), _telemetry(stores), run_failures]
 
 
 def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
     """The sensor ``processor_recovery``.
 
-    It updates the check ``working`` of each deployed processor, also while the processor's definition can't be loaded.
+    It updates the check ``working`` of each deployed processor, even if the processor's definition can't be imported.
 
     Args:
-        enabled: Whether the sensor is initially switched on.
-        apart: Whether the sensor is in the separate code location.
+        enabled: Whether the sensor is switched on in a new Dagster instance.
+        apart: Whether this copy of the sensor is in the code location `recovery` (``sensors.apart``).
     """
 
     @dg.sensor(
@@ -136,26 +136,26 @@ def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinitio
 
 
 class _Remembered(msgspec.Struct):
-    """The part of the cursor about one processor."""
+    """The part of the sensor's cursor about one processor."""
 
-    #: Slot -> when its worker last answered.
+    #: Slot -> time at which its worker last answered a status request.
     answered: dict[str, datetime] = {}
-    #: Text and time (seconds since 1970) of the last reported result of the check ``working``.
+    #: Last reported result of the check ``working``: its text, and its time in seconds since 1970.
     told: tuple[str, float] | None = None
     lag: Lag | None = None
 
 
 @dataclass
 class _Tick:
-    """One tick over all processors: its run requests, its check results, and the cursor of the next tick."""
+    """One tick over all processors; collects run requests, check results and the cursor for the next tick."""
 
     context: dg.SensorEvaluationContext
     lifecycle: LifecycleResource
     conditions: Conditions
     before: dict[str, _Remembered]
-    #: Open applies by processor.
+    #: Processor -> its open apply.
     begun: dict[str, ApplyRecord]
-    #: All workers were asked at the same time, so several silent workers cost only one timeout.
+    #: Has the status of all workers. They were asked in parallel, so several silent workers cost only one timeout.
     world: World
     after: dict[str, _Remembered] = field(default_factory=dict)
     requests: list[dg.RunRequest] = field(default_factory=list)
@@ -163,7 +163,9 @@ class _Tick:
     sentences: list[str] = field(default_factory=list)
 
     def look(self, deployment: Deployment, waiting: Incident | None) -> None:
-        """Diagnose one processor with its open incident, then request a run and update its check as needed.
+        """Diagnose one processor, then request a recovery run and update its check ``working`` if needed.
+
+        ``waiting`` is the processor's open incident, or None.
 
         Raises:
             HoldfastError: The supervisor or the registry did not answer.
@@ -196,7 +198,7 @@ class _Tick:
         self._check_apply(begun, seen.diagnoses)
 
     def _check_working(self, name: str, seen: Notice, kept: _Remembered) -> None:
-        """Update the check ``working`` when its result changed, or when its last update is old."""
+        """Update the check ``working`` if its result changed, or if its last update is old."""
         world = self.lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
@@ -207,7 +209,7 @@ class _Tick:
             self._report(name, judge_pause(answer, last_apply(name, world)), incident)
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
-        """Report an interrupted apply; while an apply runs, the check keeps its last result."""
+        """Report an interrupted apply in the check ``working``. While an apply runs, the check is not updated."""
         if begun is not None and is_broken_off(begun):
             incident = incident_of(begun.processor, self.lifecycle.world)
             self._report(begun.processor, judge_interrupted(begun, found, incident), None)
@@ -223,7 +225,7 @@ class _Tick:
 def _request(
     context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident: Incident
 ) -> dg.RunRequest | None:
-    """The next run for an open incident; None while none is due."""
+    """The request for the next recovery run of an open incident; None while no run is due."""
     records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
     key = next_run(incident.id, [_run_of(record) for record in records], lifecycle.world, context.log.warning)
     if key is None:
@@ -252,7 +254,7 @@ def _run_of(record: dg.RunRecord) -> Run:
     default_status=dg.DefaultSensorStatus.RUNNING, description="Logs every failed run with its processor and its cause."
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
-    """Log the event ``run.failed``."""
+    """Log the event ``run.failed`` with job, run id, processor and cause."""
     run = context.dagster_run
     fields = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
     overdue = overdue_words(run.run_id, run.job_name, run.tags)
@@ -260,7 +262,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
-    """The cursor by processor; empty when another version of Holdfast wrote the cursor."""
+    """The decoded cursor: processor -> its part. Empty if another version of Holdfast wrote the cursor."""
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
     except msgspec.MsgspecError:
@@ -317,9 +319,10 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
 def arrival_news(
     processor: str, statuses: Sequence[ProcessorStatus], before: Any, now: float
 ) -> tuple[list[dg.AssetCheckEvaluation], Any]:
-    """The check ``messages_arrive`` if it has news, and the memo for the next tick: verdict, total and time.
+    """The result of the check ``messages_arrive`` if it must be reported, and the memo for the next tick.
 
-    Changed counts with the same verdict are news once in ``OBSERVE_EVERY_S``. Without an answer nothing is reported.
+    ``before`` and the memo are [passed, total, time of the report]. A changed verdict is reported at once; changed
+    counts with the same verdict are reported once in ``OBSERVE_EVERY_S``. If no worker answers, nothing is reported.
     """
     judged = judge_arrivals(processor, statuses, now)
     if judged is None:
@@ -331,9 +334,10 @@ def arrival_news(
 
 
 def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, now: float) -> bool:
-    """Whether to log an observation: workers or tasks changed, the lag doubled or halved, or the last one is old.
+    """Whether to log an observation now.
 
-    ``told`` has the facts of the last observation and its time, ``told_at``; ``now`` is seconds since 1970.
+    True if the number of workers or tasks changed, the lag doubled or halved, or the last observation is old. ``told``
+    has the facts of the last observation and its time ``told_at``; times are seconds since 1970.
     """
     if not told or abs(now - told.get("told_at", 0.0)) >= OBSERVE_EVERY_S:
         return True
@@ -346,7 +350,10 @@ def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, no
 
 
 def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str]], list[str]]:
-    """The stores of this tick, at most STATES_PER_TICK, and the first store of the next tick."""
+    """The stores to observe in this tick, at most ``STATES_PER_TICK``, and the first store for the next tick.
+
+    ``states`` are all pairs (processor, store); ``first`` is the first store of this tick, from the cursor.
+    """
     start = next((number for number, one in enumerate(states) if list(one) >= first), 0) if first else 0
     ordered = states[start:] + states[:start]
     rest = ordered[STATES_PER_TICK:]

@@ -1,8 +1,8 @@
-"""Schedules of checks, rehearsals, snapshots and warehouse maintenance; all times are UTC.
+"""Schedules of checks, rehearsals, upkeep, snapshots and warehouse maintenance; all times are UTC.
 
 Invariants:
-    - A schedule that only reads is on by default, and so is the upkeep, without which the disk fills up.
-    - A schedule that starts a JVM is on, too; it skips a tick, with the reason, while the machine lacks the memory.
+    - Schedules that only read are on by default. The upkeep is on by default too, because otherwise the disk fills up.
+    - A schedule whose runs start a JVM skips a tick if the machine has too little memory. Dagster shows the reason.
 """
 
 import dagster as dg
@@ -23,7 +23,7 @@ from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
-    """All schedules; ``settings`` choose hourly or daily snapshots."""
+    """All schedules of Holdfast. ``settings`` decide whether snapshots are hourly or daily, and on by default."""
     return [
         dg.ScheduleDefinition(
             name="compaction_checks_nightly",
@@ -50,7 +50,10 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
 
 
 def upkeep_hourly(*, apart: bool = False) -> dg.ScheduleDefinition:
-    """The schedule of upkeep; ``apart``: the schedule is in the separate code location."""
+    """The schedule that runs the job ``upkeep`` every hour.
+
+    ``apart`` is True for the copy in the code location `recovery` (``sensors.apart``).
+    """
 
     @dg.schedule(
         name="upkeep_hourly",
@@ -62,7 +65,7 @@ def upkeep_hourly(*, apart: bool = False) -> dg.ScheduleDefinition:
         "has room.",
     )
     def hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        # of this location, the recovery sensor ticks
+        # If the recovery sensor in the code location `recovery` ticks, the copy of this schedule there is active.
         if not apart and works_apart(context.instance, RECOVERY_SENSOR):
             return dg.SkipReason(SKIPPED)
         return dg.RunRequest()
@@ -104,7 +107,7 @@ def _maintenance() -> dg.ScheduleDefinition:
 
 
 def no_memory(settings: Settings) -> str | None:
-    """Why no run with Spark may start on this machine now; None when one may."""
+    """The reason why no run with Spark may start now (too little memory); None if a run may start."""
     memory = spark_memory(settings)
     return None if memory.allows else memory.sentence
 

@@ -1,12 +1,12 @@
-"""The sensor ``timeline``: reports actions of commands, recovery and jobs to the timelines of Dagster's assets.
+"""The sensor ``timeline``: shows applies, incidents and rehearsals as events of Dagster's assets.
 
     registry: applies, incidents, actions ──► events that are not reported yet ──► Dagster's log, without a run
 
 Invariants:
-    - Nobody else reports to Dagster: a command works the same where no Dagster runs. What it did is reported later.
-    - Nothing is lost: the cursor counts what is reported, and the registry keeps the records.
-    - Nothing is doubled: the name of an event is stored before it is reported. A tick that finds such a name, because
-      the former one was killed, looks in Dagster's log whether the event is there.
+    - Commands write only to the registry, so they work without Dagster. This sensor reports their actions later.
+    - No event is lost, because the cursor remembers the reported records, and the registry keeps all records.
+    - No event is reported twice. An event's name is stored in the cursor before the event is reported. If a tick was
+      killed, the next tick finds the name, and looks in Dagster's log whether the event was reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,18 +23,19 @@ from holdfast.processors.lifecycle.recovery import timeline
 from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record, Series
 
 REPORT_EVERY_S = 10
-#: Records of each table that one tick reads.
+#: Maximum number of records that one tick reads from each table of the registry.
 RECORDS_MAX = 200
-#: Events that one tick reports; later ticks report the remaining events. Dagster stores about 20 events in a second.
+#: Maximum number of events that one tick reports; later ticks report the rest. Dagster stores about 20 events a second.
 EVENTS_PER_TICK = 40
-#: An action is read this long after its end, seconds: the transaction of an action with a smaller number may end later.
+#: An action is reported only this long after its end, seconds. Otherwise an action with a smaller number, whose
+#: database transaction commits later, would be skipped.
 ACTION_SETTLES_S = 5.0
-#: Name of the cursor in Dagster's storage.
+#: Key under which Dagster's storage keeps this sensor's cursor.
 STORED = "holdfast/timeline"
 
 
 class Cursor(msgspec.Struct):
-    """The reported records of each table, and the event that is being reported."""
+    """For each table of the registry, the records already reported; and the event that is being reported now."""
 
     applies: Series
     incidents: Series
@@ -43,7 +44,7 @@ class Cursor(msgspec.Struct):
 
 
 def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
-    """The sensor over these processors; records of other processors have no asset and are not reported."""
+    """The sensor ``timeline``; it ignores records of processors not in ``definitions``, because they have no asset."""
     stores = {each.name: tuple(store.name for store in each.topology.stores) for each in definitions}
     logged = {each.name: tuple(log.store for log in each.topology.changelogs) for each in definitions}
 
@@ -82,7 +83,7 @@ def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefi
 
 
 def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int, event: Event) -> int:
-    """Report one event unless Dagster has it; returns how many were reported."""
+    """Report one event unless Dagster's log already has it; returns 1 if the event was reported, otherwise 0."""
     is_there = cursor.reporting == event.identity and is_stored(instance, event)
     if not is_there:
         cursor.reporting = event.identity
@@ -97,7 +98,7 @@ def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int
 def _records(
     registry: Registry, cursor: Cursor, now: float, events: Callable[[Sequence[Entry]], tuple[Event, ...]]
 ) -> Mapping[str, list[Record]]:
-    """The records of each table that are not yet reported; an incident that was retried is read again."""
+    """Name of a table -> its records that are not fully reported. Open and retried incidents are read again."""
     applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
     for number in cursor.applies.above.keys() - applies.keys():
         if (open_one := registry.journal.apply_of(number)) is not None:
@@ -123,7 +124,7 @@ def _records(
 
 
 def _stored(instance: dg.DagsterInstance) -> Cursor:
-    """The cursor of the last tick, also of one that was killed; new in a new Dagster."""
+    """The cursor of the last tick, even if that tick was killed; an empty cursor in a new Dagster instance."""
     text = instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
     try:
         return msgspec.json.decode(text or "", type=Cursor)

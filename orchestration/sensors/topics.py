@@ -1,10 +1,10 @@
-"""The sensor ``topics_watched``: checks the topics of all deployed processors and updates their checks.
+"""The sensor ``topics_watched``: inspects the topics of all deployed processors and updates their asset checks.
 
 Invariants:
-    - A tick requests no run. Its number of requests to Kafka does not grow with processors, stores or partitions;
-      workers are asked only when a topic has another id than before.
-    - A check is updated when its result changes; a topic that could not be read leaves its check as it is.
-    - A processor is not judged while a verb changes it.
+    - A tick requests no run. The number of Kafka requests of a tick does not grow with processors, stores or
+      partitions. Workers are asked only if a topic's id changed, that is, if the topic was recreated.
+    - A check is updated only if its result changed. If a topic can't be read, its check keeps the last result.
+    - A processor is not judged while an apply changes it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,14 +23,14 @@ from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 
 WATCH_EVERY_S = 15
-#: Timeout of each request of a tick, seconds.
+#: Timeout of each Kafka request of a tick, seconds.
 REQUEST_S = 8.0
-#: Verbs that replace a changelog or the committed offsets on purpose.
+#: Verbs that replace a changelog or the committed offsets. After them, such changes are no fault.
 REPLACING_VERBS = ("backfill", "clear", "reposition", "restore")
 
 
 def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
-    """The sensor over these processors; it skips processors that are not deployed."""
+    """The sensor ``topics_watched`` for these processors; it ignores processors that are not deployed."""
     topologies = {each.name: each.topology for each in definitions}
 
     @dg.sensor(
@@ -76,9 +76,10 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 def _registered(
     processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
-    """Update the check of adopted processors and of processors newer than the registry.
+    """The changed results of the check ``registered`` of each processor, and the updated memory.
 
-    The check is updated once more when it passes.
+    The check reports processors that were adopted into a rebuilt registry, or whose deployment is newer than the
+    registry. Its result is reported once more when it passes again.
     """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = topic_checks.adopted_now(lifecycle)
@@ -115,7 +116,7 @@ def _judge(
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> the topic ids that the state of running workers was written with."""
+    """Changelog -> ids of the topics from which running workers built their state, as the workers report them."""
     found: dict[str, set[str]] = {}
     for name in processors:
         for slot in slots_at_work(name, lifecycle.world):
@@ -128,7 +129,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> the end of its last verb of REPLACING_VERBS, seconds since 1970."""
+    """Processor -> end of its last successful apply of one of ``REPLACING_VERBS``, seconds since 1970."""
     found: dict[str, float] = {}
     for name in processors:
         for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):

@@ -1,13 +1,13 @@
-"""The sensor ``notifications``: posts incidents, failed runs, and states that need a person, to the webhook.
+"""The sensor ``notifications``: posts incidents, failed runs, and problems that need a person, to the webhook.
 
-``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them; ``infra.webhook``
-posts them.
+``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them. ``infra.webhook``
+posts the messages.
 
 Invariants:
-    - Recovery never waits for the webhook: this sensor only reads the registry and Dagster's runs.
-    - The cursor holds the ids of sent messages. It is stored after each message, in Dagster's storage: Dagster stores a
-      sensor's own cursor only when a tick ends well, so a tick that is killed would send its messages again.
-    - The next tick finds and sends messages that were not accepted.
+    - Recovery never waits for the webhook, because this sensor only reads the registry and Dagster's runs.
+    - The cursor holds the ids of sent messages, and is stored in Dagster's storage after each message. Dagster itself
+      stores a sensor's cursor only at the successful end of a tick, so a killed tick would send its messages again.
+    - The next tick sends the messages again that the webhook did not accept.
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
@@ -37,16 +37,20 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
 
 NOTIFY_EVERY_S = 15
-#: Number of the newest incidents that a tick reads.
+#: Maximum number of incidents that a tick reads, newest first.
 INCIDENTS_MAX = 200
-#: Number of failed runs that one tick reads.
+#: Maximum number of failed runs that a tick reads.
 RUNS_MAX = 50
-#: Name of the cursor in Dagster's storage.
+#: Key under which Dagster's storage keeps this sensor's cursor.
 STORED = "holdfast/notifications"
 
 
 def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
-    """The sensor; ``enabled`` is its state in a new Dagster instance."""
+    """The sensor ``notifications``.
+
+    ``enabled`` is whether it is switched on in a new Dagster instance. ``apart`` is True for the copy in the code
+    location `recovery` (``sensors.apart``).
+    """
 
     @dg.sensor(
         minimum_interval_seconds=NOTIFY_EVERY_S,
@@ -67,14 +71,14 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         try:
             incidents = _of_incidents(lifecycle)
             states = _states(lifecycle, settings, former)
-        except HoldfastError as failed:  # the registry failed; messages that do not need it are still sent
+        except HoldfastError as failed:  # messages that do not need the registry are still sent
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
             unread = {each.need.subject for each in former.values() if each.need.processor is not None}
             states = state_messages.follow(former, needs, unread, now_utc())
         else:
-            if known is None:  # incidents that ended before the first tick are not sent
+            if known is None:  # at the first tick: incidents that already ended count as sent
                 outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
@@ -96,7 +100,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # if the registry can't be read, the ids that can't occur again are unknown
+        if is_readable:  # ids of old messages may only be forgotten if the registry was read
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states)
         _store(context, cursor)
@@ -107,14 +111,17 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
 
 
 def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed]) -> dict[str, SeenNeed]:
-    """The states that need a person after this tick; the states of an unreadable processor stay unchanged."""
+    """Problems that need a person: those known from the last tick, updated with the facts of this tick.
+
+    The problems of a processor whose status can't be read stay unchanged.
+    """
     needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     deployments = lifecycle.registry.deployments()
     world = look_at_all(lifecycle.world, deployments)
     for name in (each.processor for each in deployments):
         try:
             now = processor_now(name, world, limits)
-        except Exception as failed:  # on any error, the other processors are still reported
+        except Exception as failed:  # an error of one processor must not stop the reports about other processors
             unread.add(name)
             needs.append(state_messages.need_of_unread(name, failed))
             continue
@@ -125,7 +132,7 @@ def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str
 
 
 def _needs_of_machine(settings: Settings) -> list[Need]:
-    """The needs for a person that do not depend on the registry: the disk, code locations and definitions."""
+    """Problems that need a person and are found without the registry: full disk, code that can't be loaded."""
     percent = room_of(settings.paths.home).free_percent
     disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
     needs = [] if disk is None else [disk]
@@ -151,7 +158,7 @@ def _store(context: dg.SensorEvaluationContext, cursor: Cursor) -> None:
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
-    """The messages of each incident, oldest incident first."""
+    """For each incident, oldest first, its messages: one when it was opened, one when it ended."""
     found = {incident.id: incident for incident in lifecycle.registry.incidents(INCIDENTS_MAX)}
     found |= {incident.id: incident for incident in lifecycle.registry.open_incidents()}
     return [webhook_messages.of_incident(found[number]) for number in sorted(found)]
@@ -163,9 +170,9 @@ def _newest_failure(instance: dg.DagsterInstance) -> int:
 
 
 def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, Notification | None]]:
-    """Position in Dagster's log and message of each failed run after a position, in order.
+    """The failed runs after position ``after`` of Dagster's log: the position and the message of each run, in order.
 
-    A recovery run has no message: its incident has one.
+    The message of a recovery run is None, because the run's incident has a message.
     """
     wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
     records = instance.fetch_run_status_changes(wanted, limit=RUNS_MAX, ascending=True).records
@@ -189,7 +196,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, No
 
 
 def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
-    """The error of a run's first failed step; without one, the message of the run's failure."""
+    """The error of the run's first failed step; if no step failed, the message of the run's failure event."""
     for entry in instance.all_logs(failure.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         event = entry.dagster_event
         data = None if event is None else event.step_failure_data
@@ -208,13 +215,13 @@ def _send(message: Notification, settings: Settings) -> Answer:
     render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
     try:
         document = render(message, _link(message, settings))
-    except Exception as failed:  # a message that can't be written must not delay the other messages
+    except Exception as failed:  # a message that can't be rendered must not block the messages after it
         return Answer(None, f"the message cannot be written: {type(failed).__name__}: {failed}", unsendable=True)
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 
 
 def _link(message: Notification, settings: Settings) -> str | None:
-    """The URL of the run, or of the incident's runs, in Dagster's UI; None when no UI is known."""
+    """The URL in Dagster's UI of the run, or of the incident's list of runs; None if the UI's address is unknown."""
     webserver = local.running(settings, local.WEBSERVER)
     base = settings.webhook.dagster_url or (None if webserver is None else webserver.url)
     if base is None:

@@ -1,1 +1,1 @@
-"""Reads Dagster and the processors for the command line and for messages: runs, pages of assets, reasons."""
+"""Reads runs and assets from Dagster's webserver, and derives reasons and actions, for commands and messages."""

@@ -1,10 +1,10 @@
-"""The page of each asset as Dagster's webserver shows it.
+"""Reads from Dagster's webserver the facts that its UI shows on the page of each asset.
 
-A page has check results, materialisations, partitions, and the last run of an asset of the project.
+These are check results, materialisations and partitions. For the project's own assets, also the last run.
 
 Invariants:
-    - Reads over GraphQL, in two requests: loading Dagster itself takes longer than a command may.
-    - A webserver that does not run, does not answer or asks for a token of another program gives None, not an error.
+    - The facts are read with two GraphQL requests, because importing Dagster would take too long for a command.
+    - The result is None, not an error, if the webserver does not run, does not answer or refuses the token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.assets.layers import is_ours
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.host import local
 
-#: Timeout of the request, seconds.
+#: Timeout of each GraphQL request, seconds.
 TIMEOUT_S = 10.0
 _QUERY = """{ assetNodes {
   assetKey { path } partitionStats { numMaterialized numPartitions numFailed }
@@ -33,33 +33,33 @@ _LAST_RUNS = """query LastRuns($keys: [AssetKeyInput!]!) { assetsLatestInfo(asse
 
 
 class Evaluation(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of one check, with its text."""
+    """The result of one asset check: its severity and its text."""
 
     severity: str
     description: str | None
 
 
 class Execution(msgspec.Struct, frozen=True, rename="camel"):
-    """The run of one check since the last materialisation of its asset; ``status`` is Dagster's."""
+    """The last execution of one check since its asset was materialised; ``status`` is Dagster's status text."""
 
     status: str
     evaluation: Evaluation | None
 
 
 class Check(msgspec.Struct, frozen=True, rename="camel"):
-    """One check; ``execution_for_latest_materialization`` is None while the check did not run."""
+    """One asset check; ``execution_for_latest_materialization`` is None if it did not run since then."""
 
     name: str
     execution_for_latest_materialization: Execution | None
 
     @property
     def last(self) -> Execution | None:
-        """Its run since the asset was last materialised."""
+        """The check's execution since the asset was last materialised; None without one."""
         return self.execution_for_latest_materialization
 
 
 class Partitions(msgspec.Struct, frozen=True, rename="camel"):
-    """Numbers of time partitions."""
+    """Numbers of an asset's time partitions: materialised, all, and failed."""
 
     num_materialized: int
     num_partitions: int
@@ -67,25 +67,25 @@ class Partitions(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AssetPage(msgspec.Struct, frozen=True):
-    """One asset as Dagster shows it."""
+    """The facts that Dagster's UI shows about one asset."""
 
     key: tuple[str, ...]
     materialized: bool
     partitions: Partitions | None
     checks: tuple[Check, ...]
-    #: The automation condition that materialises the asset, by Dagster's name; None without one.
+    #: The name of the Dagster automation condition that materialises the asset; None if the asset has no condition.
     condition: str | None = None
-    #: The last run for the asset, if that run failed before it materialised the asset; read for assets of the project.
+    #: Id of the asset's last run, if that run failed before it materialised the asset; only for the project's assets.
     failed_run: str | None = None
 
     @property
     def name(self) -> str:
-        """The key as text."""
+        """The asset key with slashes, for example ``state/fleet/seen_state``."""
         return "/".join(self.key)
 
 
 def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
-    """The page of every asset of this installation; None when the webserver does not answer with pages."""
+    """The facts about every asset of this installation; None if the webserver does not answer as expected."""
     web = local.running(settings, local.WEBSERVER)
     if web is None:
         return None
@@ -107,7 +107,7 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
 
 
 def _failed_runs(found: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
-    """Asset -> the id of its last run, if that run failed without materialising the asset."""
+    """Asset key -> id of its last run, only for assets whose last run failed before it materialised the asset."""
     return {
         tuple(each["assetKey"]["path"]): run["runId"]
         for each in found

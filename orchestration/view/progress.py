@@ -1,7 +1,7 @@
-"""The texts for a Dagster run that a user waits for: a pure function of the run and of the unfinished runs.
+"""Progress texts for a user who waits for a Dagster run. Pure functions of the run and of all unfinished runs.
 
 Invariants:
-    - ``Progress.state`` is the same text until something changes; times are in ``Progress.now``.
+    - ``Progress.state`` changes only if the run's state changes. Texts with times are in ``Progress.now``.
 """
 
 from __future__ import annotations
@@ -9,44 +9,47 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-#: States in which a run holds its pools.
+#: Statuses in which a run occupies its slots in Dagster's pools.
 UNDER_WAY = frozenset({"STARTING", "STARTED", "CANCELING"})
 WAITING = frozenset({"NOT_STARTED", "QUEUED"})
-#: Maximum number of runs named in the list of runs that a run waits for.
+#: Maximum number of blocking runs that a text names; the remaining runs are counted.
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SeenRun:
-    """A run as Dagster reports it; times are seconds since 1970."""
+    """A run, as Dagster's webserver reports it; times are seconds since 1970."""
 
     run_id: str
     status: str
     created_at: float
     started_at: float | None = None
-    #: The assets that the run materialises, or the name of its job.
+    #: The assets that the run materialises, as text; otherwise the name of its job.
     what: str = ""
-    #: The pools that the run's steps need; None when Dagster does not know them.
+    #: The Dagster pools that the run's steps need; None if Dagster does not report the pools.
     pools: frozenset[str] | None = None
-    #: The last message of its log.
+    #: The last message in the run's log.
     said: str = ""
 
     @property
     def short(self) -> str:
-        """The part of its id that people read."""
+        """The first 8 characters of the run's id, as Dagster's UI shows them."""
         return self.run_id[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The text to show: a state, which gets a line of its own, and details that the next second may overwrite."""
+    """Two texts to show: ``state`` is printed as a new line when it changes; ``now`` is overwritten every second."""
 
     state: str
     now: str = field(default="", compare=False)
 
 
 def progress(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs: bool = True) -> Progress:
-    """The text about a run; ``others`` are the unfinished runs, ``now`` is seconds since 1970."""
+    """The texts about a run. ``others`` are all unfinished runs; ``now`` is seconds since 1970.
+
+    ``daemon_runs`` is whether Dagster's daemon runs, without which no queued run starts.
+    """
     if run.status in WAITING:
         return _queued(run, others, now, daemon_runs=daemon_runs)
     if run.status == "STARTING":
@@ -69,15 +72,16 @@ def _queued(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs:
         return Progress(f"run {run.short} is queued: Dagster's daemon starts it next", behind)
     pools = sorted(_shared(run, before))
     why = f": each needs the pool {', '.join(pools)}, which one run has at a time" if pools else ""
-    # without ages, which change each second
+    # ages of the runs are left out, because they change each second
     runs = ", ".join(f"{each.short} ({each.what or 'a job'})" for each in before[:_NAMED])
     return Progress(f"run {run.short} is queued behind {runs}{more}{why}", behind)
 
 
 def blockers(run: SeenRun, others: Sequence[SeenRun]) -> list[SeenRun]:
-    """The unfinished runs that start or end before a queued run, oldest first.
+    """The unfinished runs that a queued run waits for, oldest first.
 
-    These are the runs that need one of its pools; if Dagster does not know its pools, all earlier runs.
+    These are the runs in progress and the older queued runs. If the run's pools are known, only runs that need one of
+    these pools count.
     """
     earlier = [
         each

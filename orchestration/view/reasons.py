@@ -1,8 +1,9 @@
-"""Why something is not green, and the next action: decided from facts, for `holdfast status`.
+"""For `holdfast status`: decides from facts why a service, processor or asset is not green, and the next action.
 
 Invariants:
-    - The words about a processor and a check are those of its asset check; nothing here words a fault again.
-    - The same facts give the same reasons.
+    - The text about a processor or a check is the text of its asset check. This module writes no second text for the
+      same fault.
+    - All functions are pure: the same facts give the same reasons.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from holdfast.orchestration.view.asset_page import AssetPage, Check
 from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer, Colour
 
-#: Gravest first.
+#: Colours in order of severity, most severe first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
-#: Begin of the action in the text of a check (``assets.checks.result.worded``).
+#: Separates the description from the action in the text of a check (``assets.checks.result.worded``).
 _TODO = " What to do: "
-#: The features that are missing while a service does not run.
+#: Service -> a sentence about the features that are missing while the service does not run.
 _MISSED = {
     "kafka": "The broker does not run: no processor works.",
     "supervisor": "The supervisor does not run: it starts and ends the processors.",
     "daemon": "Dagster's daemon does not run: nothing is recovered, checked or published.",
     "dagster": "Dagster's webserver does not run: results of its checks are not shown here.",
 }
-#: The line of an error's text that has its type.
+#: Matches the line of a traceback that begins with the class of the error, except Dagster's own errors.
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
-#: The end of the line about a supervisor that does not answer.
+#: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
-#: The next action if the sensor acts by itself.
+#: The action to show if the sensor `kept_green` will act without the user.
 _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
     "that sensor in Dagster."
 )
-#: The next action for an asset of the project.
+#: The action to show for an asset of the project that has no automation condition.
 _OWN = "Materialise it on its page in Dagster, or give it an automation condition there (docs/projects.md)."
 _NOTHING = "Nothing; it passes without an action."
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one subject is not green, in a sentence, and the next action."""
+    """A sentence that says why one subject (for example ``processor fleet``) is not green, and the next action."""
 
     subject: str
     colour: Colour
@@ -55,19 +56,19 @@ class Reason:
 
 
 def grey_file(settings: Settings) -> Path:
-    """JSON file in which the sensor `kept_green` records why assets stay grey: name -> reason with the next action."""
+    """Path of the JSON file in which the sensor `kept_green` writes: name of a grey asset -> reason and action."""
     return settings.paths.dagster / "grey.json"
 
 
 def read_grey(settings: Settings) -> dict[str, str]:
-    """The content of that file; empty if it is absent."""
+    """Name of a grey asset -> reason and action, from ``grey_file``; empty if the file is absent."""
     return read_json(grey_file(settings), dict[str, str]) or {}
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
-    """The services of this home that do not run: grey, because they may run elsewhere.
+    """One reason for each service of this home that does not run or does not answer.
 
-    A service that hangs is red.
+    A service that does not run is grey, because it may run elsewhere. A supervisor that does not answer is red.
     """
     found = [
         Reason(f"service {name}", "grey", _MISSED[name], "Start it with `holdfast up`.")
@@ -81,7 +82,7 @@ def of_services(services: Mapping[str, str | None]) -> list[Reason]:
 
 
 def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
-    """The code locations that the daemon can't load: location -> error."""
+    """One reason for each code location that the daemon can't load; ``unloaded`` maps a location to its error."""
     return [
         Reason(
             f"code location {name}",
@@ -95,22 +96,22 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
 
 
 def _last_line(error: str) -> str:
-    """The last line of a traceback that names an error, as a sentence: the line of the first cause."""
+    """The line of the last error that a traceback names, as a sentence; its first line if none names an error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
     return said[:300].rstrip(".") + "."
 
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:
-    """The answer of the check `working`, unless the processor works."""
-    if answer.colour in ("green", "grey"):  # a processor that was stopped on request is in its desired state
+    """The reason from a processor's check `working`; empty if the processor works or was stopped on purpose."""
+    if answer.colour in ("green", "grey"):  # grey: the processor was stopped on purpose, so nothing is wrong
         return []
     sentence, action = _split(answer.text)
     return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
 
 
 def of_undeployed(name: str) -> Reason:
-    """A processor that is defined but was never deployed."""
+    """The reason for a processor that is defined but was never deployed."""
     return Reason(
         f"processor {name}", "grey", "It was never deployed.", f"Deploy it with `holdfast apply deploy {name}`."
     )
@@ -119,10 +120,10 @@ def of_undeployed(name: str) -> Reason:
 def of_assets(
     pages: Iterable[AssetPage], running: frozenset[str], why_grey: Mapping[str, str] | None = None
 ) -> list[Reason]:
-    """The checks that fail or did not run yet, and the assets without a materialisation.
+    """One reason for each failed check, and for each asset that is not materialised or not checked.
 
-    ``running`` are the processors that should run. The assets of other processors are all grey for one reason, which is
-    given once. ``why_grey`` maps names of assets to the reason why nothing materialises them now.
+    ``running`` are the processors that should run. Assets of processors that should not run are left out, because
+    another line already reports such a processor. ``why_grey`` is the result of ``read_grey``.
     """
     found: list[Reason] = []
     for page in pages:
@@ -139,7 +140,7 @@ def of_assets(
             found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
-        elif absent > 0:  # the schedule will publish the window that has just begun
+        elif absent > 0:  # `absent` does not count the newest partition, because the schedule will materialise it
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
@@ -149,17 +150,17 @@ def of_assets(
 
 
 def of_definition(broken: BrokenDefinition) -> Reason:
-    """A definition that can't be imported, with the texts of its check."""
+    """The reason for a processor definition that can't be imported, with the texts of its asset check."""
     return Reason(f"definition {broken.target}", "red", f"{broken.sentence}.", broken.action)
 
 
 def ordered(reasons: Iterable[Reason]) -> list[Reason]:
-    """Gravest first, otherwise in their order."""
+    """The reasons sorted by severity, most severe first; reasons of one colour keep their order."""
     return sorted(reasons, key=lambda each: _GRAVITY.index(each.colour))
 
 
 def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
-    """Each reason once with all its subjects, in the order of their first subjects."""
+    """Merges reasons with the same text: pairs (all subjects, reason), in the order of the first subjects."""
     found: dict[tuple[str, str, str], list[Reason]] = {}
     for each in reasons:
         found.setdefault((each.colour, each.reason, each.action), []).append(each)
@@ -167,12 +168,12 @@ def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
 
 
 def colour_of(reasons: Sequence[Reason]) -> Colour:
-    """The gravest colour; green without a reason."""
+    """The most severe colour of all reasons; green if there is no reason."""
     return ordered(reasons)[0].colour if reasons else "green"
 
 
 def _next_of_own(page: AssetPage) -> str:
-    """The next action for an asset of the project that is grey."""
+    """The next action for a grey asset of the project."""
     if page.condition is None:
         return _OWN
     return (
@@ -199,12 +200,15 @@ def _of_check(subject: str, check: Check) -> Reason | None:
 
 
 def _is_told(page: AssetPage, check: Check) -> bool:
-    """Whether the processor's own line already reports the check; a growing lag is only in the check."""
+    """Whether the line about the processor already reports this check, so that it is not reported twice.
+
+    A warning (growing lag) is reported only with the check.
+    """
     warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
     return page.key[0] == PROCESSORS and check.name == WORKING and not warns
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Sentence and action of a check's text."""
+    """Splits the text of a check into its description and its action."""
     sentence, _, action = text.partition(_TODO)
     return sentence, action

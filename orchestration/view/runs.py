@@ -1,7 +1,8 @@
-"""Launches asset runs through the webserver of this home, so that Dagster's queue and limits apply.
+"""Launches runs of assets through Dagster's webserver of this home, so that Dagster's queue and limits apply.
 
 Invariants:
-    - A run is launched as the UI launches it, so its page, its tags and its limits are those of every other run.
+    - A run is launched by the same GraphQL mutation that the UI sends. So page, tags and limits are the same as for a
+      run launched in the UI.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.infra.tls import trusted_for
 from holdfast.orchestration.host import local
 from holdfast.orchestration.view.progress import WAITING, Progress, SeenRun, progress
 
-#: The mutation that launches a run; the UI sends the same one.
+#: The GraphQL mutation that launches a run; Dagster's UI sends the same mutation.
 LAUNCH = """mutation($parameters: ExecutionParams!) {
   launchRun(executionParams: $parameters) {
     __typename
@@ -47,16 +48,16 @@ query($id: ID!) {{
     }}
   }}
 }}"""
-#: The unfinished runs, among them the runs that a queued run waits for.
+#: Queries all unfinished runs, to find the runs that a queued run waits for; and the daemon's last heartbeat.
 _UNFINISHED = f"""{_SEEN}
 {{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
   ... on Runs {{ results {{ ...Seen }} }} }}
   instance {{ daemonHealth {{ daemonStatus(daemonType: "QUEUED_RUN_COORDINATOR") {{ lastHeartbeatTime }} }} }} }}"""
-#: Age of the last heartbeat at which the daemon counts as dead, seconds; a busy daemon writes a heartbeat every 30 s or
-#: later.
+#: Age of the daemon's last heartbeat at which the daemon counts as dead, seconds. A busy daemon may write a heartbeat
+#: only every 30 s or later.
 _DAEMON_SILENT_S = 120.0
 _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
-#: Interval between two looks at a run, seconds.
+#: Interval between two queries for the state of a run, seconds.
 _LOOK_EVERY_S = 1.0
 
 
@@ -67,14 +68,14 @@ class DagsterAway(HoldfastError):
 
 
 class RunFailed(HoldfastError):
-    """A run was refused, or ended without success. Fields: run, status."""
+    """Dagster refused a run, or the run ended without success. Fields: run, status."""
 
 
 class DagsterRuns:
-    """Launches and follows runs of assets.
+    """Launches runs of assets, and waits for their end.
 
-    Raises (as all methods do):
-        DagsterAway: The webserver does not answer.
+    Raises:
+        DagsterAway: The webserver does not run or does not answer; all methods may raise this error, too.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -86,7 +87,7 @@ class DagsterRuns:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def launch(self, assets: Sequence[Sequence[str]]) -> str:
-        """Launch a run that materialises these assets; returns its id.
+        """Launch a run that materialises these assets; returns the id of the run.
 
         Raises:
             RunFailed: Dagster refused the run.
@@ -107,7 +108,7 @@ class DagsterRuns:
         return str(answer["run"]["runId"])
 
     def wait(self, run_id: str, tell: Callable[[Progress], None], timeout_s: float) -> None:
-        """Wait until a run has succeeded; ``tell`` gets its progress once a second.
+        """Wait until a run has succeeded; ``tell`` gets the run's progress once a second.
 
         Raises:
             RunFailed: The run failed, was cancelled, or did not end in time.
@@ -164,7 +165,7 @@ class DagsterRuns:
 
 
 def _seen(run: Mapping[str, Any], said: str = "") -> SeenRun:
-    """A run in the fields of the fragment ``Seen``."""
+    """A ``SeenRun`` from the fields of the GraphQL fragment ``Seen``; ``said`` is the last message of the run's log."""
     assets = sorted({"/".join(each["path"]) for each in run["assetSelection"] or ()})
     shown = ", ".join(assets[:2]) + (f" and {len(assets) - 2} more" if len(assets) > 2 else "")
     return SeenRun(

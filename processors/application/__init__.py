@@ -1,1 +1,1 @@
-"""The public side of processors: the declaration of an application, its import, and the start of its worker."""
+"""The public part of processors: declaring an application, importing it, and starting its worker."""

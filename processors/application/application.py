@@ -1,7 +1,7 @@
-"""The Application: the class with which users declare a processor and run it.
+"""The class ``Application``, with which users declare a processor and run it.
 
-A declaration touches neither Kafka nor the disk. ``topology()`` is its frozen description; ``run()`` starts a worker.
-``run`` imports the modules that only a worker needs, because the Dagster code server reads descriptions without
+A declaration accesses neither Kafka nor the disk. ``topology()`` returns its frozen description, ``run()`` starts a
+worker. ``run`` imports the modules that only a worker needs, because the Dagster code server reads descriptions without
 RocksDB.
 """
 
@@ -68,38 +68,39 @@ class Application(ApplicationTables):
     """A stateful Kafka processor.
 
     Args:
-        broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
-        consumer_group: The consumer group; also the processor's name.
-        auto_offset_reset: Where a group's first start begins: ``earliest`` or ``latest``. A partition that is added
-            later begins at its first offset.
+        broker_address: Kafka's bootstrap servers; None uses the settings, or the embedded broker.
+        consumer_group: The consumer group. It is also the processor's name.
+        auto_offset_reset: Where the first start of a group begins: ``earliest`` or ``latest``. A partition that is
+            added later is read from its first offset.
         commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
             it catches up.
-        commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` then holds while it
-            catches up.
+        commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` is then used while
+            it catches up.
         commit_every: Commit after this many messages; 0 commits by time only.
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
-        state_dir: The root of local state; None takes the settings.
-        use_changelog_topics: Keep a changelog of each store. Without changelogs, state is lost with the disk.
-        renamed_stores: New store name to former store name. The store keeps its state, stored under the former name.
-        changelog_config: Topic configuration by store, in addition to the standard configuration; an entry that could
-            lose state is refused.
-        auto_create_topics: Create missing topics at the start.
-        consumer_extra_config: librdkafka settings for the consumer. What contradicts the engine is refused by name.
-        producer_extra_config: librdkafka settings for the producer. What contradicts the engine is refused by name.
-        on_processing_error: Called with (error, message, logger); True skips the message.
-        dead_letter_topic: Topic for messages that fail; None stops the worker at the first failure.
-        loglevel: Log level as text; None leaves logging to the caller.
-        broker_availability_timeout: Seconds without any broker before the worker gives up.
-        slot: The worker's slot on this machine; None takes the first free one.
-        standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only the
-            tail; None means the value of the settings.
+        state_dir: The root folder of local state; None uses the settings.
+        use_changelog_topics: Whether each store has a changelog. Without changelogs, state is lost with the disk.
+        renamed_stores: New store name to former store name. The state stays stored under the former name.
+        changelog_config: For each store, configuration entries of its changelog in addition to the standard ones. An
+            entry that could lose state is refused.
+        auto_create_topics: Whether the start creates missing topics.
+        consumer_extra_config: librdkafka settings for the consumer. A setting that contradicts the engine is refused.
+        producer_extra_config: librdkafka settings for the producer. A setting that contradicts the engine is refused.
+        on_processing_error: A function of (error, message, logger) for failed messages; True skips the message.
+        dead_letter_topic: The topic for messages that fail; None stops the worker at the first failure.
+        loglevel: The log level as text; None leaves logging to the caller.
+        broker_availability_timeout: Maximum seconds without any broker before the worker stops with an error.
+        slot: The worker's slot on this machine; None takes the first free slot.
+        standby_replicas: The number of other processes that follow each task's changelogs, so that a failover replays
+            only the newest records. None uses the settings.
         state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
-        memory_max_bytes: Memory limit of the process; None takes the settings.
-        max_wait: How long streams that share a store wait for a stream that is not read to its end, in milliseconds or
-            as a timedelta. None waits without limit, so that messages are processed in the order of their times.
-        description: One sentence for readers of the catalog.
-        owners: Owners as Dagster names them: ``team:<name>`` or a mail address.
-        prove: Whether a deploy runs a new version on the last messages first; False for functions with outside effects.
+        memory_max_bytes: Maximum memory of the process; None uses the settings.
+        max_wait: Maximum time that streams which share a store wait for a stream that still has input. Milliseconds or
+            a timedelta. None waits without limit, so that messages are processed in the order of event times.
+        description: One sentence about the processor, for the catalog.
+        owners: The owners in Dagster's form: ``team:<name>`` or a mail address.
+        prove: Whether a deployment first tests a new version on the last messages; False for functions with side
+            effects.
     """
 
     def __init__(  # tidy: allow-wide because users of Quix Streams move by changing the import.
@@ -170,7 +171,7 @@ class Application(ApplicationTables):
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
-    # -- declaring -------------------------------------------------------------------------------------------------
+    # -- declarations ----------------------------------------------------------------------------------------------
 
     def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
@@ -184,13 +185,13 @@ class Application(ApplicationTables):
         timestamp_extractor: TimestampExtractor | None = None,
         max_ahead: int | timedelta = timedelta(hours=1),
     ) -> Topic:
-        """Declares a topic.
+        """Declares a topic that the application reads or writes.
 
-        A (de)serializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …) or a function.
+        A serializer or deserializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …) or a function.
 
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
-        application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's
-        clock fails.
+        application with windows, a message fails if it is more than ``max_ahead`` (milliseconds or a timedelta) ahead
+        of the worker's clock. The default is one hour.
         """
         declared = Topic(
             name,
@@ -206,10 +207,10 @@ class Application(ApplicationTables):
         return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
-        """The stream of a topic.
+        """Returns the stream of a topic, to which steps can be added.
 
         Raises:
-            StepInvalid: It is no topic.
+            StepInvalid: The argument is not a topic.
             ApplicationInvalid: The topic already has a stream.
         """
         check_topic(topic, "app.dataframe")
@@ -228,28 +229,28 @@ class Application(ApplicationTables):
         upgrades: Upgrades | None = None,
         ttl: int | timedelta | Literal["by value"] | None = None,
     ) -> str:
-        """Declares what the values of a store are; returns the name, for the ``store=`` of steps.
+        """Declares the values of a store. Returns the store's name, for the argument ``store=`` of steps.
 
         Args:
-            name: The store.
+            name: The name of the store.
             model: The type of values that functions get and set: a pydantic model (or another type) for every value, or
-                a mapping of state keys to models, with ``"*"`` for all other keys. It also types the columns in the
-                warehouse.
-            upgrades: By version, a function that turns a stored JSON object into an object of the next version. The
-                newest version is the result of the last function. For a mapping of models, these functions by state
+                a mapping of state keys to models, with ``"*"`` for all other keys. The model also gives the column
+                types in the warehouse.
+            upgrades: For each version, a function that converts a stored JSON object to the next version. The last
+                function returns the newest version. If ``model`` is a mapping, a mapping of such functions by state
                 key.
-            ttl: How long a value is readable after the event time of its message, in milliseconds or as a timedelta.
-                ``"by value"``: only values that are set with ``ttl=`` expire. None: values never expire.
+            ttl: How long a value is readable after its message's event time, in milliseconds or as a timedelta. ``"by
+                value"``: only values set with ``ttl=`` expire. None: values never expire.
 
         Raises:
-            StoreInvalid: The arguments can't be used, or the store is declared already.
+            StoreInvalid: An argument is invalid, or the store is already declared.
         """
         kept = self._renamed_stores.get(name, name)
         declare(self._stores, StoreOptions(kept, model, upgrades, ttl))
         return StoreName.of(name, self._stores)
 
     def topology(self) -> Topology:
-        """The frozen description of the application."""
+        """Returns the frozen description of the application."""
         return describe(self._declared())
 
     @property
@@ -275,19 +276,19 @@ class Application(ApplicationTables):
             skips_old=self._offset_reset != "earliest",
         )
 
-    # -- running ---------------------------------------------------------------------------------------------------
+    # -- running a worker ------------------------------------------------------------------------------------------
 
     def run(self, dataframe: StreamingDataFrame | None = None, *, count: int = 0, timeout: float = 0.0) -> None:
-        """Processes messages until SIGTERM, SIGINT or ``stop``; shows rate, lag and commits on stderr.
+        """Processes messages until SIGTERM, SIGINT or ``stop``. Shows rate, lag and commits on stderr.
 
         Args:
-            dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
-            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
-            timeout: Stop after this many seconds without a message; 0 for never. Messages in tasks before a repartition
-                topic extend it by 10 seconds.
+            dataframe: Ignored, because all declared streams run. Accepted for code that was written for Quix Streams.
+            count: Stop after this many messages, and after the windows and timers that they make due; 0 means no limit.
+            timeout: Stop after this many seconds without a message; 0 means never. Messages in tasks before a
+                repartition topic extend it by 10 seconds.
 
         Raises:
-            HoldfastError: The error that stopped the worker; all messages before it are committed.
+            HoldfastError: The error that stopped the worker. All earlier messages are committed.
         """
         refuse_while_imported()
         self._foreground = True
@@ -295,7 +296,7 @@ class Application(ApplicationTables):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
 
     def cluster(self, settings: Settings) -> KafkaCluster:
-        """The application's Kafka cluster, with the application's client settings."""
+        """Returns the connection to the application's Kafka cluster, with the application's client settings."""
         from holdfast.infra.kafka.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.cluster import KafkaCluster
 
@@ -320,16 +321,16 @@ class Application(ApplicationTables):
         databases: Databases | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """Like ``run``, on a given cluster.
+        """Runs the application as ``run`` does, on a given cluster.
 
         Args:
-            cluster: Kafka, real or in memory.
+            cluster: The Kafka cluster, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
-            timeout: Stop after this many seconds without a message; 0 for never.
+            count: Stop after this many messages, and after the windows and timers that they make due; 0 means no limit.
+            timeout: Stop after this many seconds without a message; 0 means never.
             serve: Whether to serve status and control over HTTP.
-            databases: Databases of the local state; None opens those of ``state_backend``.
-            storage: The checkpoint store; None takes the settings.
+            databases: The databases of local state; None opens those of ``state_backend``.
+            storage: The checkpoint store; None uses the settings.
         """
         from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
         from holdfast.processors.application.worker_start import How, make_worker
@@ -381,7 +382,7 @@ class Application(ApplicationTables):
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
-        # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
+        # State in memory ends with the process. In a re-seed, a standby's disk may hold the state to re-seed from.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
             return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
@@ -390,23 +391,23 @@ class Application(ApplicationTables):
         return plan_memory(self._memory_max_bytes or settings.memory_max_mb << 20)
 
     def stop(self) -> None:
-        """Asks the running worker to finish its batch, commit and stop; any thread may call it."""
+        """Asks the running worker to finish its batch, to commit and to stop. Any thread may call it."""
         self._stop_asked = True
         if self._worker is not None:
             self._worker.stop()
 
     def clear_state(self, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
-        """Empties every store: its changelog, its checkpoints, and the local state on this machine.
+        """Empties all stores: their changelogs, their checkpoints, and the local state on this machine.
 
-        Other machines clear their local state at the next start. Call the method again after an interruption.
+        Other machines clear their local state at their next start. After an interruption, call the method again.
 
         Args:
-            rewind: ``stay`` keeps the input offsets; ``earliest`` sets them to the beginning of the inputs.
+            rewind: ``stay`` keeps the input offsets. ``earliest`` sets them to the beginning of the inputs.
 
         Raises:
-            CommandRefused: The group has a live member, on any host.
+            CommandRefused: The group has a live member on some host.
             StateFolderTaken: A live process holds a slot of this machine.
-            HoldfastError: The error that stopped the worker which clears; the state is partly cleared.
+            HoldfastError: The error of the worker that clears the state; a part of the state is cleared.
         """
         with private_files(settings := self._settings()):
             self.clear_state_on(self.cluster(settings), settings, rewind=rewind)
@@ -414,7 +415,7 @@ class Application(ApplicationTables):
     def clear_state_on(
         self, cluster: Cluster, settings: Settings, *, rewind: Literal["stay", "earliest"] = "stay"
     ) -> None:
-        """Like ``clear_state``, on a given cluster."""
+        """Empties all stores as ``clear_state`` does, on a given cluster."""
         from holdfast.processors.engine.commands.clean_slate import CleanSlate
 
         one_of("rewind", rewind, ("stay", "earliest"))
@@ -436,7 +437,7 @@ class Application(ApplicationTables):
         return settings
 
     def configure_logging(self, settings: Settings) -> None:
-        """Log from ``loglevel`` on, on stderr; a process that configured its logging keeps all but the level."""
+        """Configures logging to stderr from ``loglevel`` on. If logging is already configured, only sets the level."""
         if self._log_level is not None:
             configure_level(self._log_level.upper(), settings.log_format)
 
@@ -466,10 +467,10 @@ class Application(ApplicationTables):
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """Sets the options that a deployed worker gets from its command line.
+        """Sets the options that a deployed worker gets on its command line.
 
         Raises:
-            ApplicationInvalid: ``start`` re-seeds a store without a changelog.
+            ApplicationInvalid: ``start`` asks to re-seed a store without a changelog.
         """
         self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
@@ -478,7 +479,7 @@ class Application(ApplicationTables):
         self._start = start
 
     def shadow(self, store: str) -> Application:
-        """The application that rebuilds one store from the beginning of its inputs, in a separate group.
+        """Returns an application that rebuilds one store from the beginning of its inputs, in a separate group.
 
         Run it with ``Start(shadow=True)``.
 

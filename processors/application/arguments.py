@@ -1,4 +1,4 @@
-"""Checks of the arguments of ``Application``, made at its declaration."""
+"""Checks the arguments of ``Application`` when it is declared."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.topology import StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
-#: The default: the interval adapts between these seconds.
+#: The default commit interval adapts between these seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
-#: A commit must come well before ``TRANSACTION_S``, after which the broker aborts the transaction.
+#: Maximum commit interval in seconds. It is well below ``TRANSACTION_S``, after which the broker aborts a transaction.
 COMMIT_INTERVAL_MAX_S = 10.0
 
 
 class ApplicationInvalid(BadConfiguration):
-    """The declaration of an application can't run."""
+    """The declaration of an application has an invalid argument."""
 
 
 def _wrong(name: str, seen: object, expected: str) -> ApplicationInvalid:
@@ -35,34 +35,34 @@ def one_of(name: str, seen: str, allowed: Iterable[str]) -> None:
 
 
 def at_least(name: str, seen: float, least: float) -> None:
-    """Raises ApplicationInvalid unless ``seen`` is a number from ``least`` up."""
+    """Raises ApplicationInvalid unless ``seen`` is a number of at least ``least``."""
     if isinstance(seen, bool) or not isinstance(seen, int | float) or not seen >= least:
         raise _wrong(name, seen, f"a number, {least:g} or more")
 
 
 def whole_number(name: str, seen: int, least: int) -> None:
-    """Raises ApplicationInvalid unless ``seen`` is a whole number from ``least`` up."""
+    """Raises ApplicationInvalid unless ``seen`` is a whole number of at least ``least``."""
     if isinstance(seen, bool) or not isinstance(seen, int) or seen < least:
         raise _wrong(name, seen, f"a whole number, {least} or more")
 
 
 def of_type(kind: type, **arguments: object) -> None:
-    """Raises ApplicationInvalid unless all arguments have this type or are None."""
+    """Raises ApplicationInvalid unless each argument has this type or is None."""
     for name, seen in arguments.items():
         if seen is not None and not isinstance(seen, kind):
             raise _wrong(name, seen, f"a {kind.__name__}, not a {type(seen).__name__}")
 
 
 def check_state(backend: str, use_changelogs: bool, standby_replicas: int | None) -> None:
-    """Refuses combinations in which state could not survive a restart or a failover.
+    """Refuses arguments with which state would not survive a restart or a failover.
 
     Args:
-        backend: ``state_backend``.
-        use_changelogs: ``use_changelog_topics``.
-        standby_replicas: ``standby_replicas``; None leaves the number to the settings.
+        backend: The argument ``state_backend``.
+        use_changelogs: The argument ``use_changelog_topics``.
+        standby_replicas: The argument ``standby_replicas``; None means that the settings decide.
 
     Raises:
-        ApplicationInvalid: The combination keeps no state, or an argument is wrong by itself.
+        ApplicationInvalid: The combination keeps no state, or one of the arguments is invalid.
     """
     one_of("state_backend", backend, BACKENDS)
     of_type(bool, use_changelog_topics=use_changelogs)
@@ -84,14 +84,14 @@ def check_state(backend: str, use_changelogs: bool, standby_replicas: int | None
 
 
 def check_names(**names: str | None) -> None:
-    """Raises IllegalName unless every name, by its argument, is None or can be part of a topic's name."""
+    """Raises IllegalName unless each name is None or can be a part of a topic's name."""
     for argument, name in names.items():
         if name is not None:
             check_name(name, argument.replace("_", " "))
 
 
 def check_log_level(level: str | None) -> None:
-    """Raises ApplicationInvalid unless ``level`` is a level of Python's logging, or None."""
+    """Raises ApplicationInvalid unless ``level`` is None or a level of Python's logging."""
     if level is not None and level not in logging.getLevelNamesMapping():
         one_of("loglevel", level, ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
 
@@ -99,11 +99,11 @@ def check_log_level(level: str | None) -> None:
 def check_changelog_config(
     config: Mapping[str, Mapping[str, Any]] | None, use_changelogs: bool
 ) -> dict[str, dict[str, Any]]:
-    """The configuration entries of each store's changelog in addition to the standard entries.
+    """Returns the additional configuration entries of each store's changelog.
 
     Raises:
-        ApplicationInvalid: ``config`` is no mapping by store, or changelogs are off.
-        ChangelogConfigInvalid: An entry could lose state, or has no valid value.
+        ApplicationInvalid: ``config`` is not a mapping of stores to entries, or changelogs are off.
+        ChangelogConfigInvalid: An entry could lose state, or has an invalid value.
     """
     if config is None:
         return {}
@@ -124,7 +124,7 @@ def check_changelog_config(
 
 
 def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str]) -> None:
-    """Raises ApplicationInvalid unless every named store is a store of the application."""
+    """Raises ApplicationInvalid unless each named store is a store of the application."""
     known = sorted(stores)
     for store in named:
         if store not in known:
@@ -137,10 +137,10 @@ def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str
 
 
 def check_renamed_stores(renamed: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The renames, new name to former name.
+    """Checks and returns the renames (new name to former name).
 
     Raises:
-        ApplicationInvalid: A name is no text, or a former name occurs twice.
+        ApplicationInvalid: A name is not a text, or a former name occurs twice.
     """
     checked = dict(renamed or {})
     for new, old in checked.items():
@@ -156,7 +156,7 @@ def check_renamed_stores(renamed: Mapping[str, str] | None) -> Mapping[str, str]
 
 
 def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterable[str]) -> None:
-    """Raises ApplicationInvalid if the application reads or writes its dead-letter topic otherwise."""
+    """Raises ApplicationInvalid if the application uses its dead-letter topic also as an input or output."""
     if dead_letter_topic is not None and dead_letter_topic in taken:
         raise ApplicationInvalid(
             f"dead_letter_topic is {dead_letter_topic}, which application {group} also reads or writes: dead letters "
@@ -167,7 +167,7 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
 
 
 def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> None:
-    """Raises ApplicationInvalid if the application uses one of its repartition topics for another purpose."""
+    """Raises ApplicationInvalid if the application also uses one of its repartition topics as an input or output."""
     for topic in sorted(set(own) & set(others)):
         raise ApplicationInvalid(
             f"Application {group} uses {topic} besides, but it is the topic of a `group_by`: other records would be "
@@ -178,7 +178,7 @@ def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> N
 
 
 def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
-    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` where failed messages go nowhere."""
+    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` if failed messages stop the worker."""
     for store in windows:
         if not goes_somewhere:
             raise ApplicationInvalid(
@@ -194,7 +194,7 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
     """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
 
     Windows close, timers fire and values expire in commits that may move no offset. Only a changelog shows whether such
-    a commit happened.
+    a commit has happened.
     """
     for store in stores:
         if loses_commits and (store.kind == "window" or store.timed):
@@ -209,8 +209,9 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
 def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
     """Raises ApplicationInvalid for timers and TTL before ``group_by`` in an application without changelogs.
 
-    A timer fires in a commit that may move no offset. Without a changelog nothing shows whether such a commit happened,
-    so its messages could be grouped twice. ``feeds`` maps each repartition topic to the inputs whose messages it gets.
+    A timer fires in a commit that may move no offset. Without a changelog, nothing shows whether such a commit has
+    happened, so its messages could be grouped twice. ``feeds`` has for each repartition topic the inputs whose messages
+    it gets.
     """
     for store in stores:
         topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)
@@ -225,9 +226,9 @@ def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Co
 
 
 def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:
-    """Raises ApplicationInvalid if the assignment strategy could assign inputs that share a store to different members.
+    """Raises ApplicationInvalid if the assignment strategy may give inputs that share a store to different members.
 
-    Of the client library's strategies, only ``range`` assigns partition n of all topics to one member.
+    Of the client library's strategies, only ``range`` gives partition n of all topics to the same member.
     """
     strategy = str(consumer_config.get("partition.assignment.strategy", "range"))
     shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]
@@ -241,15 +242,15 @@ def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> No
 
 
 def commit_bounds(longest: float | None, shortest: float | None, guarantee: Guarantee) -> Bounds:
-    """The shortest and the longest time between commits, in seconds.
+    """Checks and returns the shortest and the longest time between commits, in seconds.
 
     Args:
-        longest: ``commit_interval``.
-        shortest: ``commit_interval_min``.
-        guarantee: ``processing_guarantee``.
+        longest: The argument ``commit_interval``.
+        shortest: The argument ``commit_interval_min``.
+        guarantee: The argument ``processing_guarantee``.
 
     Raises:
-        ApplicationInvalid: The arguments are no interval, or longer than a transaction may stay open.
+        ApplicationInvalid: An argument is not a valid interval, or is longer than a transaction may stay open.
     """
     if longest is None:
         longest, shortest = COMMIT_INTERVAL_S, COMMIT_INTERVAL_MIN_S if shortest is None else shortest

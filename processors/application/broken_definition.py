@@ -1,4 +1,4 @@
-"""A processor that can't be imported or used: the user's line, the fault in that line, and the edit that repairs it."""
+"""A processor that can't be imported or used: the user's line with the fault, and the edit that repairs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import IMPORT_ROOT
 
-#: Number of innermost frames of a failed import that are kept.
+#: Number of innermost stack frames of a failed import that are kept in the traceback.
 _FRAMES = 8
 
 
@@ -23,11 +23,11 @@ class BrokenDefinition:
     """A processor that can't be imported or used.
 
     Attributes:
-        target: Its place in the settings: a module, or ``module:attribute``.
-        error: The traceback, or what is wrong in one sentence.
-        reason: Replaces the last line of a traceback in ``sentence``.
-        mend: The edit that repairs the definition; empty when only the user can know it.
-        placed: Whether a line of the user's code is to blame.
+        target: The processor as the settings name it: a module, or ``module:attribute``.
+        error: The traceback, or the fault in one sentence.
+        reason: If given, replaces the last line of the traceback in ``sentence``.
+        mend: The edit that repairs the definition; empty if only the user can know it.
+        placed: Whether a line of the user's code caused the fault.
     """
 
     target: str
@@ -38,27 +38,27 @@ class BrokenDefinition:
 
     @property
     def sentence(self) -> str:
-        """The error and the user's line that led to it, without the traceback."""
+        """The error, and the line of the user's code that led to it, without the traceback."""
         places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
-        # if Holdfast or a library refuses an argument, the user's line is the last line outside of both
+        # If Holdfast or a library refuses an argument, the user's line is the last line outside of both.
         own = [place for place in places if not _is_library(place[0])] or places
         where = f"{own[-1][0]}, line {own[-1][1]}: " if own and self.placed else ""
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{self.fault}"
 
     @property
     def fault(self) -> str:
-        """The fault, without its place and without a full stop."""
+        """The fault, without its location and without a full stop."""
         lines = self.error.strip().splitlines() or ["no reason was given"]
         return (self.reason or lines[-1]).rstrip(".")
 
     @property
     def action(self) -> str:
-        """The edit that repairs it."""
+        """The edit that repairs the definition."""
         return self.mend or f"Correct {self.target} or the setting `processors`, then reload the definitions."
 
 
 def broken_by(target: str, failure: BaseException) -> BrokenDefinition:
-    """The definition of a target whose import, attribute or declaration failed with this error."""
+    """Describes a target whose import, attribute or declaration failed with this error."""
     error = "".join(traceback.format_exception(failure, limit=-_FRAMES))
     module, _, attribute = target.partition(":")
     if _is_path(module):
@@ -84,12 +84,12 @@ def _is_path(module: str) -> bool:
 
 
 def _as_module(path: str) -> str:
-    """What a path below the project's folder is called in Python: ``./shop/processors.py`` is ``shop.processors``."""
+    """Converts a path below the project's folder to a module name: ``./shop/processors.py`` to ``shop.processors``."""
     return ".".join(part for part in Path(path.removesuffix(".py")).parts if part not in (".", "..", "/"))
 
 
 def _nearest_module(missing: str) -> str | None:
-    """The module with the most similar name to a missing one: in its package, or in the folders of the project."""
+    """Returns the module with the most similar name, in the missing module's package or in the project's folders."""
     package, _, name = missing.rpartition(".")
     try:
         folders = list(importlib.import_module(package).__path__) if package else _own_folders()
@@ -102,7 +102,7 @@ def _nearest_module(missing: str) -> str | None:
 
 
 def _own_folders() -> list[str]:
-    """The folders on the import path that belong neither to Python nor to installed packages."""
+    """Returns the folders on the import path that belong neither to Python nor to installed packages."""
     return [folder for folder in sys.path if not _is_library(folder or ".")]
 
 

@@ -1,4 +1,4 @@
-"""The frozen, checked description of an application, built from its declarations."""
+"""Builds the frozen, checked description of an application from its declarations."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from holdfast.processors.engine.topology import (
     subtopologies_of,
 )
 
-#: `min.compaction.lag.ms` of a new topic that a table is restored from: a day.
+#: `min.compaction.lag.ms` of a new topic that a table is restored from: one day.
 SOURCE_LAG_MS = "86400000"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declarations of an application; ``changelog_config`` is None for an application without changelogs."""
+    """The declarations of an application. ``changelog_config`` is None if the application has no changelogs."""
 
     group: str
     frames: Mapping[str, StreamingDataFrame]
@@ -59,19 +59,19 @@ class Declared:
     source_logs: Sequence[SourceLog]
     exactly_once: bool
     prove: bool
-    #: Whether `on_processing_error` is called for failed messages.
+    #: Whether the application has `on_processing_error`, which is called for failed messages.
     asks: bool = False
-    #: Whether a partition without a committed offset is read from its end.
+    #: Whether a partition without a committed offset is read from its end (``auto_offset_reset="latest"``).
     skips_old: bool = False
 
 
 def describe(app: Declared) -> Topology:
-    """The description of an application.
+    """Builds and checks the description of an application.
 
     Raises:
         ApplicationInvalid: Parts of the application contradict each other.
         StepInvalid: Steps that share a store contradict each other.
-        AsyncInvalid: A waiting step comes after a step with state or outputs.
+        AsyncInvalid: A step that awaits calls comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
         JoinInvalid: A join by a foreign key would wait for itself.
     """
@@ -122,7 +122,7 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies,
-        # A proof has the last messages only, and not the rows that a topic has of a table.
+        # A test of a new version uses only the last messages, so it lacks the earlier rows of tables.
         prove=app.prove and not app.global_tables and not app.source_logs,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
@@ -161,7 +161,7 @@ def _check_source_tables(
 def _grouped(
     frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
 ) -> tuple[RepartitionSpec, ...]:
-    """The repartition topics; a topic comes before the topics that its reader writes to."""
+    """Returns the repartition topics, upstream first."""
     return tuple(
         RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
         for topic, frame in frames.items()
@@ -170,7 +170,7 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[str]) -> None:
-    """Raises JoinInvalid if messages of one of these topics come from the tasks that read the same topic."""
+    """Raises JoinInvalid if the messages of one of these topics come from the tasks that read the same topic."""
     for name in topics:
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)
@@ -184,7 +184,10 @@ def _check_circles(described: Topology, topics: Iterable[str]) -> None:
 
 
 def _table_topic(topic: Topic, *, is_log: bool = False) -> TopicSpec:
-    """The topic of a table as it is created if missing: compacted, but with a delay if it also is a changelog."""
+    """Returns the configuration with which a table's topic is created if missing.
+
+    The topic is compacted. If it also serves as a changelog, compaction is delayed by a day.
+    """
     spec = topic.spec()
     waits = {"min.compaction.lag.ms": SOURCE_LAG_MS} if is_log else {}
     return replace(spec, config={"cleanup.policy": "compact", **waits, **spec.config})

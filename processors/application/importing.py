@@ -1,8 +1,8 @@
-"""While a definition is imported, no worker starts.
+"""Prevents that a worker starts while a module with definitions is imported.
 
 Invariants:
-    - ``Application.run`` is refused then: `holdfast status`, a deployment or Dagster would start a worker, and wait for
-      its end.
+    - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start
+      a worker, and wait for its end.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _importing: ContextVar[bool] = ContextVar("importing a definition", default=Fals
 
 
 class RunWhileImported(BadConfiguration):
-    """A module runs its application when it is imported, at its top level."""
+    """A module calls ``run`` of its application at its top level, so that an import would start a worker."""
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """The body imports a definition."""
+    """Marks the block as the import of a definition, so that ``Application.run`` is refused inside it."""
     token = _importing.set(True)
     try:
         yield
@@ -31,7 +31,7 @@ def importing() -> Iterator[None]:
 
 
 def refuse_while_imported() -> None:
-    """Raise ``RunWhileImported`` when a definition is being imported."""
+    """Raises ``RunWhileImported`` if a definition is being imported."""
     if _importing.get():
         raise RunWhileImported(
             "The module runs its application when it is imported; expected a declaration only, because commands and "

@@ -1,9 +1,9 @@
-"""Conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
+"""Finds conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
 
-Pure functions of descriptions. ``processors.engine.changelog.names`` checks each single name.
+The functions are pure functions of descriptions. ``processors.engine.changelog.names`` checks single names.
 
 Invariants:
-    - A changelog has one writer: the processor that owns its store.
+    - Only one processor writes to a changelog: the processor that owns its store.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from holdfast.processors.snapshots.names import SNAPSHOTS_TABLE, tables_of
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """Two names that exclude each other: a sentence with the fact, and the edit that resolves the conflict."""
+    """Two names that can't both exist: a sentence that states the conflict, and the edit that resolves it."""
 
     sentence: str
     action: str
 
     @property
     def text(self) -> str:
-        """Sentence and action in one line."""
+        """The sentence and the action in one line."""
         return f"{self.sentence} {self.action}"
 
 
 def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple[NameConflict, ...]:
-    """The conflicts of a processor with other processors and within the processor; empty if it can run."""
+    """Returns the conflicts of a processor, with other processors and within itself; empty if it can run."""
     return (*_within(topology), *(conflict for other in others for conflict in _between(topology, other)))
 
 
@@ -50,7 +50,7 @@ def _within(topology: Topology) -> Iterator[NameConflict]:
 
 
 def _tables(topology: Topology) -> Iterator[NameConflict]:
-    """Conflicts between the warehouse tables of the processor's stores."""
+    """Yields conflicts between the warehouse tables of the processor's stores."""
     owners: dict[str, str] = {}
     for spec in topology.changelogs:
         if spec.store == SNAPSHOTS_TABLE:
@@ -118,7 +118,7 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
 
 
 def _alike(topology: Topology, other: Topology) -> Iterator[NameConflict]:
-    """Kafka refuses a topic name that differs from an existing one in dots and underscores only."""
+    """Yields names that differ only in dots and underscores, because Kafka refuses the second of two such topics."""
     theirs = {spec.name for spec in other.topics()}
     by_form = {name.replace(".", "_"): name for name in sorted(theirs)}
     for name in sorted({spec.name for spec in topology.topics()} - (theirs if other is not topology else set())):

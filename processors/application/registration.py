@@ -1,7 +1,7 @@
-"""Imports the processors of the settings; a definition that fails to import does not hide the others.
+"""Imports the processors that the settings name. If one definition can't be imported, the others are still loaded.
 
-A target is ``module:attribute``, or ``module`` for every Application at the top level of that module. Modules of a
-project are imported from the project's folder.
+A target in the settings is ``module:attribute``, or ``module`` for every Application at the top level of the module.
+Modules of a project are imported from the project's folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.processors.engine.topology import Topology
 
 
 class ProcessorUnknown(HoldfastError):
-    """No loaded definition has the requested name."""
+    """No loaded definition has this name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -37,7 +37,7 @@ class ProcessorBroken(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDefinition:
-    """A processor that can run; ``target`` is its location in the code, as module:attribute."""
+    """A processor that can run. ``target`` is its place in the code, as ``module:attribute``."""
 
     name: str
     application: Application
@@ -48,9 +48,9 @@ class ProcessorDefinition:
 
 
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
-    """All processors of the settings, imported.
+    """Imports and returns all processors of the settings.
 
-    A processor whose names conflict with an earlier one is a ``BrokenDefinition``.
+    If the names of a processor conflict with an earlier processor, it becomes a ``BrokenDefinition``.
     """
     import_from_project(settings)
     loaded: list[ProcessorDefinition | BrokenDefinition] = []
@@ -62,11 +62,11 @@ def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDef
 
 
 def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
-    """The one processor of a target, imported; the settings need not name it.
+    """Imports and returns the only processor of a target. The settings need not name it.
 
     Raises:
-        ProcessorBroken: It can't be imported or used; names file and line.
-        ProcessorUnknown: The module has several; names their targets.
+        ProcessorBroken: The processor can't be imported or used; the error has file and line.
+        ProcessorUnknown: The module has several processors; the error lists their targets.
     """
     import_from_project(settings)
     found = _load(target)
@@ -91,16 +91,16 @@ def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
 
 
 def import_from_project(settings: Settings) -> None:
-    """Make modules in the project's folder importable in this process."""
+    """Makes modules in the project's folder importable in this process."""
     if settings.project is not None and str(settings.project) not in sys.path:
         sys.path.insert(0, str(settings.project))
 
 
 def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
-    """The definition with this name.
+    """Returns the definition with this name.
 
     Raises:
-        ProcessorUnknown: No definition has it, or its definition can't be imported.
+        ProcessorUnknown: No definition has this name, or its definition can't be imported.
     """
     loaded = load_processors(settings)
     known = {definition.name: definition for definition in loaded if isinstance(definition, ProcessorDefinition)}
@@ -123,7 +123,7 @@ def _in_the_way(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition],
     conflicts: Sequence[NameConflict],
 ) -> BrokenDefinition:
-    """The later of two conflicting definitions, with the reasons and the target of the other definition."""
+    """Returns a ``BrokenDefinition`` for the later one of two conflicting definitions, with the reasons."""
     reasons = [conflict.text for conflict in conflicts]
     if isinstance(found, ProcessorDefinition):
         both = (each for each in loaded if isinstance(each, ProcessorDefinition) and each.name == found.name)
@@ -145,7 +145,7 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:
-    """Name -> application, for the applications at the top level of a module, in the order of their definition."""
+    """Returns the applications at the top level of a module by name, in the order of their definition."""
     found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if _is_application(value)}
     return dict(reversed(found.values()))
 

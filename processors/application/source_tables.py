@@ -1,7 +1,7 @@
-"""Tables with ``changelog="source"``: the declarations that they allow, and the description of their topics.
+"""Tables with ``changelog="source"``: checks whether a declaration allows them, and describes their topics.
 
-The store of such a table is restored from its topic. So the store may only hold what the topic's records alone
-determine. This module refuses every declaration that would break this rule, with the reason.
+The store of such a table is restored from the table's topic. The store may therefore hold only data that follows from
+the topic's records. This module refuses every declaration that breaks this rule, and gives the reason.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 
-#: Deserializers whose values can be rows.
+#: The deserializers whose values can be rows.
 VALUES = ("json", "str")
 _OWN = "Leave `changelog` out: the table then has a changelog of its own."
 
 
 def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
-    """The description of a table's topic as its changelog.
+    """Describes a table's topic as the changelog of its store.
 
     Raises:
-        ApplicationInvalid: The records of the topic alone do not determine the rows.
+        ApplicationInvalid: The rows do not follow from the topic's records alone.
     """
     if has_history:
         raise _refused(
@@ -59,14 +59,14 @@ def check_source_tables(
     skips_old: bool,
     aside: bool,
 ) -> None:
-    """Raises ApplicationInvalid if an application can't have its tables with ``changelog="source"``.
+    """Raises ApplicationInvalid if the application does not allow its tables with ``changelog="source"``.
 
     Args:
-        logs: The tables.
-        sources: By topic, the source node of its steps.
+        logs: The descriptions of these tables.
+        sources: For each topic, the source node of its steps.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None without changelogs.
         skips_old: Whether a partition without a committed offset is read from its end.
-        aside: Whether failed messages are set aside, by a dead-letter topic or by ``on_processing_error``.
+        aside: Whether failed messages go to a dead-letter topic or to ``on_processing_error``.
     """
     for log in logs:
         if declared is None:
@@ -105,7 +105,7 @@ def check_source_tables(
 def check_time_of_tables(
     logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid if a message of such a table may fail because of its time, and is then set aside."""
+    """Raises ApplicationInvalid if a table's message may fail because of its event time, and is then set aside."""
     timed = {store.name for store in stores if store.timed or store.kind == "window"}
     for log in logs:
         sub = next(each for each in subs if log.topic in each.inputs)

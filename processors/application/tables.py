@@ -1,4 +1,4 @@
-"""The tables of an application: methods of ``Application`` that declare them."""
+"""The methods of ``Application`` that declare tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ApplicationTables:
     _source_logs: list[SourceLog]
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
-        """The stream of a topic."""
+        """Returns the stream of a topic, to which steps can be added."""
         raise NotImplementedError
 
     def table(
@@ -40,20 +40,21 @@ class ApplicationTables:
         history_retention: int | timedelta | None = None,
         changelog: Literal["own", "source"] = "own",
     ) -> Table[StreamingDataFrame]:
-        """A store with the newest value of each key of a compacted topic.
+        """Declares a table of a compacted topic: a store with the newest value of each key.
 
         Args:
-            topic: The topic; a message with the value None deletes its key's row.
-            name: The store; None takes ``<topic>-table``.
-            model: The model of the rows, for typed columns in the warehouse.
-            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
-                finds the row that was valid at the message's time; None keeps only the last received row.
-            changelog: ``own`` writes a changelog of the store; ``source`` restores the store from the topic itself, so
-                that no second topic is kept.
+            topic: The topic. A message with the value None deletes the row of its key.
+            name: The name of the store; None means ``<topic>-table``.
+            model: The model of the rows, which gives typed columns in the warehouse.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta. ``join_table`` then
+                finds the row that was valid at the message's time. None keeps only the last received row.
+            changelog: ``own`` writes a changelog of the store. ``source`` restores the store from the topic itself, so
+                that no second topic is needed.
 
         Raises:
-            ApplicationInvalid: The topic has a stream; use ``to_table`` of it. Or the topic can't be the changelog.
-            StepInvalid: It is no topic, or the store's name can't be used.
+            ApplicationInvalid: The topic already has a stream, whose ``to_table`` can be used; or the topic can't serve
+                as changelog.
+            StepInvalid: The argument is not a topic, or the store's name is invalid.
             DurationInvalid: ``history_retention`` is out of range.
         """
         check_topic(topic, "app.table")
@@ -66,7 +67,7 @@ class ApplicationTables:
         return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:
-        """The error for a second stream or table of a topic."""
+        """The error for a second stream or table of the same topic."""
         if is_table := topic in self._table_topics:
             action = (
                 "Keep the first `app.table(topic)` in a variable and use it again; `table.to_stream()` is its stream."
@@ -83,11 +84,11 @@ class ApplicationTables:
         )
 
     def global_table(self, topic: Topic) -> GlobalTable:
-        """All rows of a topic in the memory of each worker, for ``join_table(table, on=...)`` and for functions.
+        """Declares a global table: all rows of a topic in the memory of each worker, for joins and for functions.
 
         Raises:
             ApplicationInvalid: The topic already has a global table.
-            StepInvalid: It is no topic.
+            StepInvalid: The argument is not a topic.
         """
         check_topic(topic, "app.global_table")
         if topic.name in self._globals:

@@ -1,4 +1,4 @@
-"""One run of a worker: connects its parts, its signals, its HTTP server and its live line."""
+"""Runs a worker: connects its parts, its signal handlers, its HTTP server and its progress line."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a worker runs: until ``count`` messages or ``timeout`` silent seconds (0.
+    """The end of a worker's run, and the display of its progress.
 
-    No limit), and its progress display.
+    A run ends after ``count`` messages, or after ``timeout`` seconds without a message; 0 means no limit.
     """
 
     count: int
@@ -48,20 +48,20 @@ def make_worker(
     assignment: Assignment,
     folder: StateFolder,
 ) -> Worker:
-    """A worker with its failure policy and its transactional id."""
+    """Creates a worker with its failure policy and its transactional id."""
     options, rejects = assignment.options, declared.dead_letter_topic
     limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
     failures = FailurePolicy(rejects, on_error, declared.group, topology.code_version, limit, options.record_times)
     name = transactional_id(declared.group, folder.id, folder.slot)
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)
-    if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
+    if isinstance(cluster.clock, SystemClock):  # the checks run on a thread, which virtual time does not support
         worker.same_changelogs = SameChangelogs(topology, cluster)
     return worker
 
 
 def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: How) -> None:
-    """Runs a worker to its end.
+    """Runs a worker until it ends.
 
     Raises:
         HoldfastError: The error that stopped the worker.
@@ -92,9 +92,9 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
 
 
 def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``stop`` on SIGTERM and SIGINT; returns a function that restores the previous handlers.
+    """Calls ``stop`` on SIGTERM and SIGINT. Returns a function that restores the previous signal handlers.
 
-    Outside of the main thread Python allows no handlers: nothing is changed.
+    Outside of the main thread nothing is changed, because Python allows no signal handlers there.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None

@@ -1,1 +1,1 @@
-"""Comparison and repair of a store, its changelog and its table. Imports ``snapshots`` and ``engine``."""
+"""Compares a store, its changelog and its table, and plans repairs. Imports ``snapshots`` and ``engine``."""

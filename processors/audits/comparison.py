@@ -1,13 +1,13 @@
 """Compares two or three copies of a partition at one offset, down to the keys. Pure.
 
-    fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
+    compare fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
 
-Copies are never compared at different offsets: a moment is one partition at one changelog offset, with two or three
+Copies are never compared at different offsets. A ``Moment`` is one partition at one changelog offset, with two or three
 copies.
 
 Invariants:
     - Every differing key is counted; the first ``SHOWN`` are kept with their values.
-    - Memory holds a few buckets at a time, never a whole store.
+    - Only a few buckets are in memory at a time, never a whole store.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Protocol
 from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Maximum number of differing keys that are kept and shown.
+#: Maximum differing keys that are kept and shown.
 SHOWN = 20
-#: Maximum entries of each copy in memory while keys are compared.
+#: Maximum entries of each copy that are in memory while keys are compared.
 ENTRIES_AT_ONCE = 200_000
 
 
 class Side(Enum):
-    """The three copies of a store, in the order in which data flows."""
+    """The three copies of a store, in the order of the data flow."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """How the copies of a key differ: the copy that differs from two equal copies, or the differing pair."""
+    """Names the copy of a key that differs from two equal copies, or the copies that differ from each other."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -48,7 +48,7 @@ class Odd(Enum):
 
     @property
     def where(self) -> str:
-        """The copies that differ, as the end of a sentence."""
+        """The copies that differ, as the end of a sentence, for example ``in the store only``."""
         if self is Odd.ALL:
             return "in all three"
         return f"between {self.value}" if " and " in self.value else f"in the {self.value} only"
@@ -56,7 +56,11 @@ class Odd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The content of a copy for one key: its values, normally one, and the newest record's offset and time if known."""
+    """The content of one copy for one key.
+
+    ``values`` is normally one value, and empty if the key is absent. ``offset`` and ``timestamp_ms`` are those of the
+    newest record, if known.
+    """
 
     values: tuple[bytes, ...] = ()
     offset: int | None = None
@@ -67,22 +71,23 @@ ABSENT = Entry()
 
 
 class Copy(Protocol):
-    """One copy of one partition at the moment's offset."""
+    """One copy of one partition at the offset of the comparison."""
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of its 256 buckets."""
+        """The fingerprints of the copy's 256 buckets."""
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """The keys of the copy in these buckets, with their values."""
 
 
-#: Returns the given keys that have a record after the moment: compaction may have removed their older records.
+#: Function that returns those of the given keys that have a record after the offset. Compaction may have removed the
+#: older records of these keys.
 Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a changelog: its topic id, and an offset; all records before that offset count."""
+    """A point in a changelog: its topic id, and an offset; the state contains all records before that offset."""
 
     topic_id: str
     offset: int
@@ -101,24 +106,24 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One partition at one offset: the fingerprints of its copies, and the differing keys.
+    """The comparison of one partition at one offset: the fingerprints of its copies, and the differing keys.
 
-    ``unjudged`` counts keys whose changelog record at the offset was compacted, while the other copies agree or are
-    absent.
+    ``unjudged`` is the number of keys that cannot be judged, because compaction removed the changelog's record and the
+    other copies show no difference.
     """
 
     partition: int
     place: Place
     prints: Mapping[Side, BucketPrints]
     odd: Mapping[Odd, int] = field(default_factory=dict)
-    #: Bucket -> the number of differing keys; buckets without any are left out.
+    #: Bucket -> number of differing keys; buckets without differences are left out.
     by_bucket: Mapping[int, int] = field(default_factory=dict)
     first: tuple[KeyDifference, ...] = ()
     unjudged: int = 0
 
     @property
     def wholes(self) -> dict[Side, Fingerprint]:
-        """The fingerprint of each copy."""
+        """The fingerprint of the whole content of each copy."""
         return {side: prints.whole for side, prints in self.prints.items()}
 
     @property
@@ -128,7 +133,7 @@ class Moment:
 
     @property
     def sentence(self) -> str | None:
-        """The difference as text, without a full stop; None when all copies are equal."""
+        """The difference as text, without a full stop; None if all copies are equal."""
         if not self.differing:
             return None
         copies = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
@@ -154,7 +159,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
             had = {side: entries[side].get(key, ABSENT) for side in copies}
             judged = dict(had)
             if key in newer and not had[Side.CHANGELOG].values:
-                del judged[Side.CHANGELOG]  # compaction removed the record: not a difference
+                del judged[Side.CHANGELOG]  # compaction removed the record, so its absence is not a difference
             found = classify(judged)
             if found is None:
                 unjudged += 1
@@ -168,7 +173,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
 
 
 def classify(entries: Mapping[Side, Entry]) -> Odd | None:
-    """How the copies of one key differ; None when they are equal, or when there is only one copy."""
+    """Names the differing copies of one key; None if they are equal, or if there is only one copy."""
     groups: dict[tuple[bytes, ...], list[Side]] = {}
     for side, entry in entries.items():
         groups.setdefault(entry.values, []).append(side)
@@ -181,13 +186,13 @@ def classify(entries: Mapping[Side, Entry]) -> Odd | None:
 
 
 def differing_buckets(prints: Mapping[Side, BucketPrints]) -> tuple[int, ...]:
-    """The buckets in which not all copies are equal."""
+    """The numbers of the buckets in which the copies differ."""
     one, *others = prints.values()
     return tuple(sorted({number for other in others for number in one.differing(other)}))
 
 
 def _chunks(prints: Mapping[Side, BucketPrints]) -> Iterator[frozenset[int]]:
-    """The differing buckets, in groups of about ``ENTRIES_AT_ONCE`` entries."""
+    """The differing buckets, in groups of about ``ENTRIES_AT_ONCE`` entries each."""
     buckets = differing_buckets(prints)
     largest = max(found.whole.count for found in prints.values())
     size = max(1, ENTRIES_AT_ONCE * BUCKETS // max(largest, 1))

@@ -1,10 +1,10 @@
 """The three copies of a partition: a RocksDB checkpoint, the folded changelog, and a table version.
 
-Each copy has separate code for reading, so an error in one reader shows as a difference.
+Each kind of copy has its own code for reading, so that an error in one reader shows as a difference.
 
 Invariants:
-    - Reading only. Only its worker opens a live store; this module reads the worker's checkpoint.
-    - A checkpoint whose offsets differ from its manifest's is refused.
+    - Nothing is changed. This module reads the worker's checkpoint, because only the worker may open a live store.
+    - A checkpoint is refused if its offsets differ from those in its manifest.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A copy is not at its recorded offset; fields: topic, partition, seen, expected."""
+    """A copy is not at its recorded offset. Fields: ``topic``, ``partition``, ``seen``, ``expected``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Records after the worker's offset ``end`` that are in no commit of the worker.
+    """Committed changelog records after the worker's offset ``end`` that the worker did not write.
 
-    Their number, and the first record.
+    ``records`` is their number; ``offset`` and ``timestamp_ms`` are those of the first one.
     """
 
     partition: int
@@ -55,8 +55,8 @@ class StoreCopy:
 
     Args:
         path: The folder of the task's checkpoint.
-        store: The store.
-        place: The point in the changelog that the manifest records.
+        store: Name of the store.
+        place: The point in the changelog according to the manifest.
     """
 
     def __init__(self, path: Path, store: str, place: Place) -> None:
@@ -66,7 +66,7 @@ class StoreCopy:
         """The fingerprints of the checkpoint's buckets.
 
         Raises:
-            AuditImpossible: The checkpoint has other offsets than its manifest.
+            AuditImpossible: The offsets in the checkpoint differ from those in its manifest.
             CheckpointDamaged: The folder is not a checkpoint, or a file in it is damaged.
         """
         from holdfast.processors.engine.state.checkpoint_reader import checkpoint_meta, checkpoint_pages
@@ -90,21 +90,22 @@ class StoreCopy:
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
         """The keys of these buckets, with their values."""
-        from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint  # RocksDB is for runs only
+        # imported here, because most callers of this module need no RocksDB
+        from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
         pairs = iterate_checkpoint(self._path, self._store)
         return {key: Entry(tuple(values)) for key, values in in_buckets(pairs, buckets).items()}
 
 
 class ChangelogCopy:
-    """One changelog partition, folded from its first offset up to ``end``, with a plain Python dict.
+    """One changelog partition, reduced to the newest value of each key before ``end``, with a plain Python dict.
 
     Args:
-        topics: Kafka.
+        topics: Access to Kafka topics and groups.
         partition: The changelog partition.
-        end: The offset to stop before.
-        config: Security settings.
-        log: How records are rows, where the changelog is the topic of a table.
+        end: The end offset, which is not read.
+        config: Security settings of the Kafka client.
+        log: Conversion of records to rows, if the changelog is the source topic of a table; otherwise None.
 
     Raises:
         AuditImpossible: The changelog's committed part ends before ``end``.
@@ -117,12 +118,12 @@ class ChangelogCopy:
         self._bootstrap, self._partition, self._config = topics.bootstrap, partition, config
         self.start = topics.start_offsets(partition.topic).get(partition.number, 0)
         self.end = end
-        #: Records that the last fold read, meta records among them.
+        #: Number of records that the last read of the changelog returned, including meta records.
         self.records = 0
         self._stable = _reaching(topics, partition, end)
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of the fold's buckets; memory holds one number for each key, without its value."""
+        """The fingerprints of the buckets. Memory holds only a hash for each key, not its value."""
         newest: dict[bytes, int | None] = {}
         self.records = 0
         for keys, values in self._read(self.start, self.end):
@@ -138,7 +139,7 @@ class ChangelogCopy:
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """The keys of these buckets; reads the log again."""
+        """The keys of these buckets, with their newest values; reads the changelog again."""
         found: dict[bytes, Entry] = {}
         for batch in read_batches(
             self._bootstrap, self._partition, self.start, self.end, extra_config=self._config, places=True
@@ -154,7 +155,7 @@ class ChangelogCopy:
         return found
 
     def superseded(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """The keys among these that have a committed record at ``end`` or later."""
+        """Those of the keys that have a committed record at ``end`` or later."""
         wanted = frozenset(keys)
         found: set[bytes] = set()
         for there, _ in self._read(self.end, self._stable):
@@ -162,14 +163,14 @@ class ChangelogCopy:
         return frozenset(found)
 
     def stray(self) -> Stray | None:
-        """The committed records at ``end`` or later that another program wrote; None if there is none.
+        """The committed records at ``end`` or later that another program wrote; None if there are none.
 
-        Each transaction of the worker ends with a meta record, and is read completely or not at all. So records after
-        the last meta record belong to another program. The next audit's fold contains the records before the last meta
-        record.
+        A transaction of the worker ends with a meta record, and is visible completely or not at all. Records after the
+        last meta record are therefore from another program. Records before it will be part of the next audit.
         """
         if self._log is not None:
-            return None  # the topic of a table has other writers, and records at `end` or later are not processed yet
+            # a table's source topic has other writers, and its records at `end` or later are not processed yet
+            return None
         count, first = 0, (0, 0)
         for batch in read_batches(
             self._bootstrap, self._partition, self.end, self._stable, extra_config=self._config, places=True
@@ -193,7 +194,7 @@ class ChangelogCopy:
                 yield rows_of(self._log, batch.keys, batch.values, batch.timestamps)
 
     def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
-        """The parsed record; in a table's topic, as a row; without a key if the record is no row."""
+        """The parsed record. In a table's source topic it is converted to a row; the key is None if it is not a row."""
         key, value, offset, timestamp_ms = record
         if self._log is not None:
             keys, values = rows_of(self._log, [key], [value], [timestamp_ms])
@@ -202,10 +203,10 @@ class ChangelogCopy:
 
 
 class TableCopy:
-    """One partition of a version of a table.
+    """One partition of a table version.
 
     Args:
-        read: The partition's keys and values, in batches.
+        read: Iterable of the partition's keys and values, in batches.
     """
 
     def __init__(self, read: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
@@ -225,7 +226,7 @@ class TableCopy:
 
 
 def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
-    """The hashes of pairs; None for a deletion."""
+    """The hashes of key-value pairs; None for a deletion."""
     if None in keys:
         keys = [b"" if key is None else key for key in keys]
     seeds = map(xxh64_intdigest, keys, repeat(SEED))
@@ -235,11 +236,11 @@ def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
 
 
 def _reaching(topics: Topics, partition: Partition, end: int) -> int:
-    """The end of a changelog's committed records, which must be ``end`` or later."""
+    """The end offset of a changelog's committed records; raises AuditImpossible if it is before ``end``."""
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # the records exist; their transaction may still be open for a moment
+        try:  # the records exist, but their transaction may still be open for a moment
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

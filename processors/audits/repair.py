@@ -1,16 +1,16 @@
-"""The repair plan of an audit: sentences with the commands to run, chosen by how the copies differ. Pure.
+"""The repair plan of an audit: sentences with the commands to run, chosen by the copy that differs. Pure.
 
-    differing copy           repair
-    changelog                recreated from local state, before any restore reads it
-    store                    restored from the changelog
-    warehouse                a full snapshot
-    all three                the store rebuilt from its source topics, then the other two from the store
-    store, changelog         an audit with the warehouse as third copy, because restores read the changelog
-    changelog, warehouse     a full snapshot, if store and changelog are equal
-    store, warehouse         a full snapshot, while the changelog still has its records
+    differing copy         repair
+    changelog              recreated from local state, before any restore reads it
+    store                  restored from the changelog
+    warehouse              a full snapshot
+    all three              the store rebuilt from its source topics, then the other two from the store
+    store, changelog       an audit with the warehouse as third copy, because restores read the changelog
+    changelog, warehouse   a full snapshot, if store and changelog are equal
+    store, warehouse       a full snapshot, while the changelog still has its records
 
 Invariants:
-    - No step deletes the only right copy: the copy that differs is repaired from the two that agree.
+    - No step deletes the only correct copy: the copy that differs is repaired from the two that agree.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from holdfast.processors.engine.topology import SourceLog
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The store to repair."""
+    """The store to repair, with the names that its repair commands need."""
 
     processor: str
     store: str
     changelog: str
-    #: The instruction to take a full snapshot, without a full stop.
+    #: The instruction for taking a full snapshot, without a full stop.
     full_snapshot: str
-    #: The topic of a table that is its changelog.
+    #: The source topic of a table, if it is used as changelog; otherwise None.
     log: SourceLog | None = None
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
-    """The steps in order, one text for each; empty when nothing differs."""
+    """The repair steps in order, one text for each; empty if nothing differs."""
     partitions: dict[Odd, set[int]] = defaultdict(set)
     keys: dict[Odd, int] = defaultdict(int)
     for moment in moments:
@@ -55,7 +55,7 @@ def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
     return tuple(steps)
 
 
-#: A changelog is repaired first, before any restore reads it.
+#: The order of repairs: a changelog comes first, before any restore reads it.
 _IN_ORDER = (
     *(Odd.CHANGELOG, Odd.ALL, Odd.STORE_CHANGELOG, Odd.STORE, Odd.WAREHOUSE),
     *(Odd.CHANGELOG_WAREHOUSE, Odd.STORE_WAREHOUSE),
@@ -144,7 +144,7 @@ def _recreate_changelog(subject: Subject) -> str:
 
 
 def _has_warehouse(moments: Sequence[Moment]) -> bool:
-    """Whether the warehouse was one of the compared copies."""
+    """Whether the warehouse was among the compared copies."""
     return any(Side.WAREHOUSE in moment.prints for moment in moments)
 
 

@@ -1,4 +1,4 @@
-"""The rows and sentences that show an audit: one row for each differing key; pure functions."""
+"""Formats an audit as rows and sentences, with one row for each differing key; pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.processors.audits.copies import Stray
 from holdfast.processors.audits.repair import Subject
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 
-#: The most characters of a shown value.
+#: Maximum characters of a value that is shown.
 VALUE_CHARACTERS = 120
 
 UNJUDGED = (
@@ -21,7 +21,7 @@ UNJUDGED = (
 
 
 def key_row(difference: KeyDifference) -> dict[str, Any]:
-    """One differing key as a row: the key, the wrong copy, and the value of each copy."""
+    """One differing key as a row: the key, the copy that differs, and the value in each copy."""
     message_key, state_key = _key(difference.key)
     record = difference.entries.get(Side.CHANGELOG, Entry())
     return {
@@ -36,7 +36,7 @@ def key_row(difference: KeyDifference) -> dict[str, Any]:
 
 
 def stray_warning(subject: Subject, stray: Stray) -> str:
-    """The warning about records of another program after the worker's last commit, with the action."""
+    """The warning that another program wrote records after the worker's last commit, with the action."""
     return (
         f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} after the worker's offset "
         f"{stray.end} are not the worker's (the first at offset {stray.offset}, {_time(stray.timestamp_ms)}). The "
@@ -50,12 +50,12 @@ def _key(key: bytes) -> tuple[str, str]:
     try:
         message_key, state_key = split_key(key)
         return message_key.decode(), state_key
-    except Exception:  # a key of an unknown format is shown as bytes
+    except Exception:  # a key in an unknown format is shown as hexadecimal bytes
         return f"0x{key.hex()}", ""
 
 
 def _shown(entry: Entry | None) -> str:
-    """The values of a copy as text; empty if the copy does not exist."""
+    """The values of a copy as text; empty if the copy was not compared."""
     if entry is None:
         return ""
     if not entry.values:
@@ -67,7 +67,7 @@ def _value(value: bytes) -> str:
     try:
         decoded = decode_value(value)
         text = f"0x{decoded.hex()}" if isinstance(decoded, bytes) else json.dumps(decoded, ensure_ascii=False)
-    except Exception:  # a value of an unknown format is shown as bytes
+    except Exception:  # a value in an unknown format is shown as hexadecimal bytes
         text = f"0x{value.hex()}"
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
 

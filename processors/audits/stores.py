@@ -1,16 +1,18 @@
-"""Audits of a store: compares its checkpoint, the fold of its changelog, and its table in the warehouse.
+"""Audits a store: compares its checkpoint, its folded changelog, and its table in the warehouse.
 
     checkpoint (at offsets A) ── changelog up to A          audits the store
     table (at offsets B) ─────── changelog up to B          audits the warehouse
                   └───────────── a kept checkpoint at B     also against the store, if such a checkpoint exists
-Where A equals B in a partition, all three copies are one comparison.
+
+To fold a changelog means to reduce it to the newest value of each key. If A equals B in a partition, all three copies
+are compared at once.
 
 Invariants:
-    - Copies are compared at one offset of one topic id, never at different ones.
-    - ``ChangelogCopy`` folds in plain Python over a dict and shares no code with the store: an error in one shows
-      against the other.
-    - A changelog partition with state that is in no checkpoint is reported; so is a partition of the table that can't
-      be compared.
+    - Copies are compared at the same offset of the same topic id.
+    - ``ChangelogCopy`` folds with a plain Python dict and shares no code with the store, so an error in one of them
+      shows as a difference.
+    - The audit reports a changelog partition with state that is in no checkpoint, and a table partition that cannot be
+      compared.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StorePartition:
-    """One partition of a store in a checkpoint: its folder, and its offset in the changelog."""
+    """One partition of a store in a checkpoint: its folder, and its changelog offset."""
 
     partition: int
     path: Path
@@ -50,14 +52,17 @@ class StorePartition:
 
     @property
     def place(self) -> Place:
-        """Its point in the changelog."""
+        """The partition's point in the changelog."""
         return Place(self.topic_id, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPartition:
-    """One compared partition: ``records`` counts the changelog records read; ``stray`` are records of other programs
-    after the checkpoint's offset."""
+    """One compared partition.
+
+    ``mib`` is the size of the checkpoint. ``records`` is the number of changelog records that were read. ``stray``
+    describes records of other programs after the checkpoint's offset.
+    """
 
     part: StorePartition
     mib: float
@@ -67,7 +72,7 @@ class MeasuredPartition:
 
     @property
     def stored(self) -> Fingerprint:
-        """The fingerprint of the checkpoint."""
+        """The fingerprint of the store's content in the checkpoint."""
         return self.moment.prints[Side.STORE].whole
 
     @property
@@ -82,11 +87,11 @@ class StoreAudit:
 
     subject: Subject
     partitions: tuple[MeasuredPartition, ...]
-    #: Changelog partitions with state that no worker has.
+    #: Changelog partitions that contain state, but that no worker owns.
     unowned: tuple[int, ...]
-    #: Partitions of the table at other offsets than the checkpoint, compared at the table's offsets.
+    #: Comparisons of table partitions at the table's own offsets, if these differ from the checkpoint's.
     earlier: tuple[Moment, ...] = ()
-    #: A text for each partition of the table that can't be compared.
+    #: A text for each partition of the table that cannot be compared.
     unproved: tuple[str, ...] = ()
     tabled: Tabled | None = None
 
@@ -97,19 +102,19 @@ class StoreAudit:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """All comparisons: at the checkpoint's offsets, then at the table's."""
+        """All comparisons: first at the checkpoint's offsets, then at the table's."""
         return (*(each.moment for each in self.partitions), *self.earlier)
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """One text, without a full stop, for each partition that differs or can't be compared."""
+        """One text, without a full stop, for each partition that differs or cannot be compared."""
         texts = [moment.sentence for moment in self.moments]
         unowned = [f"partition {number} has state in the changelog, but no worker has it" for number in self.unowned]
         return (*(each for each in texts if each is not None), *unowned, *self.unproved)
 
     @property
     def repair(self) -> tuple[str, ...]:
-        """The repair, one text for each step; empty when nothing differs."""
+        """The repair, one text for each step; empty if nothing differs."""
         steps = list(repair_plan(self.subject, self.moments))
         if self.unowned:
             steps.append("Wait until every partition has a running task (`holdfast status`); then audit again.")
@@ -119,20 +124,20 @@ class StoreAudit:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A text for each partition with records of other programs, which a restore would read as state."""
+        """A text for each partition that has records of other programs, which a restore would read as state."""
         found = (each.stray for each in self.partitions)
         return tuple(stray_warning(self.subject, each) for each in found if each is not None)
 
     @property
     def unjudged(self) -> int:
-        """The number of keys that can't be judged, because compaction removed their records."""
+        """The number of keys that cannot be judged, because compaction removed their records."""
         return sum(moment.unjudged for moment in self.moments)
 
 
 def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list[StorePartition]:
-    """The partitions of a store in these manifests, in order.
+    """The partitions of a store in these manifests, sorted by number.
 
-    For each partition, the first manifest with it is used.
+    If several manifests have a partition, the first of them is used.
     """
     found: dict[int, StorePartition] = {}
     for part in _parts(manifests, store):
@@ -141,7 +146,7 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 
 
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
-    """The readable manifests of the checkpoints below a folder, newest first.
+    """The readable manifests of the checkpoints in a folder, newest first.
 
     A manifest with a path outside of its checkpoint is left out, because a reader would open that path.
     """
@@ -168,14 +173,14 @@ class _KeptTask(msgspec.Struct):
 
 
 class _Kept(msgspec.Struct):
-    """The part of a local checkpoint's manifest that audits and snapshots read."""
+    """The fields of a local checkpoint's manifest that audits and snapshots read."""
 
     taken_at: float
     tasks: list[_KeptTask]
 
 
 def _is_usable(folder: Path, document: Mapping[str, Any]) -> bool:
-    """Whether a manifest has the required fields, and all its paths are below the folder of its checkpoint."""
+    """Whether a manifest has the required fields, and all its paths are inside the folder of its checkpoint."""
     try:
         for task in msgspec.convert(document, _Kept).tasks:
             inside(folder, task.path)
@@ -193,16 +198,16 @@ def audit_stores(
     tables: Mapping[str, Tabled] | None = None,
     kept: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
 ) -> tuple[StoreAudit, ...]:
-    """Compare stores with their changelogs and tables, at checkpoints that the workers make now.
+    """Take checkpoints now, and compare stores with their changelogs and tables.
 
     Args:
         subjects: The stores.
         clients: The processor's workers.
-        topics: Kafka.
-        config: Security settings for reading.
+        topics: Access to Kafka topics and groups.
+        config: Security settings of the Kafka client.
         tables: Store -> its table; a store without a table is not compared with the warehouse.
-        kept: Returns the manifests of older checkpoints, which compare a table with the store at the table's offsets.
-            It is called after the new checkpoint, which may remove the oldest one.
+        kept: Function that returns the manifests of older checkpoints. They allow comparing a table with the store at
+            the table's offsets. It is called after the new checkpoint, which may remove the oldest one.
 
     Raises:
         ProcessorSilent: A worker does not answer.
@@ -229,19 +234,19 @@ def audit_store(
 
     Args:
         subject: The store.
-        manifests: The checkpoints' manifests; for each partition, the first manifest with it is used. Empty: only the
-            table is audited, at the table's own offsets.
-        topics: Kafka.
-        config: Security settings for reading.
+        manifests: The checkpoints' manifests; if several have a partition, the first of them is used. If empty, only
+            the table is audited, at the table's own offsets.
+        topics: Access to Kafka topics and groups.
+        config: Security settings of the Kafka client.
         tabled: The store's table; None for no comparison with the warehouse.
-        kept: Manifests of older checkpoints, which compare the table with the store at the table's offsets.
+        kept: Manifests of older checkpoints, for comparing the table with the store at the table's offsets.
 
     Raises:
         AuditImpossible: The changelog ends before the offset of the state.
     """
     parts = store_partitions(manifests, subject.store)
     measured = tuple(measure(topics, part, subject.store, config, tabled, subject.log) for part in parts)
-    # A partition of a table's topic that no worker has processed is no state.
+    # If a table's source topic replaces the changelog, a partition that no worker has processed contains no state yet.
     known = bool(manifests) and subject.log is None
     unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if known else ()
     if tabled is None:
@@ -260,7 +265,7 @@ def measure(
 ) -> MeasuredPartition:
     """Compare one partition of a checkpoint with its changelog, and with the table if the table has the same offset.
 
-    ``log`` describes how records become rows, if the changelog is the topic of a table.
+    ``log`` describes the conversion of records to rows, if the changelog is the source topic of a table.
 
     Raises:
         AuditImpossible: The changelog ends before the checkpoint's offset, or is another topic.
@@ -287,12 +292,12 @@ def measure(
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files below a folder."""
+    """The total bytes of all files in a folder and its subfolders."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:
-    """The changelog partitions with live keys that are in no checkpoint."""
+    """The changelog partitions that have live keys but are in no checkpoint."""
     covered = {part.partition for part in parts}
     ends = topics.end_offsets(changelog, committed=True)
     others = {number: end for number, end in sorted(ends.items()) if number not in covered}
@@ -304,7 +309,7 @@ def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], c
 
 
 def document(audit: StoreAudit) -> dict[str, Any]:
-    """An audit as JSON-ready data."""
+    """An audit as data that can be encoded as JSON."""
     manifest = None if audit.tabled is None else audit.tabled.manifest
     return {
         "store": audit.store,
@@ -336,7 +341,7 @@ def _earlier(
     manifests: Sequence[Mapping[str, Any]],
     config: Config,
 ) -> tuple[tuple[Moment, ...], tuple[str, ...]]:
-    """Compare the table's partitions at other offsets than the newest checkpoint, at the table's offsets."""
+    """Compares table partitions at the table's offsets, if these differ from the newest checkpoint's offsets."""
     facts = topics.describe([subject.changelog]).get(subject.changelog)
     kept = {(part.partition, part.place): part for part in _parts(manifests, subject.store)}
     moments, unproved = [], []
@@ -354,7 +359,8 @@ def _earlier(
         elif now.get(number) != place:
             changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
-            if (number, place) in kept and kept[number, place].path.is_dir():  # a newer checkpoint may have removed it
+            # a newer checkpoint may have removed the folder
+            if (number, place) in kept and kept[number, place].path.is_dir():
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
             copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}
             moments.append(compare_copies(number, place, copies, changelog.superseded))

@@ -1,4 +1,4 @@
-"""A store's table as a copy in an audit: the snapshot of its content, and its rows."""
+"""A store's table as a copy in an audit: the manifest of its newest snapshot, and its rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class SnapshotUnknown(HoldfastError):
-    """No version of a table has a snapshot's manifest."""
+    """No version of a table has the manifest of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tabled:
-    """A store's table: the manifest of its newest snapshot, and its partitions.
+    """A store's table: the manifest of its newest snapshot, and a function that reads a partition.
 
-    ``untouched``: the table's version is the snapshot's own version, not a later one.
+    ``untouched`` is true if the table's version is the snapshot's own version, not a later one.
     """
 
     manifest: SnapshotManifest
@@ -36,7 +36,7 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """The changelog point of a partition of the table; None when the snapshot lacks that partition."""
+        """The changelog point of a partition of the table; None if the snapshot does not have the partition."""
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 
@@ -44,15 +44,16 @@ class Tabled:
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
     """A store's table at its current version, or at the version of ``tag``.
 
-    The copy is the table's content, regardless of the program that wrote it last; the manifest only gives the offsets.
+    The content is read from that version, even if another program wrote it last. The manifest gives only the offsets.
 
     Raises:
         TableUnknown: The table or the tag does not exist.
-        CatalogUnavailable, CatalogUnusable: The catalog can't be used.
+        CatalogUnavailable, CatalogUnusable: The catalog cannot be used.
         SnapshotUnknown: No version of the table is a snapshot.
-        ManifestDamaged, FormatUnknown: The manifest can't be read.
+        ManifestDamaged, FormatUnknown: The manifest cannot be read.
     """
-    from holdfast.infra.warehouse.versions import table_version  # slow to import, and not needed to load definitions
+    # imported here, because the import is slow and not needed to load definitions
+    from holdfast.infra.warehouse.versions import table_version
 
     _, namespace, table = table_name(processor, store).split(".")
     version = table_version(where, namespace, table, tag=tag)
@@ -68,13 +69,13 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The subject of a repair plan for one store; with ``log`` if its changelog is the topic of a table."""
+    """The subject of a repair plan for one store; ``log`` is set if its changelog is the source topic of a table."""
     full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
     return Subject(processor, store, changelog, full, log)
 
 
 class _Rows:
-    """The rows of one partition; each iteration reads them again."""
+    """The keys and values of one partition; each iteration reads them again."""
 
     def __init__(self, version: VersionReader, partition: int) -> None:
         self._version, self._partition = version, partition

@@ -1,6 +1,6 @@
-"""The example processors, one module each. The setting `processors` names their ``application``."""
+"""The example processors, one module each. The setting ``processors`` names each module's ``application``."""
 
-#: Processor -> its result store, which the demo publishes as a table and compares with Spark's result.
+#: Processor -> its result store. The demo publishes this store as a table and compares it with Spark's result.
 RESULTS = {
     "fleet": "aircraft",
     "routes": "routes",

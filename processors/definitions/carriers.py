@@ -1,8 +1,7 @@
-"""carriers: the delays of each airline by the hour, with its name, from departures keyed by route.
+"""carriers: hourly delays of each airline, with the airline's name, from departures keyed by route.
 
-Departures are grouped by carrier, and counted in the hour of the departure. The newest hour of each carrier is a table,
-which is joined with the table of airlines: each hour that closes changes the result, and the result is sent with the
-name.
+Departures are grouped by carrier, and counted in hourly windows. The newest closed hour of each carrier is a row of a
+table, which is joined with the table of airlines. When an hour closes, the joined row changes and is sent.
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, 
 from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
-#: Flights arrive in the order of the timetable, and depart up to 22 hours late. When a year is sent in half a minute,
-#: the flights of a partition that is read later than the others may be days older.
+#: Flights arrive in the order of the timetable, and depart up to 22 hours late. If a whole year is sent in half a
+#: minute, one partition can be read days of event time behind the others.
 GRACE = timedelta(days=14)
-#: How long an hour stays in the store after its end.
+#: Retention of an hourly window in the store after its end.
 KEPT = timedelta(days=14)
 
 application = Application(
     consumer_group="carriers",
     auto_offset_reset="earliest",
     dead_letter_topic="carriers-dead-letters",
-    # Windows are open for hours and days: a commit each two seconds is soon enough, and costs less.
+    # Windows are open for hours and days, so a commit every two seconds is frequent enough, and costs less than more
+    # frequent commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airline and hour: departures, their total, mean and worst delay; each hour is sent once, when it "
     "is over, with the airline's name.",
@@ -43,7 +43,7 @@ carriers_closed = application.topic("carriers-closed", config=_layout)
 
 
 class Board(TypedDict):
-    """The newest closed hour of an airline: the columns of its table."""
+    """The newest closed hour of an airline; the fields are the columns of the table."""
 
     name: str | None
     start: int
@@ -55,12 +55,12 @@ class Board(TypedDict):
 
 
 def delay_of(flight: Flight) -> dict[str, Any]:
-    """What the hours need of a departure: less to write and to read again."""
+    """The fields of a departure that the hourly windows need, so that less is written to the repartition topic."""
     return {"carrier": flight["carrier"], "dep_delay": flight["dep_delay"]}
 
 
 def with_name(hour: dict[str, Any], airline: dict[str, Any] | None) -> dict[str, Any]:
-    """An hour with the airline's name; None for one that the table lacks."""
+    """An hour with the airline's name; the name is None if the table of airlines lacks it."""
     return {"name": None if airline is None else airline["name"], **hour}
 
 

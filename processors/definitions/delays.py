@@ -1,7 +1,8 @@
-"""delays: the delays of each airport of origin by the hour, from flights keyed by origin.
+"""delays: hourly delays of each airport of origin, from flights keyed by origin.
 
-An hour contains the flights that departed in it. Event time is the departure itself. The feed is in the order of the
-timetable, so a flight that departs 21 hours late arrives 21 hours too early.
+An hourly window contains the flights that departed in it, because event time is the actual departure. The feed is in
+the order of the timetable. So the message of a flight that departs 21 hours late arrives 21 hours before its event
+time.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, 
 from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
-#: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.
+#: Longer than the greatest delay of a departure, which is 22 hours, so that no flight is too late.
 GRACE = timedelta(hours=24)
-#: How long an hour stays in the store after its end: the flights of a year can be queried.
+#: Retention of an hourly window in the store after its end, so that the flights of a year can be queried.
 KEPT = timedelta(days=400)
 
 application = Application(
     consumer_group="delays",
     auto_offset_reset="earliest",
     dead_letter_topic="delays-dead-letters",
-    # Windows are open for hours and days: a commit each two seconds is soon enough, and costs less.
+    # Windows are open for hours and days, so a commit every two seconds is frequent enough, and costs less than more
+    # frequent commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: departures, their total, mean and worst delay; each hour is sent once, "
     "when it is over.",

@@ -1,6 +1,7 @@
 """fleet: running totals of each aircraft, from flights keyed by tail number.
 
-Flights without a tail number have no key. A stateful step can't process them, so they go to the dead-letter topic.
+Flights without a tail number have no key. A stateful step cannot process a message without a key, so they go to the
+dead-letter topic.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ application = Application(
     consumer_group="fleet",
     auto_offset_reset="earliest",
     dead_letter_topic="fleet-dead-letters",
-    # Totals are read from state and tables: a commit each two seconds is soon enough, and costs less.
+    # Totals are read from state and tables, so a commit every two seconds is frequent enough, and costs less than more
+    # frequent commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
     "last departure.",
@@ -31,7 +33,7 @@ fleet_updates = application.topic("fleet-updates", config=_layout)
 
 
 class Aircraft(TypedDict):
-    """The totals of one aircraft: the columns of its table."""
+    """The totals of one aircraft; the fields are the columns of the table."""
 
     flights: int
     minutes_in_air: int
@@ -54,7 +56,7 @@ UNSEEN: Aircraft = {
 
 
 def departure_of(flight: dict[str, Any]) -> str | None:
-    """The local time of departure as ``YYYY-MM-DDTHH:MM`` (24:00 ends a day); None for a cancelled flight."""
+    """The local departure time as ``YYYY-MM-DDTHH:MM`` (24:00 is the end of a day); None for a cancelled flight."""
     left = flight["dep_time"]
     if left is None:
         return None
@@ -62,7 +64,10 @@ def departure_of(flight: dict[str, Any]) -> str | None:
 
 
 def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one flight to its aircraft; returns the new totals, in which ``flights`` counts the updates."""
+    """Adds one flight to the totals of its aircraft.
+
+    Returns the new totals, in which ``flights`` is the number of updates.
+    """
     aircraft: Aircraft = state.get("aircraft", default=UNSEEN)
     departure = departure_of(flight)
     delay, worst = flight["arr_delay"], aircraft["worst_arrival_delay"]

@@ -1,4 +1,4 @@
-"""models: the long delays of each aircraft model, from flights keyed by tail number and the table of aircraft.
+"""models: long delays of each aircraft model, from flights keyed by tail number, and a table of aircraft.
 
 Each departure that is at least an hour late is joined with its aircraft, and grouped by the aircraft's model.
 """
@@ -12,17 +12,18 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: The model of an aircraft that is not in the table; a sixth of the flights have such a tail number.
+#: The model name for an aircraft that is not in the table; a sixth of the flights have such a tail number.
 UNKNOWN = "unknown"
 
 application = Application(
     consumer_group="models",
     auto_offset_reset="earliest",
     dead_letter_topic="models-dead-letters",
-    # Few messages change the state: a commit each two seconds is soon enough, and costs less.
+    # Few messages change the state, so a commit every two seconds is frequent enough, and costs less than more frequent
+    # commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft model: departures an hour late or more, their total, mean and worst delay, and their "
     "seats.",
@@ -36,7 +37,7 @@ models_updates = application.topic("models-updates", config=_layout)
 
 
 class Model(TypedDict):
-    """The long delays of one model: the types of its columns that the aggregation leaves open."""
+    """Types of those result columns whose type the aggregation cannot infer."""
 
     delay: int
     worst_delay: int
@@ -44,7 +45,7 @@ class Model(TypedDict):
 
 
 def with_model(flight: Flight, plane: dict[str, Any] | None) -> dict[str, Any]:
-    """A departure with the model of its aircraft."""
+    """The delay of a departure, with model and seats of its aircraft."""
     model, seats = (UNKNOWN, 0) if plane is None else (plane["model"], plane["seats"])
     return {"model": model, "seats": seats, "dep_delay": flight["dep_delay"]}
 

@@ -1,7 +1,8 @@
 """rotations: the rotations of each aircraft from New York, from flights keyed by tail number.
 
-A rotation is a session: departures of one aircraft at most two weeks apart. Event time is the departure itself. The
-feed is in the order of the timetable, so a flight that departs 21 hours late arrives 21 hours too early.
+A rotation is a session window: departures of one aircraft that are at most two weeks apart. Event time is the actual
+departure. The feed is in the order of the timetable. So the message of a flight that departs 21 hours late arrives 21
+hours before its event time.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Sum
 from holdfast.processors.engine.aggregates.window_aggregates import Earliest, Latest
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: Departures of an aircraft that are at most this far apart belong to one rotation.
+#: Maximum time between two departures of an aircraft in the same rotation.
 GAP = timedelta(days=14)
-#: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.
+#: Longer than the greatest delay of a departure, which is 22 hours, so that no flight is too late.
 GRACE = timedelta(hours=24)
-#: How long a rotation stays in the store after its end.
+#: Retention of a rotation in the store after its end.
 KEPT = timedelta(days=14)
 
 application = Application(
     consumer_group="rotations",
     auto_offset_reset="earliest",
     dead_letter_topic="rotations-dead-letters",
-    # Rotations are open for weeks, and a commit writes each changed one: rare commits write few records.
+    # Rotations are open for weeks, and a commit writes each changed rotation, so rare commits write fewer records.
     commit_interval=5.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "
     "airport, last destination; each is sent once, when it is over.",
@@ -41,7 +42,7 @@ rotations_closed = application.topic("rotations-closed", config=_layout)
 
 
 def minutes_in_air(flight: Flight) -> int:
-    """Minutes in the air; 0 for a flight that was diverted."""
+    """Minutes in the air; 0 if unknown, for example for a diverted flight."""
     return flight["air_time"] or 0
 
 

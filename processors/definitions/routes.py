@@ -1,6 +1,6 @@
-"""routes: the delay of each route, from departures keyed by origin, destination and carrier.
+"""routes: average delay of each route, from departures keyed by origin, destination and carrier.
 
-The moving average covers the last flights that arrived; cancelled flights have a separate count.
+The moving average covers the last 20 flights that arrived. Cancelled flights are counted separately.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: Arrivals in the moving average.
+#: Number of arrivals in the moving average.
 WINDOW = 20
 
 application = Application(
     consumer_group="routes",
     auto_offset_reset="earliest",
     dead_letter_topic="routes-dead-letters",
-    # Totals are read from state and tables: a commit each two seconds is soon enough, and costs less.
+    # Totals are read from state and tables, so a commit every two seconds is frequent enough, and costs less than more
+    # frequent commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per route and carrier: moving average of the arrival delay over the last 20 arrivals, cancelled "
     "flights counted apart.",
@@ -35,7 +36,7 @@ routes_updates = application.topic("routes-updates", config=_layout)
 
 
 class Route(TypedDict):
-    """The totals of one route: the columns of its table."""
+    """The totals of one route; the fields are the columns of the table."""
 
     flights: int
     cancelled: int
@@ -47,7 +48,10 @@ UNSEEN: Route = {"flights": 0, "cancelled": 0, "delays": [], "moving_average": N
 
 
 def update_route(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one flight to its route; returns the new totals, in which ``flights`` counts the updates."""
+    """Adds one flight to the totals of its route.
+
+    Returns the new totals, in which ``flights`` is the number of updates.
+    """
     route: Route = state.get("route", default=UNSEEN)
     delay, delays = flight["arr_delay"], route["delays"]
     if delay is not None:

@@ -1,8 +1,8 @@
-"""weather: the disrupted departures of each airport and hour, with the weather at their scheduled departure.
+"""weather: disrupted departures of each airport and hour, with the weather at the scheduled departure time.
 
-A departure is disrupted if it is cancelled, or at least an hour late. It is joined with the newest observation of its
-airport before the departure. The feed has the weather of the whole year before the first flight, so the join keeps all
-observations.
+A departure is disrupted if it is cancelled, or at least an hour late. It is joined with the airport's newest weather
+observation before the departure. The feed sends the weather of the whole year before the first flight, so the join must
+keep all observations.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.topic import TopicConfig
 
-#: How old an observation may be: a few hours of the year have none.
+#: Maximum age of an observation, because a few hours of the year have no observation.
 TOLERANCE = timedelta(hours=3)
-#: How long observations are kept for flights of earlier times: the weather is sent up to a year before the last
-#: flights.
+#: Retention of observations for the join. The feed sends the weather up to a year before the last flights.
 KEPT = timedelta(days=400)
 
 application = Application(
     consumer_group="weather",
     auto_offset_reset="earliest",
     dead_letter_topic="weather-dead-letters",
-    # Few messages change the state: a commit each two seconds is soon enough, and costs less.
+    # Few messages change the state, so a commit every two seconds is frequent enough, and costs less than more frequent
+    # commits.
     commit_interval=2.0,
-    # The partitions of a killed worker are free after this session timeout; 6 s is the broker's minimum. An idle worker
-    # polls for messages four times a second instead of twenty, because seconds of delay are fine here.
+    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
+    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: flights that were cancelled or left an hour late or more, with the weather at "
     "their scheduled departure.",
@@ -42,9 +42,9 @@ weather_updates = application.topic("weather-updates", config=_layout)
 
 
 class Hour(TypedDict):
-    """The disrupted departures of an airport in one hour of the timetable: the columns of its table.
+    """The disrupted departures of an airport in one hour of the timetable; the fields are the columns of the table.
 
-    Degrees Fahrenheit, miles an hour, inches of rain and miles of visibility, as in the file.
+    Units are those of the input file: degrees Fahrenheit, miles per hour, inches of rain, miles of visibility.
     """
 
     flights: int
@@ -58,7 +58,7 @@ class Hour(TypedDict):
 
 
 def with_weather(flight: Flight, observation: dict[str, Any] | None) -> dict[str, Any]:
-    """A disrupted departure with the weather; without an observation its columns are None."""
+    """A disrupted departure with the weather; without an observation, the weather fields are None."""
     seen = observation or {}
     return {
         "origin": flight["origin"],
@@ -73,7 +73,7 @@ def with_weather(flight: Flight, observation: dict[str, Any] | None) -> dict[str
 
 
 def update_hour(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one departure to its hour; returns the hour, in which ``flights`` counts the updates."""
+    """Adds one departure to its hour; returns the new totals, in which ``flights`` is the number of updates."""
     hour: Hour | None = state.get(flight["hour"])
     minutes = flight["minutes_late"]
     made: Hour = {
@@ -91,7 +91,7 @@ def update_hour(flight: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 def key_of(hour: dict[str, Any]) -> bytes:
-    """The key of an update: airport and hour."""
+    """The message key of an update: airport and hour."""
     return f"{hour['origin']} {hour['hour']}".encode()
 
 

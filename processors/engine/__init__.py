@@ -1,1 +1,4 @@
-"""The code of one worker: it reads, folds, commits, restores and serves. Imports ``infra``."""
+"""The code that runs in a worker: it reads, processes, commits, restores and serves status.
+
+It imports only ``infra``.
+"""

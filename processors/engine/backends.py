@@ -1,7 +1,7 @@
-"""The table of state backends. To add a backend, add its name to ``StateBackend`` and its line to ``BACKENDS``.
+"""The table of state backends. For a new backend, add its name to ``StateBackend`` and an entry to ``BACKENDS``.
 
-A backend implements ``state.database.Databases``. Opening a backend imports its libraries, so that declaring an
-application loads none of them. ``tests/contract/test_databases.py`` tests each backend.
+A backend implements ``state.database.Databases``. The backend's libraries are imported when it is opened, so the
+declaration of an application imports none of them. ``tests/contract/test_databases.py`` tests every backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ StateBackend = Literal["rocksdb", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend: ``durable`` state survives the process; ``open`` returns the databases within a memory plan."""
+    """One state backend. ``durable``: state survives the end of the process. ``open`` creates the databases."""
 
     durable: bool
     open: Callable[[MemoryPlan], Databases]
@@ -40,5 +40,5 @@ def _memory(memory: MemoryPlan) -> Databases:
     return MemoryDatabases(export)
 
 
-#: ``Application(state_backend=...)`` to its backend.
+#: The backend for each value of ``Application(state_backend=...)``.
 BACKENDS: Mapping[str, Backend] = {"rocksdb": Backend(True, _rocksdb), "memory": Backend(False, _memory)}

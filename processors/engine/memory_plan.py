@@ -1,14 +1,14 @@
-"""The memory of a worker: one limit for the process, split into parts.
+"""Splits the memory limit of a worker process into shares for its parts.
 
-A pure function. Each part stays within its share by flushing, evicting, fetching less or committing early. A part may
-exceed its share for a short time.
+This is a pure function. Each part keeps to its share by flushing, evicting, fetching less or committing early. A part
+may exceed its share for a short time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Memory of an uncommitted write, as a multiple of the bytes of its key and value: both are Python objects.
+#: The memory of an uncommitted write, as a multiple of the bytes of its key and value, because both are Python objects.
 OVERLAY_FACTOR = 3
 
 
@@ -17,9 +17,9 @@ class MemoryPlan:
     """The shares of a worker's memory, in bytes.
 
     Attributes:
-        overlay: Keys and values of uncommitted writes; above this share the worker commits early.
-        state_cache: Values that were read or committed recently.
-        fetched: Records that the client library prefetched. A restore and the inputs use this share in turn.
+        overlay: Keys and values of uncommitted writes. Above this share, the worker commits early.
+        state_cache: Values that were recently read or committed.
+        fetched: Records that the client library has prefetched. Restores and inputs use this share one after the other.
     """
 
     total: int
@@ -32,8 +32,8 @@ class MemoryPlan:
 
 
 def plan_memory(total: int) -> MemoryPlan:
-    """The shares of a limit of ``total`` bytes for the process; raises MemoryTooSmall."""
-    # Settings take a fifth of a second to import; declaring an application needs none.
+    """Computes the shares of a process limit of ``total`` bytes; raises MemoryTooSmall."""
+    # Imported here, because the import takes 0.2 s and the declaration of an application does not need settings.
     from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 
     check_memory_bound(total)

@@ -1,11 +1,11 @@
-"""The topics that a processor needs, compared with the topics of the cluster.
+"""Compares the topics that a processor needs with the topics of the cluster, and creates or repairs them.
 
-``read_facts`` reads, ``plan`` decides as a pure function, ``apply`` carries out its stages.
+``read_facts`` reads the cluster, ``plan`` decides as a pure function, and ``apply`` carries out the stages of the plan.
 
 Invariants:
-    - Nothing is deleted or shrunk: a wrong partition count is refused, a longer retention is left as it is.
-    - An existing changelog is adopted; only ``apply`` repairs a configuration that endangers state.
-    - The number of replicas is decided when a changelog is created, from the number of brokers, and never changed.
+    - Nothing is deleted or reduced: a wrong partition count is refused, and a longer retention stays as it is.
+    - An existing changelog is used as it is. Only ``apply`` repairs a configuration that endangers state.
+    - The replication of a changelog is chosen at its creation, from the number of brokers, and is never changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
 
-#: The kind of fault of a missing topic; "output-missing" for topics to which the processor only writes.
+#: The role of input topics that other programs write.
 SOURCE = "source topic"
 _CAUSES_OF_MISSING = {
     "changelog": "changelog-missing",
@@ -47,25 +47,28 @@ _CAUSES_OF_MISSING = {
 
 
 class TopicWorld(Protocol):
-    """The administrative requests of provisioning."""
+    """The admin requests that provisioning needs."""
 
     def ping(self) -> int:
-        """The number of brokers."""
+        """Returns the number of brokers."""
 
     def names(self) -> Sequence[str]:
-        """The names of all topics that this client may see."""
+        """Returns the names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """The facts of the named topics that exist."""
+        """Returns the facts of those named topics that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
-        """Creates a topic; False if it exists already."""
+        """Creates a topic. Returns False if the topic already exists."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic; other entries stay unchanged."""
+        """Sets configuration entries of a topic. Other entries stay unchanged."""
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        """Topic -> the keys of its newest records; ``partitions`` has the number of partitions of each topic."""
+        """Returns the keys of the newest records of each topic.
+
+        ``partitions`` has each topic's number of partitions.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +77,19 @@ class CreateTopic:
 
     spec: TopicSpec
     role: str
-    #: The reasons for its replication and its configuration.
+    #: The reasons for the topic's replication and configuration.
     reasons: tuple[str, ...] = ()
-    #: For an input, the existing topic with the most similar name, which the user may have meant.
+    #: The existing topic with the most similar name, if the topic is a missing input. The input's name may be
+    #: misspelled.
     nearest: str | None = None
 
     @property
     def is_input(self) -> bool:
-        """Whether the processor reads the topic: a missing input was never written, so its name may be a mistake."""
+        """Whether the processor only reads the topic. If an input is missing, its name may be misspelled."""
         return self.role == SOURCE
 
     def sentence(self) -> str:
-        """The stage in words."""
+        """Describes the stage in words."""
         meant = f": is {self.nearest} meant, which exists?" if self.nearest else ""
         empty = f"; it did not exist before{meant}" if self.is_input else ""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
@@ -97,17 +101,17 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Sets configuration entries of an internal topic to values that keep its records."""
+    """Sets configuration entries of an internal topic, so that Kafka does not delete its records too early."""
 
     topic: str
     seen: Mapping[str, str]
     expected: Mapping[str, str]
-    #: The reason for each entry.
+    #: The reason for each configuration entry.
     reasons: tuple[str, ...] = ()
     role: str = "changelog"
 
     def sentence(self) -> str:
-        """The stage in words."""
+        """Describes the stage in words."""
         parts = [f"{name} from {self.seen.get(name, 'unset')} to {value}" for name, value in self.expected.items()]
         return f"set on {self.role} {self.topic}: {'; '.join(parts)}"
 
@@ -117,51 +121,54 @@ Stage = CreateTopic | RepairConfig
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A difference that provisioning does not repair: the fault, and the edit or command that repairs it."""
+    """A difference that provisioning can't repair: the fault, and the edit or command that repairs it."""
 
     topic: str
     sentence: str
     action: str
-    #: The kind of fault for recovery; empty if recovery has none.
+    #: The kind of fault, used by recovery; empty if recovery knows none.
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionPlan:
-    """Stages in order, and refusals; with a refusal no stage is applied."""
+    """Stages to apply in order, and refusals. If there is a refusal, no stage is applied."""
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Differences that are left unchanged, one sentence each.
+    #: Differences that stay as they are, with one sentence for each.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
-        """Raises TopicUnusable with the first refusal, if the plan has any."""
+        """Raises TopicUnusable for the first refusal, if there is one."""
         for refusal in self.refusals:
             raise TopicUnusable(refusal.sentence, action=refusal.action, cause=refusal.cause, topic=refusal.topic)
 
 
 def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of the processor's topics; a missing topic has none."""
+    """Reads the facts of the processor's topics. A missing topic has no entry."""
     return topics.describe([spec.name for spec in topology.topics()])
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """The number of brokers, if an internal topic is missing (it decides the replication); None otherwise."""
+    """Returns the number of brokers if an internal topic is missing, because its replication depends on it.
+
+    Otherwise None.
+    """
     own = [*(each.topic.name for each in topology.changelogs), *(each.topic for each in topology.repartitions)]
     missing = any(name not in facts for name in own)
     return topics.ping() if missing else None
 
 
 def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
-    """The names of all topics if an input is missing, to suggest a similar name; empty otherwise."""
+    """Returns the names of all topics if an input is missing, to suggest a similar name; otherwise empty."""
     return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
-    """Each topic's role and its specification with all counts filled in: name -> (role, spec).
+    """Returns each topic's role and complete specification: name -> (role, specification with all counts).
 
     If ``brokers`` is None, a new changelog gets the replication of its inputs.
     """
@@ -188,7 +195,7 @@ def resolve(
 
 
 def _same_width(topology: Topology, counts: Mapping[str, int | None]) -> str:
-    """The action for topics of one store with different partition counts."""
+    """Returns the action for topics that share a store but have different partition counts."""
     widest = max(count for count in counts.values() if count is not None)
     if all(topology.is_repartition(name) for name in counts):
         return f"Write `partitions={widest}` in each `group_by` of these topics."
@@ -206,9 +213,9 @@ def plan(
     brokers: int | None = None,
     others: Sequence[str] = (),
 ) -> ProvisionPlan:
-    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``.
+    """Plans the topics to create and the configuration to repair, or the refusals. Arguments as in ``resolve``.
 
-    ``others`` are names of existing topics: a missing input may be a misspelling of one of them.
+    ``others`` are the names of existing topics, because a missing input may be a misspelling of one of them.
     """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
@@ -247,7 +254,7 @@ def plan(
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
-    """Applies all stages; applying a stage twice is harmless. Raises TopicUnusable if the plan has a refusal."""
+    """Applies all stages; raises TopicUnusable if the plan has a refusal. Applying a stage twice is harmless."""
     decided.raise_refusals()
     for stage in decided.stages:
         match stage:
@@ -265,11 +272,11 @@ def check_before_start(
     brokers: int | None = None,
     others: Sequence[str] = (),
 ) -> ProvisionPlan:
-    """The topics that a starting worker has to create.
+    """Returns the plan to create the topics that a starting worker lacks.
 
     Raises:
-        TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog's
-            configuration would lose state.
+        TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog has a
+            configuration that would lose state.
     """
     decided = plan(topology, facts, brokers, others)
     decided.raise_refusals()
@@ -300,7 +307,7 @@ def check_before_start(
 
 
 def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapping[str, TopicFacts]:
-    """Create the missing topics of a processor that starts, if allowed; returns the facts of all its topics."""
+    """Creates the missing topics of a starting processor, if that is allowed. Returns the facts of all its topics."""
     facts = read_facts(topics, topology)
     _log.info(f"topics required by application {topology.processor!r}:")
     brokers = brokers_if_asked(topics, topology, facts)
@@ -329,9 +336,9 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
 
 
 def _nearest(name: str, others: Sequence[str]) -> str | None:
-    """The existing topic with the most similar name, if any is similar.
+    """Returns the existing topic with the most similar name; None if no name is similar.
 
-    Changelogs are excluded, because they are never inputs.
+    Changelogs are left out, because they are never inputs.
     """
     near = difflib.get_close_matches(name, [each for each in others if not each.endswith(CHANGELOG_SUFFIX)], 1)
     return near[0] if near else None
@@ -345,7 +352,7 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Replication and min.insync.replicas: for a new changelog from the brokers, for an existing one from itself."""
+    """Chooses replication and min.insync.replicas: from the brokers, or for an existing topic from its present ones."""
     if seen is not None:
         least = min_insync(seen.replication)
         present = seen.config.get(MIN_INSYNC, "")
@@ -365,7 +372,7 @@ def _repartition_spec(
     facts: Mapping[str, TopicFacts],
     brokers: int | None,
 ) -> TopicSpec:
-    """As many partitions as the topics that share a store with it; if there are none, as its widest source."""
+    """Returns the specification of a repartition topic, with its partition count and its replication."""
     spec = next(each for each in topology.inputs if each.name == grouped.topic)
     beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
     known = [resolved[name][1] for name in (beside or grouped.sources)]
@@ -381,10 +388,10 @@ def _partitions_of(
     resolved: Mapping[str, tuple[str, TopicSpec]],
     seen: frozenset[str],
 ) -> int:
-    """The partitions of a repartition topic; ``seen`` are the topics whose counts are being computed.
+    """Returns the partition count of a repartition topic; ``seen`` are topics whose counts are being computed.
 
-    A declared count has priority, for the topic and for all that share a store with it. Next are the user's topics that
-    share a store; last is the widest source of them all.
+    A declared count of the topic itself comes first. Next are the user's topics that share a store with it. Then come
+    declared counts of repartition topics that share a store. Last is the widest source of all these topics.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:
@@ -406,7 +413,7 @@ def _partitions_of(
 
 
 def _shortens(stage: RepairConfig, processor: str) -> TopicUnusable:
-    """The error for a repartition topic that may lose messages before they are processed."""
+    """The error for a repartition topic whose configuration may delete messages before they are processed."""
     seen = ", ".join(f"{name}={stage.seen[name]}" for name in stage.expected)
     expected = ", ".join(f"{name}={value}" for name, value in stage.expected.items())
     return TopicUnusable(
@@ -458,7 +465,7 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
 
 
 def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
-    """The refusal of a topic whose number of partitions differs from its specification."""
+    """The refusal for a topic whose partition count differs from the expected count."""
     if role == "repartition topic":
         step = next(each.step for each in topology.repartitions if each.topic == spec.name)
         declare = f"Declare `partitions={seen.partitions}` in `group_by`; or stop" if step == "group_by" else "Stop"

@@ -1,6 +1,6 @@
-"""The largest record that a topic accepts.
+"""The maximum size of a record that a topic accepts.
 
-The engine checks it before sending, so that only one message fails, not a commit.
+The engine checks the size before it sends a record, so that only one message fails, and not the whole commit.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Iterable, Mapping
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 
-#: Maximum bytes of a record in a batch in addition to its key, value and headers: the batch's header (61 bytes),
+#: Maximum bytes of a record in a batch, in addition to its key, value and headers: the batch header (61 bytes), and
 #: lengths and deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
 OVERHEAD_BYTES = 128
 #: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000
-#: The limit of a store without a changelog.
+#: The maximum for a store without a changelog: no limit.
 UNLIMITED = 1 << 62
 
 
 class RecordTooLarge(HoldfastError):
-    """An output or a state value is larger than its topic allows."""
+    """An output or a state value is larger than its topic accepts."""
 
 
 def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_max: int | None) -> dict[str, int]:
-    """By topic, the bytes that key, value and headers of one record may have together.
+    """Returns the maximum bytes of key, value and headers together, for a record of each topic.
 
-    ``client_max`` is the producer's ``message.max.bytes``; None for librdkafka's default. The topic's
-    ``max.message.bytes`` limits a compressed batch, so it bounds single records only without a limit of the client.
+    ``client_max`` is the producer's ``message.max.bytes``; None means librdkafka's default. The topic's
+    ``max.message.bytes`` limits a compressed batch, so it is used only if ``client_max`` is None.
     """
     limits = {}
     for name in names:
@@ -40,7 +40,7 @@ def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_
 
 
 def too_large(what: str, topic: str, size: int, limit: int) -> RecordTooLarge:
-    """The error for a record of ``size`` bytes where ``limit`` are allowed."""
+    """The error for a record of ``size`` bytes if the maximum is ``limit``."""
     return RecordTooLarge(
         f"{what} has {size:,} bytes with its key, and a record of topic {topic} may have {limit:,}.",
         action="Make the value smaller, or raise `max.message.bytes` of the topic and `message.max.bytes` in "

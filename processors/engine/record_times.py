@@ -1,18 +1,18 @@
-"""The record times that a topic accepts, checked before sending: only one message fails, not a commit.
+"""The record times that a topic accepts. The engine checks them before it sends, so that only one message fails.
 
 A broker refuses a record whose time is further from its own clock than the topic allows
 (``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``, KIP-937)::
 
             now - before           now           now + after
-    ── refused ──┤── margin ── taken ── margin ──├── refused ──►  time of the record
+    ── refused ──┤── margin ─ accepted ─ margin ──├── refused ──►  time of the record
 
-The margin allows for a broker whose clock differs from this worker's. A refusal in spite of the check widens the
-margin.
+The margin allows for a broker whose clock differs from this worker's clock. If a broker refuses a record in spite of
+the check, the margin is widened.
 
-A worker's clock may be far behind. Before a message fails for this reason, its input proves a broker time: the broker
-accepted the record, so the broker's clock was at or beyond ``time - after`` of the input topic. That bound advances
-with this machine's monotonic clock. A corrected clock applies at once, because it is beyond the bound. After a refusal
-the inputs no longer count as proof: their limits may have been different when they accepted the record.
+A worker's clock may be far behind. An input record then proves a lower bound of the broker's time: the broker accepted
+the record, so its clock was at least at ``time - after`` of the input topic. This bound advances with the monotonic
+clock of this machine. If the worker's clock is corrected, it is after the bound, and counts at once. After a refusal,
+inputs no longer count as proof, because their limits may have been different when the records were accepted.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 _log = structlog.get_logger("record_times")
 
 BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-#: Milliseconds. A tolerance of a century or more is none: Kafka's default for the past is the largest number.
+#: In milliseconds. A limit of a century or more counts as no limit, because Kafka's default is the largest number.
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
-#: The margin at the start, and its factor after each refusal.
+#: The initial margin in milliseconds, and the factor by which each refusal multiplies it.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: A clock that turns out to be behind by this much more is logged again, in milliseconds.
+#: A worker's clock that is behind is logged again after it is this much further behind, in milliseconds.
 _LOG_STEP_MS = 60_000
 
 
 class RecordTimeRefused(HoldfastError):
-    """An output's time is further from now than its topic allows."""
+    """An output's time differs from the present time by more than its topic allows."""
 
 
 class RecordTimes:
-    """The record times that topics accept now, in milliseconds since 1970 UTC.
+    """The range of record times that topics accept now, in milliseconds since 1970 UTC.
 
     Args:
-        topics: Tolerances for the past and the future by topic, in milliseconds; no entry takes all times.
+        topics: For each topic, the maximum differences to the past and to the future, in milliseconds. A topic without
+            an entry accepts all times.
         clock: The worker's clock.
-        inputs: How far records of an input topic may be ahead, in milliseconds; a topic without an entry proves
-            nothing.
-        stamped: The input topics whose records get the broker's own time.
+        inputs: For each input topic, how far records may be ahead of the broker's clock, in milliseconds. A topic
+            without an entry proves nothing about the broker's time.
+        stamped: The input topics whose records get the broker's time as timestamp.
     """
 
     def __init__(
@@ -64,12 +65,15 @@ class RecordTimes:
         self.stamped = stamped
         self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS
-        #: The broker's time, at least, at this monotonic time in seconds.
+        #: A lower bound of the broker's time, and the monotonic time in seconds at which it was learned.
         self._seen_ms, self._seen_at = float("-inf"), 0.0
         self._logged_ms = 0.0
 
     def learn(self, topic: str, time_ms: int) -> bool:
-        """Whether a record of an input topic proves that the worker's clock is further behind than known before."""
+        """Updates the bound of the broker's time by an input record.
+
+        Returns True if the worker's clock is behind the new bound.
+        """
         if topic not in self._inputs or (seen_ms := time_ms - self._inputs[topic]) <= self._now_ms():
             return False
         self._seen_ms, self._seen_at = seen_ms, self._clock.monotonic()
@@ -84,32 +88,32 @@ class RecordTimes:
         return True
 
     def limits(self, topic: str) -> bool:
-        """Whether the topic refuses some times."""
+        """Whether the topic refuses some record times."""
         return topic in self._topics
 
     def bounds(self, topic: str) -> tuple[float, float]:
-        """The earliest and the latest time that the topic accepts now."""
+        """Returns the earliest and the latest record time that the topic accepts now."""
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        # A time from an input needs no margin, because the brokers have reached it.
+        # A time that an input has proved needs no margin, because the brokers' clock has reached it.
         own_ms, told_ms = self._own_ms(), self._told_ms()
         latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
         return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
-        """``time_ms``, or the present time if the topic does not accept ``time_ms``."""
+        """Returns ``time_ms`` if the topic accepts it, and otherwise the present time."""
         earliest, latest = self.bounds(topic)
         return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
     def refused(self) -> None:
-        """Widen the margin, and ignore inputs as proof: a broker refused a time that passed this check."""
+        """Widens the margin and no longer uses inputs as proof, because a broker refused an accepted time."""
         self._margin_ms *= MARGIN_FACTOR
         self._seen_ms = float("-inf")
         self._inputs.clear()
 
     def refusal(self, topic: str, time_ms: int) -> RecordTimeRefused:
-        """The error for an output with this time."""
+        """The error for an output whose time the topic does not accept."""
         now_ms = self._now_ms()
         ahead = time_ms > now_ms
         before_ms, after_ms = self._topics[topic]
@@ -126,7 +130,7 @@ class RecordTimes:
         )
 
     def now_ms(self) -> int:
-        """The worker's clock, in milliseconds since 1970."""
+        """Returns the time of the worker's clock, in milliseconds since 1970."""
         return int(self._own_ms())
 
     def _now_ms(self) -> float:
@@ -136,20 +140,20 @@ class RecordTimes:
         return self._clock.time() * 1000
 
     def _told_ms(self) -> float:
-        """A lower bound of the broker's time, proved by the inputs."""
+        """Returns the lower bound of the broker's time that the inputs have proved."""
         return self._seen_ms + (self._clock.monotonic() - self._seen_at) * 1000
 
 
-#: For topics whose limits do not matter.
+#: Accepts every record time; the default if no limits are given.
 ANY_TIME = RecordTimes()
 
 
 def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[str, tuple[int, int]]:
-    """By topic, its tolerances for the past and the future in milliseconds; topics without a limit have no entry.
+    """Returns for each topic the maximum differences to the past and to the future, in ms. No entry means no limit.
 
     Args:
         names: The topics that the processor writes to.
-        facts: Their configuration. A topic with ``message.timestamp.type=LogAppendTime`` has no limit.
+        facts: The topics' configuration. A topic with ``message.timestamp.type=LogAppendTime`` has no limit.
     """
     found = {}
     for name in names:
@@ -162,9 +166,9 @@ def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """How far ahead of the broker's clock records of these topics may be, in milliseconds.
+    """Returns for each topic how far its records may be ahead of the broker's clock, in milliseconds.
 
-    0 if the broker stamps records itself; topics without a limit have no entry.
+    This is 0 if the broker stamps the records itself. Topics without a limit have no entry.
     """
     configs = {spec.name: facts[spec.name].config for spec in topics if spec.name in facts}
     stamped = stamped_topics(configs)
@@ -174,7 +178,7 @@ def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -
 
 
 def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
-    """The topics, by their configurations, whose records get the broker's own time."""
+    """Returns the topics whose records get the broker's time as timestamp."""
     return frozenset(
         name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"
     )
@@ -183,7 +187,7 @@ def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
 def record_times(
     written: Iterable[str], inputs: Iterable[TopicSpec], facts: Mapping[str, TopicFacts], clock: Clock
 ) -> RecordTimes:
-    """The record times of a processor's topics, from their Kafka configuration."""
+    """Makes the checks of record times for a processor's topics, from their Kafka configuration."""
     read = tuple(inputs)
     stamped = stamped_topics({spec.name: facts[spec.name].config for spec in read if spec.name in facts})
     return RecordTimes(time_limits(written, facts), clock, input_limits(read, facts), stamped)

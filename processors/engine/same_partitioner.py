@@ -1,13 +1,13 @@
-"""Whether the keys of topics that share state are in the partitions of one partitioner, judged by the newest records.
+"""Checks, by the newest records, whether topics that share state put equal keys into partitions of the same number.
 
-A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose a key's partition by
-murmur2; confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. With different partitioners,
-the messages of a key can be in two tasks, which do not share state.
+A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose the partition of a
+key by murmur2. confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. If topics have different
+partitioners, the messages of a key can be in two tasks, which do not share state.
 
 Invariants:
-    - Refused is what the keys prove: each topic has one partitioner, and not the same. Everything else is a warning: a
-      topic whose producers were corrected has keys of both for some time.
-    - Unknown is no fault: a topic without keys, or that this client may not read, says nothing.
+    - A start is refused only if the keys prove that each topic has one partitioner, and that they differ. Everything
+      else gives a warning, because a topic whose producers were corrected has keys of both partitioners for some time.
+    - Missing knowledge is not a fault. A topic without keys, or one that this client may not read, gives no finding.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("application")
 
-#: Partitioner -> its usual clients.
+#: The usual clients of each partitioner.
 _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka and librdkafka by default"}
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """Keys that are in partitions of different tasks: the observation and the action."""
+    """A finding: keys of a topic are in partitions of different tasks. It has the observation and the action."""
 
     topic: str
     sentence: str
     action: str
-    #: Whether the finding refuses a processor's start.
+    #: Whether the finding prevents a processor's start.
     is_refused: bool = False
 
     @property
     def text(self) -> str:
-        """The finding with its action."""
+        """The observation and the action as one text."""
         return f"{self.sentence} {self.action}"
 
 
 def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """The topics whose key placement matters, with their number of partitions.
+    """Returns the topics whose partitioner matters, with their partition counts.
 
-    Sources of stores with several partitions.
+    These are the sources of stores that have more than one partition.
     """
     names = dict.fromkeys(name for store in topology.stores for name in store.inputs)
     counts = {name: facts[name].partitions for name in names if name in facts and not topology.is_repartition(name)}
@@ -57,7 +57,7 @@ def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
-    """The findings, refusing ones first; ``keys`` has the known keys of ``judged_topics``."""
+    """Returns the findings, with those that prevent a start first. ``keys`` has the known keys of ``judged_topics``."""
     counts = judged_topics(topology, facts)
     placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
     alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
@@ -74,10 +74,10 @@ def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str
 
 
 def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """The warnings about a starting worker's topics, which are logged.
+    """Logs and returns the warnings about the topics of a starting worker.
 
     Raises:
-        TopicUnusable: Topics that share a store have their keys in partitions of different tasks.
+        TopicUnusable: Topics that share a store have equal keys in partitions of different tasks.
     """
     found = judge(topology, facts, topics.newest_keys(judged_topics(topology, facts)))
     for each in found:
@@ -88,7 +88,7 @@ def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, T
 
 
 def _alone(topic: str, placed: Placing) -> Parted | None:
-    """A finding for one topic whose producers use more than one partitioner; None if there is none."""
+    """Returns a finding if the producers of a topic use several partitioners; otherwise None."""
     moved = placed.moved
     if moved is not None:
         lies = " and ".join(map(str, sorted(placed.places[moved])))
@@ -105,7 +105,7 @@ def _alone(topic: str, placed: Placing) -> Parted | None:
 
 
 def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> Parted | None:
-    """A finding for two topics of one store whose keys are in different partitions; None if there is none."""
+    """Returns a finding if two topics of a store have equal keys in different partitions; otherwise None."""
     one, other = (placed[name] for name in names)
     apart = next((key for key, at in sorted(one.places.items()) if other.places.get(key, at) != at), None)
     known = one.by in _CLIENTS and other.by in _CLIENTS and one.by != other.by
@@ -123,7 +123,7 @@ def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> 
 
 
 def _beside_grouped(store: str, inputs: tuple[str, ...], placed: Mapping[str, Placing]) -> Iterator[tuple[str, Parted]]:
-    """The sources that share a store with a repartition topic, written by Holdfast, and use another partitioner."""
+    """Yields findings for sources that share a store with a repartition topic but have another partitioner."""
     for name in inputs:
         if name in placed and placed[name].is_sure and placed[name].by in (CRC32, NEITHER):
             sentence = _different(store, {name: placed[name].by, "the `group_by` beside it": MURMUR2})

@@ -1,4 +1,4 @@
-"""The topics of tables: whether Kafka deletes, or has deleted, rows from them that no newer record replaces."""
+"""Checks the topics of tables: whether Kafka deletes, or has deleted, rows without a newer record for their key."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.topology import Topology
 
-#: Kafka's defaults for how long and how much a topic keeps.
+#: Kafka's default retention of a topic, by time and by size.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
-#: The shortest `min.compaction.lag.ms` of a topic that a table is restored from, without a warning: an hour.
+#: Minimum `min.compaction.lag.ms` of a topic that a table is restored from; below it, there is a warning (one hour).
 COMPACTION_LAG_MIN_MS = 3_600_000
 
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the existing topics."""
-    restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these
+    """Returns a warning with an action for each topic of a table that loses rows. ``facts`` has the existing topics."""
+    restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these topics
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
     found = [
@@ -37,7 +37,7 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
 
 def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
-    """The topics that restore tables but from which Kafka deletes rows, each with the fault and the action."""
+    """Returns the topics that restore tables but lose rows, each with the fault and the action."""
     return tuple(
         (
             log.topic,
@@ -50,10 +50,10 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
 
 
 def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
-    """A sentence with its action for each topic that restores a table and has lost its first records.
+    """Returns a warning with an action for each topic that restores a table but has lost its first records.
 
-    ``starts`` has the first offset of each partition. Log compaction moves no first offset, so records were deleted,
-    and no restore from the topic would have their rows.
+    ``starts`` has the first offset of each partition. Compaction does not change the first offset, so a first offset
+    above 0 means that records were deleted. A restore from the topic would lack their rows.
     """
     found = []
     for log in topology.source_logs:
@@ -73,7 +73,7 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
-    """The configuration with which Kafka deletes records that no newer one replaces.
+    """Returns the configuration by which Kafka deletes rows that have no newer record.
 
     Empty for a topic that keeps its rows.
     """

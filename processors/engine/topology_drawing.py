@@ -1,4 +1,4 @@
-"""A processor's topics and stores as a drawing of text, from its sources down.
+"""Draws a processor's topics and stores as text, beginning with its sources.
 
 reads flights [6 partitions]
   tasks   flights-0 .. 5
@@ -20,7 +20,7 @@ _NOBODY: Mapping[str, int] = {}
 
 
 def drawing_of(topology: Topology, partitions: Mapping[str, int] = _NOBODY) -> str:
-    """The drawing, with a line for each step; ``partitions`` has the partition counts of known topics."""
+    """Returns the drawing, with one line for each step. ``partitions`` has the partition counts of known topics."""
     lines: list[str] = []
     for chain in topology.chains():
         for sub in chain:

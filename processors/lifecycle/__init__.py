@@ -1,1 +1,1 @@
-"""The life of state: facts, plan, explain, apply. Imports ``audits``, ``snapshots``, ``engine``."""
+"""Changes of processors by plan: read facts, plan, explain, apply. Imports ``audits``, ``snapshots``, ``engine``."""

@@ -1,7 +1,7 @@
-"""The world of the lifecycle: the ports for its actions, and the limits that all its parts share.
+"""The ports through which deployments and recovery act: supervisor, worker statuses, registry, paths, clock.
 
 The deployer is a port with one implementation for each platform (``infra.deploy.deployer``). The registry is one class
-over SQLAlchemy, whose dialects are the database adapters.
+on top of SQLAlchemy, which supports several databases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # these import SQLAlchemy and alembic, which most modules that use the ports do not need
+# Imported for types only, because these modules import SQLAlchemy and alembic, which most users of the ports do not
+# need.
+if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
     from holdfast.infra.deploy.deployer import Deployer
     from holdfast.infra.paths import Paths
@@ -22,13 +24,13 @@ class ProcessorStatusSource(Protocol):
     """Reads the status of one processor instance; ``engine.serving.client.ProcessorClient`` implements it over HTTP."""
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """The status of the instance; None when it does not answer within the timeout."""
+        """The status of the instance; None if it does not answer within the timeout."""
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """The last heartbeat of the process with this pid; None when it had none."""
+        """The time of the last heartbeat of the process with this pid; None if there was none."""
 
     def last_failure(self) -> ProcessorStatus | None:
-        """The status of the instance at its last end with an error; None when there was none."""
+        """The status of the instance when it last ended with an error; None if it never did."""
 
 
 def now_utc() -> datetime:
@@ -41,14 +43,14 @@ class World:
     """The ports that deployment and recovery act through."""
 
     deployer: Deployer
-    #: Processor, slot -> status source of that instance.
+    #: Function of processor and slot that returns the status source of that instance.
     statuses: Callable[[str, str], ProcessorStatusSource]
     registry: Registry
     paths: Paths
     clock: Callable[[], datetime] = now_utc
-    #: Processor -> newest generation of its deployment, and its code version, in the meta records of its changelogs.
-    #: Returns None if there is none, or if reading would take too long, as in a sensor's tick.
+    #: Function of a processor that returns its newest generation and code version, from the meta records of its
+    #: changelogs. Returns None if there is none, or if reading would take too long, as in a sensor's tick.
     logged: Callable[[str], tuple[int, str] | None] = lambda processor: None
-    #: Processor -> the members of its group that are workers of another installation, as texts. Empty if unknown,
-    #: because Kafka is not asked or does not answer.
+    #: Function of a processor that returns the members of its group that are workers of another installation, as texts.
+    #: Empty if unknown, because Kafka is not asked or does not answer.
     strangers: Callable[[str], tuple[str, ...]] = lambda processor: ()

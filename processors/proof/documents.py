@@ -1,4 +1,4 @@
-"""The input and the result of a proof of a version: the documents between operator and process."""
+"""The input and the result of a proof: documents that are exchanged with the process that runs a version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of an input, as it was read."""
+    """One message of an input topic, unchanged."""
 
     offset: int
     key: bytes | None
@@ -16,10 +16,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Material(msgspec.Struct, frozen=True):
-    """The last committed messages of each input, and the state of their keys.
+    """The input of a proof: the last committed messages of each input topic, and the state of their keys.
 
-    ``messages`` maps topic and partition to messages in order. ``state`` maps store and partition to changelog keys and
-    values. ``partitions`` has the number of partitions of each input.
+    ``messages`` maps topic and partition to messages in offset order. ``state`` maps store and partition to changelog
+    keys and values. ``partitions`` has the number of partitions of each input.
     """
 
     processor: str
@@ -29,7 +29,7 @@ class Material(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One message that failed: its place, the type of its error, and the error's text."""
+    """One message that failed: its topic, partition and offset, the type of its error, and the error's text."""
 
     topic: str
     partition: int
@@ -39,20 +39,21 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset."""
+        """Topic, partition and offset of the message."""
         return self.topic, self.partition, self.offset
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of a proof's run of one version.
+    """The result of one version that processed the messages of a proof.
 
     Args:
         processed: Number of messages that did not fail.
         sent: Output topic -> number of outputs; each output topic of the version has an entry.
         failures: The messages that failed.
-        broken: Why the version could not process, as text: ``ended with …``, ``took longer than …``. Otherwise empty.
-        unreached: Steps that no message reached.
-        gaps: The missing parts of the proof, as texts, such as stores that began empty.
+        broken: The reason why the version could not process at all, as text, for example ``ended with …``. Otherwise
+            empty.
+        unreached: Steps of the application that no message reached.
+        gaps: Parts that the proof could not test, as texts, for example stores that began empty.
     """
 
     processed: int = 0
@@ -64,5 +65,5 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def outputs(self) -> int:
-        """Number of outputs to all topics."""
+        """Total number of outputs to all topics."""
         return sum(self.sent.values())

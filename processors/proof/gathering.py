@@ -1,7 +1,7 @@
-"""Gathers what a proof runs on: the last committed messages of each input, and the state of their keys.
+"""Gathers the input of a proof: the last committed messages of each input topic, and the state of their keys.
 
 Invariants:
-    - Messages are read outside of every group; state is read from a checkpoint, never from a live store.
+    - Messages are read without a consumer group. State is read from a checkpoint, never from a live store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import refusal
 from holdfast.processors.proof.documents import Message
 
-#: Offsets that are read for one message: transaction markers and compaction leave offsets without a record.
+#: Offsets to read per message, because transaction markers and compaction leave offsets without a record.
 OFFSETS_EACH = 4
 
 
 def last_messages(
     topics: Topics, processor: str, stage: ProveVersion
 ) -> tuple[dict[str, int], dict[str, dict[int, tuple[Message, ...]]]]:
-    """The number of partitions of each input, and its last committed messages by partition."""
+    """The number of partitions of each input topic, and the last committed messages of each partition."""
     counts = {name: facts.partitions for name, facts in topics.describe(stage.inputs).items()}
     committed = topics.committed_offsets(processor)
     starts = topics.offsets_of_all(counts, "start")
@@ -42,7 +42,7 @@ def last_messages(
 
 
 def messages_of(topics: Topics, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
-    """The committed messages of a partition from offset ``start`` up to ``end``, which is not read."""
+    """The committed messages of a partition from offset ``start`` up to, but without, ``end``."""
     for record in read_range_for_proof(topics.bootstrap, topic, number, start, end, extra_config=topics.client_config):
         headers = tuple(record.headers or ())
         yield Message(record.offset, record.key, record.value, record.timestamp_ms, headers)
@@ -53,17 +53,17 @@ def state_of(
     stores: Sequence[str],
     manifests: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-    """The state of these messages' keys by store and partition; and its missing parts, as texts.
+    """The state of the messages' keys, by store and partition; and texts about missing state.
 
     Args:
-        messages: Topic, partition -> messages.
+        messages: Topic -> partition -> messages.
         stores: The stores to read.
-        manifests: Of a checkpoint, one manifest of each worker.
+        manifests: The manifests of one checkpoint, one from each worker.
 
     Raises:
-        HoldfastError: The checkpoint can't be read.
+        HoldfastError: The checkpoint cannot be read.
     """
-    # imported here, so that planning a deploy loads no RocksDB
+    # imported here, so that planning a deploy does not import RocksDB
     from holdfast.processors.engine.state.checkpoint_reader import pairs_of_messages
 
     wanted: dict[int, set[bytes]] = {}

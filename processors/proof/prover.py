@@ -1,10 +1,11 @@
-"""Proves a version before it replaces the running one: runs both versions on the last messages.
+"""Tests (proves) a version before it replaces the running one: runs both versions on the last messages.
 
 Invariants:
-    - Nothing is changed: messages are read outside of every group, state from a checkpoint that the owner takes.
-    - A version runs in a process of its own, which ends with the operator. A killed stage is simply repeated.
-    - What can't be proven does not stop a deploy: the result says why, and never that none failed.
-    - Messages and their state lie in memory and in open files without names, so a kill leaves none of them behind.
+    - Nothing is changed. Messages are read without a consumer group, and state from a checkpoint that the owner takes.
+    - A version runs in a separate process, which ends when this process ends. After a kill, the stage is repeated.
+    - If a version cannot be tested, the deploy continues. The result then has the reason, and never claims that no
+      message failed.
+    - Messages and state are in memory and in open files without names, so a kill leaves no data behind.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ from holdfast.processors.proof import refusal
 from holdfast.processors.proof.documents import Material, Outcome
 from holdfast.processors.proof.gathering import last_messages, state_of
 
-#: Module that runs a version on the material.
+#: Python module that runs one version on the messages.
 PROGRAM = "holdfast.processors.proof.run"
-#: Longest run of a version, seconds.
+#: Maximum seconds that a version may run.
 RUN_S = 120.0
-#: Time after the limit for the process to write where it hangs, seconds.
+#: Additional seconds for the process, after the limit, to write a traceback of where it hangs.
 LAST_WORDS_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Carries the stage out.
+    """Carries out the stage ``ProveVersion``.
 
     Args:
-        topics: Topics and the group's offsets.
-        client: Processor, slot -> its worker.
-        slots: Processor -> its slots.
-        stores: Processor -> the stores of its defined version.
-        rollout: Processor, release -> how a worker of it is started; None as release for the deployed one.
-        scratch: Processor -> folder for temporary files of its functions; only one apply uses it at a time.
+        topics: Access to topics and to the group's offsets.
+        client: Function of processor and slot that returns the client of that worker.
+        slots: Function of a processor that returns its slots.
+        stores: Function of a processor that returns the stores of its defined version.
+        rollout: Function of processor and release id that returns the rollout; release None means the deployed release.
+        scratch: Function of a processor that returns a folder for temporary files of its functions. Only one apply uses
+            it at a time.
     """
 
     topics: Topics
@@ -63,7 +65,7 @@ class Prover:
     scratch: Callable[[str], Path]
 
     def __call__(self, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
-        """Prove a version.
+        """Test a version on the last messages; returns the result as text.
 
         Raises:
             NotProven: The version fails, or hangs, where the running version does not.
@@ -92,7 +94,7 @@ class Prover:
         return Done(refusal.words(stage.code_version, stage.former_version, new, running), new.processed)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
-        """The result of a version in a separate process."""
+        """Run one version in a separate process; returns its result."""
         rollout = self.rollout(processor, release)
         with _emptied(self.scratch(processor)) as folder, _open_files(3) as (given, result, log):
             given.write(msgspec.json.encode(material))
@@ -128,14 +130,17 @@ class Prover:
 
 @contextmanager
 def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
-    """Open files without names: other programs can't read them, and the kernel deletes them when the processes end."""
+    """Opens files without names.
+
+    Other programs cannot read them, and the kernel deletes them when the processes end.
+    """
     with ExitStack() as files:
         yield tuple(files.enter_context(tempfile.TemporaryFile()) for _ in range(number))
 
 
 @contextmanager
 def _emptied(folder: Path) -> Iterator[Path]:
-    """An empty folder that is deleted at the end; a folder of a killed operator is deleted first."""
+    """An empty folder, deleted after the block. A folder that a killed run left is deleted first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:

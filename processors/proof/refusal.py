@@ -1,11 +1,11 @@
-"""The verdict of a proof: its inputs, its results, and whether the version may replace the running one.
+"""The verdict of a proof: from the results of both versions, whether the new one may replace the running one.
 
-    last messages, their keys' state ──► Material ──a process of its own──► Outcome ──judge──► proven, or NotProven
+    last messages, their keys' state ──► Material ──a separate process──► Outcome ──judge──► proven, or NotProven
 
 Invariants:
     - The decision is pure: the same outcomes give the same verdict.
-    - A message on which the running version fails, too, says nothing about the new one.
-    - What was not tried is named: steps without a message, outputs that only the running version sent, missing state.
+    - A message that fails in the running version, too, does not count against the new one.
+    - The result lists untested parts: steps without a message, outputs that only the running version sent, lost state.
 """
 
 from __future__ import annotations
@@ -19,34 +19,40 @@ from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.proof.documents import Failure, Outcome
 
-#: Prefixes of the result of a proof that shows nothing, or not all; the check `proven` searches for them.
+#: Prefixes of the result of a proof that tested nothing, or only a part; the check `proven` searches for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
-#: Prefix of the traceback of a process that exceeded its time limit.
+#: Prefix of the traceback that a process writes when it exceeds its time limit.
 TIMED_OUT = "Timeout ("
-#: Maximum number of unreached steps that a result names.
+#: Maximum unreached steps that a result lists.
 UNREACHED_SHOWN = 4
 _OPT_OUT = "Functions with effects outside of stores and topics opt out by `Application(prove=False)`."
-#: Maximum shown characters of an error's text.
+#: Maximum characters of an error's text that are shown.
 TEXT_MAX = 600
 
 
 class NotProven(ApplyFailed):
-    """The new version fails where the running version does not. Fields: topic, partition, offset, error, running."""
+    """The new version fails where the running version does not.
+
+    Fields: ``topic``, ``partition``, ``offset``, ``error``, ``running``.
+    """
 
 
 def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
-    """The failures of the new version at messages that the running version processes; None: that one was not run."""
+    """The failures of the new version at messages that the running version processes.
+
+    ``running`` is None if the running version was not tested.
+    """
     known = frozenset() if running is None else {each.place for each in running.failures}
     return tuple(each for each in new.failures if each.place not in known)
 
 
 def is_broken_alone(new: Outcome, running: Outcome | None) -> bool:
-    """Whether only the new version could not process at all."""
+    """Whether the new version could not process at all, but the running version could."""
     return bool(new.broken) and not (running is not None and running.broken)
 
 
 def refusal(processor: str, version: str, former: str, new: Outcome, running: Outcome | None) -> NotProven | None:
-    """Why the new version may not replace the running one; None when it may."""
+    """The error that the new version may not replace the running one; None if it may."""
     before = f"version {former} keeps running, and nothing was changed"
     again = f"holdfast apply deploy {processor}"
     if is_broken_alone(new, running):
@@ -75,8 +81,8 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
 
 
 def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
-    """The result of a proof without a refusal; its prefix tells whether it proved all, a part or nothing."""
-    if new.broken:  # neither version runs in memory, so no comparison is possible
+    """The result of a proof that passed, as text; its prefix tells whether all, a part or nothing was tested."""
+    if new.broken:  # both versions fail to run in memory, so they cannot be compared
         return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
     sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
     made = f"version {version} processed {count_of(new.processed, 'message')}, outputs: {sent}"
@@ -95,7 +101,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """The topics to which only the running version sent outputs for these messages."""
+    """Texts about topics to which only the running version sent outputs for these messages."""
     if running is None or running.broken:
         return []
     return [
@@ -106,9 +112,9 @@ def _silent(version: str, former: str, new: Outcome, running: Outcome | None) ->
 
 
 def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A text for each input of a task with state whose partition is in no manifest.
+    """A text about inputs of tasks with state whose partitions are in no manifest; empty if there are none.
 
-    ``partitions`` are the requested ones.
+    ``partitions`` maps topics to the requested partitions.
     """
     tasks = [task for each in manifests for task in each["tasks"]]
     held = {(topic, task["partition"]) for task in tasks for topic in task.get("inputs", ())}
@@ -123,16 +129,16 @@ def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping
 
 
 def hung(seconds: float, traceback: str) -> str:
-    """What a hanging version was doing, from the traceback that its process wrote."""
+    """A text about a version that hangs, with its code line from the traceback that its process wrote."""
     frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
     where = next(frames, "")
     return f"took longer than {seconds:g} s" + (f"; it was in {where}" if where else "")
 
 
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
-    """Whether the version that runs was proven, and a sentence.
+    """Whether the running version was proven, and a sentence about this.
 
-    ``results`` are the results of its proof, if there was one; None when no record of its deploy is left.
+    ``results`` are the results of its proof, empty if there was none; None if no record of its deploy exists.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."
@@ -143,12 +149,12 @@ def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
 
 
 def places(messages: Mapping[str, Mapping[int, Sequence[object]]]) -> int:
-    """Number of messages."""
+    """The total number of messages."""
     return sum(len(each) for parts in messages.values() for each in parts.values())
 
 
 def decode_outcome(text: bytes) -> Outcome:
-    """The outcome that the process wrote."""
+    """Decodes the outcome that the process wrote."""
     return msgspec.json.decode(text, type=Outcome)
 
 

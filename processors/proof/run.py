@@ -4,10 +4,11 @@
 
 Invariants:
     - Nothing is written to Kafka: inputs, changelogs and outputs are topics of the cluster in memory.
-    - No message and no state lies in a file with a name: state is in memory, also for an application with a
-      ``state_dir``; material and outcome go through open files without names.
-    - A message that failed is left out, and the others are run again, so each failure is found.
-    - ``drop_duplicates`` begins without memory: it has seen all these messages, and would let none through.
+    - No message and no state is in a file with a name. State is in memory, even for an application with a
+      ``state_dir``. Material and outcome are passed in open files without names.
+    - After a failure, all other messages are processed again without the failed one, so that every failure is found.
+    - ``drop_duplicates`` starts with an empty store. With its real store it would drop all these messages as
+      duplicates.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 
-#: Maximum failing messages that are reported; more prove nothing new about a version. After ``group_by`` each failure
-#: takes several runs.
+#: Maximum failing messages that are reported. The second number is for messages that fail after ``group_by``, because
+#: finding one of these needs several runs.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition, offset.
@@ -53,7 +54,7 @@ Placed = tuple[Partition, Message]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one version, and write the result to the result file."""
+    """Run one version on the material, and write the outcome to the result file."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors.proof.run")
     parser.add_argument("--material", type=int, required=True, help="descriptor of the open file with the material")
     parser.add_argument("--result", type=int, required=True, help="descriptor of the open file for the outcome")
@@ -73,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings()
         configure_logging("ERROR", settings.log_format)
         outcome = prove(find_processor(settings, material.processor).application, material)
-    except Exception as failed:  # whatever the user's module raises is the outcome
+    except Exception as failed:  # any error of the user's code is the outcome
         text = failed.message if isinstance(failed, HoldfastError) else str(failed)
         outcome = Outcome(broken=f"ended with {type(failed).__name__}: {masked(text)}")
     with os.fdopen(given.result, "wb") as file:
@@ -82,8 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prove(application: Application, material: Material) -> Outcome:
-    """Run an application on the messages, from the state of their keys."""
-    application.state_dir = None  # never uses the running worker's state
+    """Process the messages with an application that starts from the state of their keys."""
+    application.state_dir = None  # so that the running worker's state is never used
     application.with_run_overrides(slot=None, auto_create_topics=True)
     replay = _Replay(application, material)
     failures: list[Failure] = []
@@ -104,9 +105,10 @@ def prove(application: Application, material: Material) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The result of one run; ``behind`` is the first failure of a record that the processor wrote for itself.
+    """The result of one run.
 
-    ``between`` has the internal topics that got records.
+    ``behind`` is the first failure of a record in an internal topic, which the processor wrote for itself. ``between``
+    has the internal topics that got records.
     """
 
     processed: int
@@ -118,12 +120,12 @@ class _Tried:
 
 
 class _Replay:
-    """One version and the messages to process."""
+    """One version of an application, and the messages to process."""
 
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
         self._material = material
-        self._topology = application.topology()  # before the steps are counted, because counting adds steps
+        self._topology = application.topology()  # taken before ``StepCoverage``, which adds counting steps
         self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
         self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
@@ -132,15 +134,15 @@ class _Replay:
             for number, messages in partitions.items()
             for message in messages
         ]
-        #: In the order of their times, and within a partition in the order of their offsets.
+        #: Sorted by timestamp, and within a partition by offset.
         self._messages = sorted(placed, key=lambda each: each[1].timestamp_ms)
 
     def without(self, left_out: Set[Place]) -> list[Placed]:
-        """All messages except those at these places."""
+        """All messages except the ones at these places."""
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """The missing state of the run, as texts."""
+        """The state that the run lacks, as texts."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (
@@ -149,7 +151,10 @@ class _Replay:
         )
 
     def run(self, messages: Sequence[Placed]) -> _Tried:
-        """One run, which ends at the first message that fails, unless the application sets the message aside."""
+        """Process the messages once.
+
+        The run ends at the first message that fails, unless the application uses dead letters.
+        """
         topology, cluster = self._topology, InMemoryCluster(clock=VirtualClock(time.time()))
         real = self._fill(cluster, messages)
         self.coverage.begin()
@@ -168,9 +173,9 @@ class _Replay:
         return _Tried(len(messages) - len(direct), sent, tuple(direct), behind, between=between)
 
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
-        """The source message that caused a failing record after ``group_by``.
+        """The source message that caused the failure of an internal record, after ``group_by`` or a join.
 
-        It is the last message of the shortest sequence, from the first message, that makes such a record fail.
+        It is found by bisection: the last message of the shortest initial sequence of messages with such a failure.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:
@@ -184,7 +189,10 @@ class _Replay:
         return Failure(topic, number, offset, behind.error, f"{behind.text} (behind `group_by` or a join)")
 
     def _fill(self, cluster: InMemoryCluster, messages: Sequence[Placed]) -> dict[Place, int]:
-        """Create topics, state and messages; returns the real offset of each message in memory."""
+        """Creates topics, state and messages in the cluster.
+
+        Maps the place of each message there to its real offset.
+        """
         topology, material = self._topology, self._material
         facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}
         needed = {name: spec for name, (_, spec) in resolve(topology, facts).items()}
@@ -233,7 +241,7 @@ def _failure(failed: ProcessingFailed) -> Failure:
 
 
 def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]:
-    """The messages that the application set aside, at their places in memory."""
+    """The messages in the dead-letter topic, at their places in the cluster in memory."""
     spec, found = topology.dead_letter, []
     for _, record in cluster.read(spec.name) if spec is not None else ():
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers or []}
@@ -243,7 +251,7 @@ def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]
 
 
 def _end_with(parent: int) -> None:
-    """Ask the kernel to kill this process when the operator dies, and end if it has died already."""
+    """Ask the kernel to kill this process when its parent dies; exit if the parent has already died."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

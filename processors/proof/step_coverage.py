@@ -1,4 +1,4 @@
-"""Counts which steps of an application messages reach, so that a proof names the untested steps."""
+"""Counts the steps of an application that messages reach, so that a proof can list the untested steps."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 
 
 class StepCoverage:
-    """The steps after the sources of an application that messages reached since ``begin``.
+    """Records which steps of an application were reached by messages since ``begin``.
 
-    The class adds a counting step before each step. Counting changes no value, so results stay the same; only columnar
-    processing, whose results are equal to the bit, is off.
+    A counting step is added before each step. Counting changes no value, so results stay the same. It only turns off
+    columnar processing, which has identical results.
 
     Args:
-        sources: Input topic -> its source. The later steps are changed: use the application for nothing else.
+        sources: Input topic -> source node. Steps after the sources are modified, so do not use the application for
+            anything else.
     """
 
     def __init__(self, sources: Mapping[str, Node]) -> None:
         self._sources = sources
-        #: All steps of the application.
+        #: All steps of the application, without the counting steps.
         self.nodes: tuple[Node, ...] = tuple(steps_of(sources.values()))
         self._behind = {id(node): tuple(node.children) for node in self.nodes}
         self._seen: set[int] = set()
         for node in self.nodes:
-            if node.kind != "source":  # each message reaches the steps after its source
+            # Steps directly after a source are not counted, because each message of the topic reaches them.
+            if node.kind != "source":
                 node.children[:] = [self._counted(child) for child in node.children]
 
     def begin(self) -> None:
-        """Reset the reached steps."""
+        """Forget which steps were reached."""
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """The first steps of each branch that no message reached; ``between`` are internal topics that got records."""
+        """The first step of each branch that no message reached; ``between`` are internal topics that got records."""
         found: list[Node] = []
         for topic, source in self._sources.items():
             if not is_repartition_topic(topic) or topic in between:
@@ -43,7 +45,7 @@ class StepCoverage:
         return tuple(dict.fromkeys(map(named, found)))
 
     def sources_without(self, messages: Collection[str]) -> Iterable[str]:
-        """A text for each input topic that is not in ``messages``."""
+        """A text for each input topic without messages."""
         for topic in self._sources:
             if topic not in messages and not is_repartition_topic(topic):
                 yield f"no committed message of topic {topic} was left"
@@ -67,7 +69,7 @@ class StepCoverage:
 
 
 def named(node: Node) -> str:
-    """A step as text, in the form of the definition."""
+    """A step as text, in the form of the application's definition."""
     if node.topic is not None:
         return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
     if node.window is not None:

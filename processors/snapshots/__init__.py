@@ -1,1 +1,1 @@
-"""Plans, manifests, names and retention of snapshots; pure, except ``gathering``. Imports ``engine``."""
+"""Plans, manifests, names and retention of table snapshots; pure, except ``gathering``. Imports ``engine``."""

@@ -1,15 +1,16 @@
-"""One link of the chain of fingerprints: the property ``holdfast.chain`` of each table version's summary, as JSON.
+"""Writes the property ``holdfast.chain`` of a table version: one link of a chain of fingerprints, as JSON.
 
     {"version": 1,
      "fingerprints": {"0": "2-57c0a1d7f4e0b2c9-9d1f6f2a5b3c4d5e"},
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-A program without knowledge of Holdfast can follow the chain. If a version's base has other fingerprints than the link
-records, the version was built on a table other than the published one. ``docs/verify.py`` is such a program.
+A program that knows nothing about Holdfast can verify the chain, for example ``docs/verify.py``. A link records the
+fingerprints of the version's base. If the base has other fingerprints, the version was not built on the published
+table.
 
 Invariants:
-    - The base is the version that the rows were merged into; a version that was written in full has none (null).
+    - The base is the version that the rows were merged into. A version that was written in full has no base (null).
     - The same manifests give the same text.
 """
 
@@ -20,12 +21,12 @@ import msgspec
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 CHAIN_VERSION = 1
-#: The property of a table version's summary that holds its link.
+#: The property in a table version's summary that contains the version's link.
 CHAIN_PROPERTY = "holdfast.chain"
 
 
 def chain_link(manifest: SnapshotManifest, base: SnapshotManifest | None) -> str:
-    """The link of a version: its fingerprints and vector by partition, and the fingerprints of its base.
+    """The link of a version as JSON: its fingerprints and offsets by partition, and the fingerprints of its base.
 
     ``base`` is None for a version that was written in full.
     """

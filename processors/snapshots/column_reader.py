@@ -1,11 +1,12 @@
-"""Computes in Python the typed columns of a stored value; the audit compares the table with the result.
+"""Computes the typed columns of a stored value in Python, so that the audit can compare the table with them.
 
-pydantic looks up the names, by the core schema of the model itself, and passes each JSON value on unchanged. No SQL, no
-function of the user, and no list of names from ``models`` is involved. Columns without a model (aggregations, windows,
-inferred columns) are read by their paths.
+pydantic finds the names with the core schema of the model, and leaves each JSON value unchanged. This is independent of
+SQL, of the user's functions, and of the names in ``models``. Columns without a model (aggregations, windows, inferred
+columns) are read by their paths.
 
 Invariants:
-    - A difference is a real one. What Python can't read as surely as SQL does counts as equal.
+    - A reported difference is always real. If Python cannot read a value reliably in the same way as SQL, the value
+      counts as equal.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ from holdfast.processors.engine.state.own_keys import RESERVED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = ("model-fields", "typed-dict", "dataclass-args")
-#: Settings of a model that decide which names it reads.
+#: Settings of a pydantic model that control which names the model reads.
 _BY_NAME = ("validate_by_alias", "validate_by_name", "populate_by_name")
-#: Wrappers of a core schema, and the name of the schema within.
+#: Type of a wrapping core schema -> key of the schema inside it.
 _WITHIN = {"json-or-python": "json_schema", "lax-or-strict": "lax_schema", "function-plain": ""}
 
 
 class ColumnReader:
-    """Reads the content of the typed columns of one store."""
+    """Computes the content of a store's typed columns from stored values."""
 
     def __init__(self, schema: StoreSchema) -> None:
         self._values = [(each, _ValueReader(each)) for each in schema.values]
         self._named = {each.state_key for each in schema.values}
 
     def content(self, state_key: str, payload: bytes) -> dict[str, Any] | None:
-        """Column -> its JSON value, without null columns; None if Python can't decide.
+        """Column -> its JSON value, without null columns; None if Python cannot read the value reliably.
 
         ``payload`` is the JSON of the value.
         """
-        if b"\\ud" in payload.lower():  # half of a pair is no text in Python, and a question mark in SQL
+        if b"\\ud" in payload.lower():  # half of a surrogate pair: not valid text in Python, but a question mark in SQL
             return None
         try:
             said = _without_nulls(json.loads(payload))
@@ -99,7 +100,7 @@ class _ValueReader:
 
 
 class _Names:
-    """Builds schemas that only change names: an object has the names of the columns, and each value is unchanged."""
+    """Builds pydantic schemas that only rename: fields get the names of the columns, and values stay unchanged."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Any] = {}
@@ -118,7 +119,7 @@ class _Names:
         return core_schema.any_schema()
 
     def of_fields(self, said: Mapping[str, tuple[ColumnType, Any]], core: Any) -> Any:
-        """The schema of an object: ``said`` is the type and the paths of each field, for fields without a model."""
+        """The schema of an object; ``said`` has the type and, for fields without a model, the paths of each field."""
         core, config = self._unwrapped(core)
         fields = _fields(core)
         names = {column_name(name): name for name in fields}
@@ -133,7 +134,7 @@ class _Names:
         return core_schema.typed_dict_schema(made, config=by_name)
 
     def _unwrapped(self, core: Any) -> tuple[Any, Mapping[str, Any]]:
-        """What is within optional values, defaults, functions and models, and the config of the innermost model."""
+        """The schema inside optional values, defaults, functions and models; and the config of the innermost model."""
         config: Mapping[str, Any] = {}
         while core is not None and core["type"] not in _FIELDS:
             if core["type"] == "definitions":
@@ -165,7 +166,7 @@ def _fields(core: Any) -> dict[str, Any]:
 
 
 def _alias(field: Any) -> Any:
-    """The names from which a field is read, without paths into other fields, which are no columns."""
+    """The names that a field is read from. Paths into other fields are left out, because they are not columns."""
     alias = field.get("validation_alias")
     if isinstance(alias, list) and all(isinstance(each, list) for each in alias):
         return [each for each in alias if len(each) == 1]
@@ -178,7 +179,7 @@ def _item(core: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A JSON value without null members: SQL can't distinguish them from absent members."""
+    """A JSON value without null members, because SQL cannot distinguish them from absent members."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -193,7 +194,7 @@ def _part(state_key: str, column: Column) -> int | None:
 
 
 def _shown(column: Column, said: Any) -> Any:
-    """The displayed value of a column, where it differs from its stored value."""
+    """The value that a column shows, if it differs from the stored value; otherwise the stored value."""
     match column.type:
         case Quotient() if isinstance(said, dict):
             count = said.get("count")
@@ -212,7 +213,10 @@ def _shown(column: Column, said: Any) -> Any:
 
 
 def is_same(seen: Any, said: Any) -> bool:
-    """Whether a column's content as JSON equals the stored JSON value, whatever form the column's type gives it."""
+    """Whether a column's content, as JSON, equals the stored JSON value.
+
+    Different notations of times and numbers are equal.
+    """
     if isinstance(seen, dict) and isinstance(said, dict):
         seen = _without_nulls(seen)
         return seen.keys() == said.keys() and all(is_same(each, said[name]) for name, each in seen.items())
@@ -220,7 +224,7 @@ def is_same(seen: Any, said: Any) -> bool:
         return len(seen) == len(said) and all(map(is_same, seen, said))
     if isinstance(seen, str) and isinstance(said, str):
         return seen == said or _same_time(seen, said) or _same_number(seen, said)
-    if isinstance(seen, str):  # a text column has the JSON of what is no text
+    if isinstance(seen, str):  # a text column has the JSON of a value that is not text
         try:
             return is_same(_without_nulls(json.loads(seen)), said)
         except (ValueError, RecursionError):
@@ -239,7 +243,7 @@ def _same_number(seen: Any, said: Any) -> bool:
 
 
 def _same_time(seen: str, said: str) -> bool:
-    """Whether two texts are the same time; true if SQL read a time that Python can't read."""
+    """Whether two texts are the same time; also true if SQL could read a time that Python cannot read."""
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):
         return False

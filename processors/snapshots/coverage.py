@@ -1,10 +1,10 @@
-"""The moments that the history covers: between an earlier and a later snapshot it has every change. Pure functions.
+"""Computes the times that a table's history covers. Between two covered snapshots it has every change. Pure functions.
 
 Invariants:
-    - A covered moment is not earlier than the latest checkpoint of the span's first snapshot, and not later than the
-      earliest checkpoint of its last one.
-    - The base of a past version has no checkpoint later than the moment.
-    - Versions that were made from the history neither cover a moment nor are a base.
+    - A covered span begins at the latest checkpoint of its first snapshot, and ends at the earliest checkpoint of its
+      last snapshot.
+    - To build a past version for a time, the base must have no checkpoint after that time.
+    - Versions that were made from the history cover no time and are never a base.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 
 class NotCovered(HoldfastError):
-    """The history lacks changes around this moment; fields: table, at, spans."""
+    """The history does not have all changes around this time. Fields: ``table``, ``at``, ``spans``."""
 
 
 class MomentUnclear(HoldfastError):
-    """The argument is not one moment in time."""
+    """The argument is not a single point in time."""
 
 
 def seconds_of(moment: datetime | float) -> float:
-    """A moment, given as seconds since 1970 or as a datetime with a zone, in seconds since 1970.
+    """Converts a time (a number of seconds since 1970, or a datetime with a zone) to seconds since 1970.
 
     Raises:
         MomentUnclear: A datetime without a zone, or another type.
@@ -42,15 +42,15 @@ def seconds_of(moment: datetime | float) -> float:
 
 
 def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
-    """The manifests of a table, each with an upper bound for the times of its checkpoints.
+    """The manifests of a table, each with an upper bound (``latest_at``) for the times of its checkpoints.
 
-    Manifests of earlier versions of Holdfast have only the earliest time. The checkpoints were made before the version
-    was committed, so the commit time is the bound; for a single partition, the earliest time is also the latest. Such a
-    manifest begins its span at the earliest checkpoint, which leaves out later ones. Therefore the span begins at the
-    bound of the first remaining snapshot.
+    Manifests of earlier versions of Holdfast have only the earliest time. Checkpoints are made before the commit of the
+    version, so the commit time is the bound. With a single partition, the earliest time is also the latest. The span of
+    such a manifest begins too early, at the earliest checkpoint. It is corrected to begin at the bound of the first
+    remaining snapshot.
 
     Args:
-        found: Manifests with the commit times of their versions, seconds since 1970.
+        found: Each manifest with the commit time of its version, seconds since 1970.
     """
     known = [(each, _bound(each, committed_at)) for each, committed_at in found]
     begins: dict[tuple[int, float], float] = {}
@@ -75,7 +75,7 @@ def _bound(manifest: SnapshotManifest, committed_at: float) -> float:
 
 
 def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
-    """The covered spans of time, oldest first, adjacent spans joined; seconds since 1970."""
+    """The covered time spans, oldest first, in seconds since 1970; adjacent spans are joined."""
     joined: list[tuple[float, float]] = []
     found = ((each.covers_from, each.taken_at) for each in manifests if not each.from_history)
     for begin, end in sorted(span for span in found if span[0] <= span[1]):
@@ -87,10 +87,10 @@ def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
 
 
 def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> SnapshotManifest:
-    """The oldest of a table's published snapshots whose covered span contains ``at`` (seconds since 1970).
+    """The oldest published snapshot of a table whose covered span contains ``at`` (seconds since 1970).
 
     Raises:
-        NotCovered: No span contains it; the message names the covered spans.
+        NotCovered: No span contains the time; the message names the covered spans.
     """
     published = [each for each in manifests if not each.from_history]
     fitting = [each for each in published if each.covers_from <= at <= each.taken_at]
@@ -120,15 +120,15 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 
 
 def _span(begin: float, end: float) -> str:
-    """A span as text.
+    """A time span as text.
 
-    The first snapshot, and a snapshot after a gap, covers only its own moment.
+    The first snapshot, and a snapshot after a gap, covers only its own time.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
-    """The cause of a gap between two snapshots, and the way to avoid it."""
+    """The cause of a gap between two snapshots around a time, and the way to avoid the gap."""
     taken = [each for each in manifests if not each.from_history]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)
@@ -141,10 +141,10 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
 
 
 def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
-    """The newest snapshot on which a version as of this moment can be built; None if there is none.
+    """The newest snapshot on which a version for the time ``at`` can be built; None if there is none.
 
-    All its checkpoints are at or before the moment. It has the changelog and the partitions of ``known``, whose span
-    covers the moment. A snapshot whose latest checkpoint is unknown is no base.
+    All its checkpoints are at or before that time. It has the same changelog and partitions as ``known``, whose span
+    covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
     """
     older = [
         each
@@ -158,5 +158,5 @@ def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotMa
 
 
 def shown(at: float) -> str:
-    """A moment as text, in UTC, to the second."""
+    """A time as text, in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

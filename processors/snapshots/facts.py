@@ -1,4 +1,4 @@
-"""The facts for a snapshot's plan: the worker's checkpoint, the changelog and the table."""
+"""The facts for the plan of a snapshot: the workers' checkpoints, the changelog and the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 class StorePoint:
     """One partition of a store in a checkpoint: the folder of its files, and its offsets.
 
-    ``taken_at`` is in wall-clock seconds since 1970; ``files``: the files are still on this machine.
+    ``taken_at`` is in seconds since 1970. ``files`` is true if the files are still on this machine.
     """
 
     partition: int
@@ -29,7 +29,7 @@ class StorePoint:
 
 @dataclass(frozen=True, slots=True)
 class LogPartition:
-    """One partition of the current changelog; ``end`` is the last stable offset."""
+    """One partition of the present changelog; ``end`` is the last stable offset."""
 
     start: int
     end: int
@@ -37,18 +37,18 @@ class LogPartition:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogNow:
-    """The current changelog.
+    """The present changelog of a store.
 
     Args:
-        topic: Its name.
+        topic: Name of the topic.
         topic_id: The id that Kafka gave the topic at its creation.
-        partitions: Its offsets by partition.
-        delete_retention_s: Seconds for which compaction keeps deletions.
-        compaction_lag_s: Seconds for which compaction keeps every record.
+        partitions: Partition -> offsets.
+        delete_retention_s: Minimum seconds for which compaction keeps tombstones.
+        compaction_lag_s: Minimum seconds for which compaction keeps every record.
         deletes_by_age: Whether the topic's cleanup policy also deletes by age or size.
-        is_source: Whether the topic belongs to a table that is restored from it. Its ends are then the group's
-            committed offsets, and snapshots are made from checkpoints, because Kafka may compact a row that is not
-            processed yet.
+        is_source: Whether the topic is the source topic of a table, from which the table is restored. The ends are then
+            the group's committed offsets. Snapshots are made from checkpoints, because Kafka may compact a row before
+            it is processed.
     """
 
     topic: str
@@ -62,7 +62,10 @@ class ChangelogNow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHead:
-    """The end of the history: that of the newest snapshot, or later after a snapshot run was interrupted."""
+    """The position that the history table has reached.
+
+    It is that of the newest snapshot, or a later one if a snapshot run was interrupted.
+    """
 
     snapshot_id: str
     generation: int
@@ -81,7 +84,7 @@ class TableNow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """All facts of a plan; ``changelog`` is None if the topic is missing, ``now`` is wall-clock seconds since 1970."""
+    """All facts of a plan; ``changelog`` is None if the topic is missing, ``now`` is in seconds since 1970."""
 
     processor: str
     store: str
@@ -95,7 +98,7 @@ class SnapshotFacts:
 
 
 def points_of(checkpoints: Sequence[Mapping[str, Any]], store: str) -> tuple[StorePoint, ...]:
-    """The newest checkpoint of each partition of a store, ordered by partition; ``checkpoints`` are newest first."""
+    """The newest checkpoint of each partition of a store, sorted by partition; ``checkpoints`` must be newest first."""
     found: dict[int, StorePoint] = {}
     for checkpoint in checkpoints:
         for task in checkpoint["tasks"]:

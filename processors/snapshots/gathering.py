@@ -1,4 +1,4 @@
-"""The changelog's facts that a snapshot's plan needs, read from Kafka."""
+"""Reads the facts of a changelog that the plan of a snapshot needs from Kafka."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
-#: The longest wait for the transaction markers of commits that Kafka already answered, seconds.
+#: Maximum seconds to wait for the transaction markers of commits that Kafka has already answered.
 MARKERS_WITHIN_S = 10.0
 
 
 def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> ChangelogNow | None:
-    """The current changelog; None when the topic does not exist.
+    """The present changelog; None if the topic does not exist.
 
-    ``upto`` has by partition the offset up to which transactions are awaited, at most ``MARKERS_WITHIN_S``.
+    ``upto`` maps partitions to the offset up to which open transactions are awaited, at most ``MARKERS_WITHIN_S``
+    seconds.
 
     Raises:
         KafkaFailed: Kafka does not answer.
@@ -35,7 +36,7 @@ def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> Change
 
 
 def table_topic_now(topics: Topics, topic: str, group: str) -> ChangelogNow | None:
-    """The topic that restores a table, up to the group's offsets; None when the topic does not exist.
+    """The source topic that restores a table, up to the group's committed offsets; None if the topic does not exist.
 
     Raises:
         KafkaFailed: Kafka does not answer.

@@ -1,11 +1,11 @@
 """The manifest of a snapshot: its source, its offsets, and the content of each partition.
 
-The summary of the table version has the manifest as JSON (``holdfast.manifest``, next to ``holdfast.id``); the
-processor's ``_snapshots`` table has it row by row.
+The manifest is stored as JSON in the summary of the table version (``holdfast.manifest``, next to ``holdfast.id``). The
+processor's ``_snapshots`` table has the same data as rows.
 
 Invariants:
-    - ``end`` and ``inputs`` are one commit of the worker: the changelog up to ``end`` is the state after the inputs up
-      to ``inputs``. A topic that ``inputs`` lacks has no known position; a missing position is never 0.
+    - ``end`` and ``inputs`` belong to one commit of the worker. The changelog up to ``end`` is the state after the
+      inputs up to ``inputs``. If a topic is missing in ``inputs``, its position is unknown, not 0.
     - A manifest of a later version is refused, never read in part.
 """
 
@@ -21,17 +21,18 @@ from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 MANIFEST_VERSION = 1
-#: The properties of a table version's summary that hold the snapshot's id and its manifest.
+#: The properties in a table version's summary that contain the snapshot's id and its manifest.
 ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
-#: The property with the branch of the published attempt: several attempts at a snapshot may exist, one is published.
+#: The property with the branch of the published attempt; a snapshot can have several attempts, but only one is
+#: published.
 ATTEMPT_PROPERTY = "holdfast.attempt"
-#: The sources of a snapshot.
+#: The possible sources of a snapshot's rows.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"
 SOURCES = (INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY)
 
 
 class ManifestDamaged(HoldfastError):
-    """The text is not a manifest of a snapshot."""
+    """A text is not the manifest of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,18 @@ class PartitionManifest:
     """One changelog partition of a snapshot.
 
     Args:
-        partition: Its number.
-        topic_id: The id of the changelog.
-        log_start: The first offset of the log at that time.
+        partition: The partition's number.
+        topic_id: The topic id of the changelog.
+        log_start: The first offset of the changelog when the snapshot was taken.
         start: The first offset that was read; equal to ``end`` for a checkpoint.
         end: The offset of the state: all records before it are in the table.
-        records: Records read.
-        tombstones: Deletions read.
-        live_keys: Keys in the table.
+        records: Number of records read.
+        tombstones: Number of tombstones read.
+        live_keys: Number of keys in the table.
         fingerprint: The fingerprint of these keys and values.
         inputs: Topic -> the next input offset that belongs to ``end``.
-        quarantined: Values that could not be read.
-        sources: Input topic -> its id.
+        quarantined: Number of values that could not be read.
+        sources: Input topic -> topic id.
         typed: The fingerprint of the typed columns; None without such columns, and in manifests of earlier versions.
     """
 
@@ -73,11 +74,11 @@ class PartitionManifest:
 class SnapshotManifest:
     """One snapshot of a store.
 
-    ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source.
-    Checkpoints of partitions are made at different times: ``taken_at`` is the earliest time, ``latest_at`` the latest
-    (wall-clock seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded
-    only the earliest; ``coverage.with_ends`` bounds it. ``generation`` counts the store's changelogs. The history has
-    every change from ``covers_from`` to ``taken_at``; it covers no moment if ``covers_from`` is later.
+    ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source. The
+    checkpoints of the partitions have different times: ``taken_at`` is the earliest, ``latest_at`` the latest (seconds
+    since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded only the earliest;
+    ``coverage.with_ends`` computes a bound. ``generation`` counts how often the changelog was created. The history has
+    every change from ``covers_from`` to ``taken_at``; it covers no time if ``covers_from`` is later than ``taken_at``.
     """
 
     snapshot_id: str
@@ -99,47 +100,50 @@ class SnapshotManifest:
 
     @property
     def from_history(self) -> bool:
-        """Whether this is a past version made from the history, not a snapshot published from the owner."""
+        """Whether this is a past version made from the history, not a snapshot published from an owner's state."""
         return self.source == HISTORY
 
     @property
     def ends(self) -> dict[int, int]:
-        """Changelog partition -> the offset that the snapshot is at."""
+        """Changelog partition -> offset of the snapshot."""
         return {part.partition: part.end for part in self.partitions}
 
     @property
     def topic_ids(self) -> dict[int, str]:
-        """Changelog partition -> the id of the changelog that the offsets refer to."""
+        """Changelog partition -> topic id of the changelog that the offsets refer to."""
         return {part.partition: part.topic_id for part in self.partitions}
 
     @property
     def fingerprints(self) -> dict[int, Fingerprint]:
-        """Changelog partition -> the fingerprint of its rows in the table."""
+        """Changelog partition -> fingerprint of its rows in the table."""
         return {part.partition: part.fingerprint for part in self.partitions}
 
     @property
     def typed_fingerprints(self) -> dict[int, Fingerprint]:
-        """Changelog partition -> the fingerprint of its typed columns; empty if one partition's is unknown."""
+        """Changelog partition -> fingerprint of its typed columns.
+
+        Empty if the fingerprint of one partition is unknown.
+        """
         found = {part.partition: part.typed for part in self.partitions if part.typed is not None}
         return found if len(found) == len(self.partitions) else {}
 
     @property
     def rows(self) -> int:
-        """Live keys of all partitions."""
+        """Number of live keys in all partitions."""
         return sum(part.live_keys for part in self.partitions)
 
     @property
     def records(self) -> int:
-        """Records read, of all partitions."""
+        """Number of records read from all partitions."""
         return sum(part.records for part in self.partitions)
 
     @property
     def quarantined(self) -> int:
-        """Values that could not be read, of all partitions."""
+        """Number of values in all partitions that could not be read."""
         return sum(part.quarantined for part in self.partitions)
 
     def encode(self) -> str:
-        """The manifest as one line of JSON; a fingerprint is its text form."""
+        """Encodes the manifest as one line of JSON; fingerprints are written in their text form."""
         document = msgspec.to_builtins(self)
         for part, written in zip(self.partitions, document["partitions"], strict=True):
             written["fingerprint"] = part.fingerprint.hex
@@ -150,10 +154,10 @@ class SnapshotManifest:
 
     @staticmethod
     def decode(text: str) -> SnapshotManifest:
-        """The manifest from its JSON.
+        """Decodes a manifest from JSON.
 
         Raises:
-            FormatUnknown: A later version of Holdfast wrote it.
+            FormatUnknown: A later version of Holdfast wrote the manifest.
             ManifestDamaged: The text is not a manifest.
         """
         try:

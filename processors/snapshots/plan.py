@@ -1,8 +1,8 @@
-"""Chooses the source of a snapshot: facts in, a plan with its reason out. Pure.
+"""Chooses the source of a snapshot: makes a plan, with its reason, from facts only.
 
     incremental   the changelog after the newest snapshot, merged into that snapshot
     checkpoint    all keys of the worker's RocksDB checkpoint
-    changelog     the whole changelog, folded to its newest values
+    changelog     the whole changelog, reduced to the newest value of each key
 
 Invariants:
     - A snapshot has the offsets of the worker's checkpoint; the same facts give the same snapshot id.
@@ -23,9 +23,10 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: The usable part of a compaction or retention time, because the broker's clock may differ from this machine's.
+#: Fraction of a compaction lag or retention time that counts as safe, because the broker's clock may differ from this
+#: machine's.
 WINDOW_PART_SAFE = 0.75
-#: Seconds after which a snapshot is full again, so that an error in incremental ones can't last.
+#: Maximum seconds between full snapshots, so that an error in incremental snapshots does not persist.
 FULL_EVERY_S = 7 * 86_400.0
 _CHECKPOINT_FIRST = (
     "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
@@ -33,7 +34,7 @@ _CHECKPOINT_FIRST = (
 
 
 class Wanted(StrEnum):
-    """The source that the user requests; ``FULL`` is a checkpoint, or else the whole changelog."""
+    """The source that the user requests; ``FULL`` is a checkpoint or, if there is none, the whole changelog."""
 
     AUTO = "auto"
     FULL = "full"
@@ -42,7 +43,7 @@ class Wanted(StrEnum):
 
 
 class SnapshotImpossible(HoldfastError):
-    """No source is sure to give the state of the worker's checkpoint."""
+    """No source certainly gives the state of the worker's checkpoint."""
 
 
 class ChangelogMoved(HoldfastError):
@@ -60,7 +61,7 @@ class PlannedPartition:
     end: int
     feed_start: int
     path: str
-    #: Time of its checkpoint, wall-clock seconds since 1970.
+    #: Time of the partition's checkpoint, seconds since 1970.
     taken_at: float
     inputs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """The changelog after a published snapshot, merged into that snapshot."""
+    """The changelog records after a published snapshot, merged into that snapshot."""
 
     base: SnapshotManifest
     name: ClassVar[str] = INCREMENTAL
@@ -76,14 +77,14 @@ class Incremental:
 
 @dataclass(frozen=True, slots=True)
 class FromCheckpoint:
-    """All keys of the worker's checkpoint, from its files."""
+    """All keys of the worker's checkpoint, read from its files."""
 
     name: ClassVar[str] = CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
 class FromChangelog:
-    """The whole changelog, folded to its newest values."""
+    """The whole changelog, reduced to the newest value of each key."""
 
     name: ClassVar[str] = CHANGELOG
 
@@ -94,9 +95,10 @@ SnapshotSource = Incremental | FromCheckpoint | FromChangelog
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """One snapshot to write. ``published``: the newest snapshot already has these offsets, and this is its id.
+    """One snapshot to write.
 
-    ``taken_at`` is the time of the earliest checkpoint, ``latest_at`` of the latest (wall-clock seconds since 1970).
+    ``published`` is true if the newest snapshot already has these offsets; ``snapshot_id`` is then its id. ``taken_at``
+    is the time of the earliest checkpoint, ``latest_at`` of the latest (seconds since 1970).
     """
 
     snapshot_id: str
@@ -123,12 +125,12 @@ class SnapshotPlan:
 
     @property
     def ends(self) -> dict[int, int]:
-        """Changelog partition -> the offset that the snapshot is at."""
+        """Changelog partition -> offset of the snapshot."""
         return {part.partition: part.end for part in self.partitions}
 
     @property
     def builds_on(self) -> SnapshotManifest | None:
-        """The snapshot into which an incremental one is merged; None for a full one."""
+        """The snapshot into which an incremental snapshot is merged; None for a full snapshot."""
         return self.source.base if isinstance(self.source, Incremental) else None
 
 
@@ -138,12 +140,12 @@ def plan_snapshot(
     """The plan of the next snapshot.
 
     Args:
-        facts: Checkpoint, changelog and table.
+        facts: The facts about checkpoint, changelog and table.
         wanted: The requested source.
-        full_every_s: The snapshot is full when the last full one is older, seconds.
+        full_every_s: Maximum age of the last full snapshot, seconds; if it is older, this one is full.
 
     Raises:
-        SnapshotImpossible: No source, or not the requested one, certainly gives the state of the checkpoint.
+        SnapshotImpossible: No source, or not the requested source, certainly gives the state of the checkpoint.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -173,13 +175,14 @@ def plan_snapshot(
 
 
 def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, ended: float) -> None:
-    """Refuse a read if the changelog changed after the plan.
+    """Raises ChangelogMoved if the changelog changed after the plan was made.
 
-    ``after`` is the changelog after the read, None when the topic is gone. The read ``began`` and ``ended`` at these
-    wall-clock seconds since 1970.
+    ``after`` is the changelog after the read, None if the topic no longer exists. ``began`` and ``ended`` are the times
+    of the read, in seconds since 1970.
 
     Raises:
-        ChangelogMoved: It was truncated or recreated, or compaction may have removed records before the read.
+        ChangelogMoved: The changelog was truncated or recreated, or compaction may have removed records before the
+            read.
     """
     read = [part for part in plan.partitions if min(part.start, part.feed_start) < part.end]
     if not read:
@@ -195,7 +198,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history has every change between base and snapshot, so that compaction can't have removed one."""
+    """Whether the history has every change between base and snapshot, because compaction cannot have removed one."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -205,9 +208,10 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
-    """The checkpoint's offsets of every partition; 0 for a partition whose changelog is empty.
+    """The checkpoint's point of every partition, with offset 0 for a partition whose changelog is empty.
 
-    Offsets from before and after a recreation of a changelog are never mixed: all belong to the present topic.
+    If a changelog was recreated, offsets of the old and the new topic are never mixed. All offsets belong to the
+    present topic.
     """
     if not facts.points:
         raise SnapshotImpossible(
@@ -264,7 +268,7 @@ def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...],
 def _against_incremental(
     facts: SnapshotFacts, points: tuple[StorePoint, ...], wanted: Wanted, full_every_s: float
 ) -> Iterator[str]:
-    """The reasons against building on the newest snapshot; none when that is safe."""
+    """The reasons why the new snapshot cannot build on the newest one; empty if it can."""
     if wanted is not Wanted.AUTO:
         yield "a full snapshot was requested"
     base = facts.table.base
@@ -322,7 +326,7 @@ def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> 
 def _against_reading(
     facts: SnapshotFacts, points: Mapping[int, StorePoint], starts: Mapping[int, int]
 ) -> Iterator[str]:
-    """The reasons against reading the changelog from these offsets up to the checkpoint's."""
+    """The reasons why the changelog cannot be read from ``starts`` up to the checkpoint's offsets; empty if it can."""
     changelog = facts.changelog
     if changelog is None:
         yield "the changelog is missing"
@@ -349,9 +353,11 @@ def _against_reading(
 
 
 def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
-    """Whether a read up to ``end`` gives the state there: no later record let compaction remove an earlier value.
+    """Whether a read up to ``end`` gives the state at ``end``.
 
-    If the log ends one offset later, that offset holds only the marker of the last commit.
+    This is so if no later record exists, because only a later record lets compaction remove an earlier value. It is
+    also so while ``min.compaction.lag.ms`` protects all records. If the log ends one offset later, that offset is only
+    the transaction marker of the last commit.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 
@@ -380,7 +386,7 @@ def _moved(
 
 
 def _source_of(published: SnapshotManifest) -> SnapshotSource:
-    """What a published snapshot was read from."""
+    """The source that a published snapshot was read from."""
     match published.source:
         case Incremental.name:
             return Incremental(published)
@@ -397,7 +403,10 @@ def _what_is_new(base: SnapshotManifest, points: tuple[StorePoint, ...]) -> str:
 
 
 def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
-    """The number of the changelog; offsets of two generations can't be compared."""
+    """The number of the changelog, which increases when it is recreated.
+
+    Offsets of two generations cannot be compared.
+    """
     head, base = facts.table.history, facts.table.base
     if head is None or (base is not None and head.generation < base.generation):
         return 1 if base is None else base.generation + 1
@@ -462,7 +471,7 @@ def _plan(
 
 
 def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
-    """The first offset that the table reads of a partition's changelog."""
+    """The first changelog offset of a partition that the table reads."""
     match source:
         case Incremental(base):
             return base.ends[point.partition]

@@ -1,11 +1,12 @@
-"""Chooses the tags and branches of a table that have expired. Pure; ``assets.spark.maintenance`` drops them.
+"""Chooses the expired tags and branches of a table. Pure; ``assets.spark.maintenance`` deletes them.
 
-The meaning of a name decides, not only the age of its version: a quiet store has one version for many time partitions,
-and a new branch may begin at an old version.
+The age of the version alone does not decide. If a store did not change, one old version can have the tags of many time
+partitions. A new branch can also begin at an old version.
 
 Invariants:
-    - The newest snapshot of a table never expires, nor the newest full one, whatever the settings are.
-    - Versions that were made from the history never count as snapshots; they are kept as long as their time's tag.
+    - The newest snapshot and the newest full snapshot of a table never expire, whatever the settings are.
+    - Versions that were made from the history do not count as snapshots. Each is kept as long as the tag of its time
+      partition.
     - A version with a kept tag keeps its files.
 """
 
@@ -21,13 +22,13 @@ from holdfast.processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG, 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long tags and branches are kept.
+    """Limits for keeping tags and branches.
 
     Args:
-        snapshots: The number of newest snapshots that keep their tag, at any age.
-        snapshot_days: The age, days, up to which all other snapshots keep theirs.
-        time_days: The age, days, up to which tags of time partitions are kept.
-        branch_hours: The age, hours, up to which a branch of an unpublished snapshot is kept.
+        snapshots: Number of newest snapshots whose tags are kept at any age.
+        snapshot_days: Maximum age of the tags of all other snapshots, days.
+        time_days: Maximum age of the tags of time partitions, days.
+        branch_hours: Maximum age of a branch of an unpublished snapshot, hours.
     """
 
     snapshots: int
@@ -38,7 +39,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or a branch, and the table version it points at: commit time (with a zone), number, and snapshot source."""
+    """A tag or branch, and its table version: commit time (with a zone), version number, and source of the snapshot."""
 
     name: str
     committed_at: datetime
@@ -49,9 +50,9 @@ class Reference:
 def expired_references(
     references: Iterable[Reference], kept: Retention, now: datetime, needed: Collection[int] = ()
 ) -> tuple[str, ...]:
-    """The expired tags and branches, oldest first; names that Holdfast does not make never expire.
+    """The names of expired tags and branches, oldest first; names that Holdfast did not create never expire.
 
-    Tags of the versions ``needed`` also stay, because an unfinished apply reads these versions.
+    Tags of the versions in ``needed`` are also kept, because an unfinished apply reads these versions.
     """
     ordered = sorted(references, key=lambda each: (each.committed_at, each.name), reverse=True)
     snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG) and each.source != HISTORY]
@@ -75,7 +76,10 @@ def expired_references(
 
 
 def _time_is_over(tag: Reference, kept: Retention, now: datetime) -> bool:
-    """Whether both the time partition and its version are old: either may have been tagged today."""
+    """Whether the time partition and its version are both old.
+
+    A new tag can belong to an old version or an old time.
+    """
     newest = max(tag.committed_at, time_of(tag.name) or tag.committed_at)
     return _older(newest, now, days=kept.time_days)
 

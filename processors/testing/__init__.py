@@ -1,4 +1,4 @@
-"""Kafka in memory and virtual time, for tests of processors; the simulation of the engine builds on them."""
+"""Kafka in memory and virtual time, for tests of processors. The engine's simulation tests use them, too."""
 
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster

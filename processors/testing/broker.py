@@ -1,4 +1,4 @@
-"""The broker of the in-memory cluster: topics with their logs, the group and the transaction coordinators."""
+"""The broker of the in-memory cluster: topics with their logs, group coordinators, and the transaction coordinator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AFTER_MAX_MS = 3_600_000
 
 @dataclass(slots=True)
 class Topic:
-    """One topic: its id, the logs of its partitions, its configuration."""
+    """A topic: its id, the logs of its partitions, and its configuration."""
 
     topic_id: str
     logs: list[PartitionLog]
@@ -33,7 +33,7 @@ class Topic:
 
 
 class Broker:
-    """The data of a cluster, with virtual time and a network that decides the fate of requests."""
+    """The data of the in-memory cluster. Time is virtual, and ``network`` decides whether requests succeed."""
 
     def __init__(self, clock: VirtualClock, network: Network) -> None:
         self.clock = clock
@@ -45,7 +45,7 @@ class Broker:
         self._topic_numbers = itertools.count(1)
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
-        """Creates a topic; False if it exists."""
+        """Creates a topic. Returns False if the topic already exists."""
         if name in self.topics:
             return False
         logs = [PartitionLog() for _ in range(partitions)]
@@ -56,7 +56,7 @@ class Broker:
         return True
 
     def widen(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic up to this number; its groups rebalance."""
+        """Adds partitions to a topic until it has this number. The groups of the topic rebalance."""
         logs = self.topic(name).logs
         logs += [PartitionLog() for _ in range(partitions - len(logs))]
         for group in self.groups.values():
@@ -64,13 +64,13 @@ class Broker:
                 group.rebalance()
 
     def delete(self, name: str) -> None:
-        """Deletes a topic, and the groups' committed offsets of it."""
+        """Deletes a topic, and all offsets that groups committed for it."""
         self.topics.pop(name, None)
         for group in self.groups.values():
             group.committed = {part: offset for part, offset in group.committed.items() if part.topic != name}
 
     def topic(self, name: str, partition: int = 0) -> Topic:
-        """A topic with this partition.
+        """Returns the topic if it has this partition.
 
         Raises:
             KafkaFailed: The topic or the partition does not exist.
@@ -85,7 +85,7 @@ class Broker:
         return topic
 
     def log(self, partition: Partition) -> PartitionLog:
-        """The log of a partition; raises KafkaFailed if it does not exist."""
+        """Returns the log of a partition; raises KafkaFailed if it does not exist."""
         return self.topic(*partition).logs[partition.number]
 
     def passes(
@@ -97,7 +97,7 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Advances the time of a process until ``holds`` returns true; False when it does not within the timeout."""
+        """Lets time pass until ``holds`` returns True. Returns False if it does not within the timeout."""
         deadline = self.clock.monotonic() + timeout_s
         while not holds():
             if self.clock.monotonic() >= deadline:
@@ -107,7 +107,7 @@ class Broker:
         return True
 
     def facts(self, name: str) -> TopicFacts | None:
-        """A topic as ``describe`` returns it; None if it does not exist."""
+        """Returns the facts of a topic in the form of ``describe``; None if the topic does not exist."""
         topic = self.topics.get(name)
         if topic is None:
             return None
@@ -115,24 +115,24 @@ class Broker:
         return TopicFacts(name, topic.topic_id, len(topic.logs), 1, config)
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
-        """A topic's partitions; empty if it does not exist."""
+        """Returns the partitions of a topic; empty if the topic does not exist."""
         topic = self.topics.get(name)
         return [] if topic is None else [Partition(name, number) for number in range(len(topic.logs))]
 
     def group(self, name: str) -> Group:
-        """A group; its first use creates it."""
+        """Returns a group, and creates it at its first use."""
         if name not in self.groups:
             self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.assignor)
         return self.groups[name]
 
     def has_open(self, place: Partition, producer_id: int) -> bool:
-        """Whether a producer has an open transaction on a partition, or on a group's offsets."""
+        """Whether a producer has an open transaction on this partition. A group's offsets are a partition, too."""
         if place.topic == OFFSETS_TOPIC:
             return any(producer_id in group.pending for group in self._groups_at(place.number))
         return self.log(place).has_open(producer_id)
 
     def end_open(self, place: Partition, producer_id: int, *, commit: bool) -> None:
-        """Write the marker of an open transaction to a partition, or to a group's offsets."""
+        """Writes the marker that ends an open transaction on this partition. A group's offsets are a partition, too."""
         if place.topic == OFFSETS_TOPIC:
             for group in self._groups_at(place.number):
                 group.settle(producer_id, group.pending.get(producer_id, {}), commit)
@@ -140,7 +140,10 @@ class Broker:
             self._write_marker(place, producer_id, commit)
 
     def group_ends(self, *, committed: bool) -> dict[int, int]:
-        """The ends of the partitions of the offsets' topic: 1; with ``committed`` 0 if a group has pending offsets."""
+        """Returns the end offset of each partition of the offsets topic.
+
+        It is always 1, except 0 with ``committed`` if a group of the partition has offsets in an open transaction.
+        """
         numbers = range(OFFSETS_PARTITIONS)
         return {
             each: int(not (committed and any(group.pending for group in self._groups_at(each)))) for each in numbers
@@ -158,14 +161,14 @@ class Broker:
         headers: Headers,
         producer: int | None = None,
     ) -> int:
-        """Appends a record; returns its offset."""
+        """Appends a record and returns its offset."""
         stamp = timestamp_ms or int(self.clock.time() * 1000)
         return self.log(partition).append(key, value, stamp, headers, producer)
 
     def takes_time(self, topic: str, timestamp_ms: int) -> bool:
-        """Whether the topic accepts a record with this time; 0 means now.
+        """Whether the topic accepts a record with this timestamp; 0 means now.
 
-        The limits are those of Kafka 4.
+        The limits are the defaults of Kafka 4, or the topic's configuration.
         """
         config = self.topics[topic].config if topic in self.topics else {}
         if not timestamp_ms or config.get("message.timestamp.type") == "LogAppendTime":
@@ -175,13 +178,17 @@ class Broker:
         return -int(config.get("message.timestamp.before.max.ms", 2**63 - 1)) <= ahead_ms <= after_ms
 
     def partition_for(self, topic: str, key: bytes | None) -> Partition:
-        """The partition of a key by murmur2, as in Java and Spark; the first one for a record without a key."""
+        """Returns the partition of a key by murmur2, as in Java and Spark.
+
+        The first partition for a record without a key.
+        """
         count = len(self.topics[topic].logs) if topic in self.topics else 1
         return Partition(topic, 0 if key is None else (murmur2(key) & 0x7FFFFFFF) % count)
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         topic = self.topics.get(partition.topic)
-        if topic is not None and partition.number < len(topic.logs):  # the topic may be a new one with the same name
+        # A new topic may have the same name and fewer partitions.
+        if topic is not None and partition.number < len(topic.logs):
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)
 

@@ -1,4 +1,4 @@
-"""Virtual time. It moves only in ``advance_to``, which also runs due timers."""
+"""Virtual time. It passes only in ``advance_to``, which also runs the actions that become due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """An action at a moment of virtual time."""
+    """An action that is scheduled for a moment of virtual time."""
 
     __slots__ = ("action",)
 
@@ -16,15 +16,15 @@ class Timer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Cancels the action."""
+        """Cancels the action, so that it does not run."""
         self.action = None
 
 
 class VirtualClock:
-    """A clock for tests and simulations, with the interface of ``infra.clock.Clock``.
+    """A virtual clock for tests and simulations, with the interface of ``infra.clock.Clock``.
 
     Args:
-        start: The initial wall-clock time, in seconds since 1970 UTC.
+        start: The wall-clock time at the creation, in seconds since 1970 UTC.
     """
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
@@ -32,29 +32,32 @@ class VirtualClock:
         self._now = 0.0
         self._timers: list[tuple[float, int, Timer]] = []
         self._number = itertools.count()
-        #: Seconds added to the wall-clock time; a change makes the wall clock jump.
+        #: Seconds that are added to the wall-clock time. A changed value makes the wall clock jump.
         self.skew_s = 0.0
 
     def monotonic(self) -> float:
-        """Seconds since the creation of the clock."""
+        """Returns the seconds since the creation of the clock."""
         return self._now
 
     def time(self) -> float:
-        """Seconds since 1970 UTC."""
+        """Returns the wall-clock time, in seconds since 1970 UTC."""
         return self._start + self._now + self.skew_s
 
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
-        """Schedules an action at a ``monotonic`` time; a past time is due at once."""
+        """Schedules an action for a ``monotonic`` time. An action with a past time runs at the next advance."""
         timer = Timer(action)
         heapq.heappush(self._timers, (when, next(self._number), timer))
         return timer
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        """Schedules an action after a number of seconds."""
+        """Schedules an action that runs after this many seconds."""
         return self.call_at(self._now + seconds, action)
 
     def advance_to(self, when: float) -> None:
-        """Moves time to ``when`` and runs due actions, ordered by time and then by the order of scheduling."""
+        """Advances time to ``when``, and runs due actions by time.
+
+        Actions with equal times run in the order of scheduling.
+        """
         while self._timers and self._timers[0][0] <= when:
             due, _, timer = heapq.heappop(self._timers)
             action = timer.action
@@ -65,7 +68,7 @@ class VirtualClock:
 
     @property
     def next_at(self) -> float | None:
-        """The time of the next action; None if there is none."""
+        """The time of the next scheduled action; None without one."""
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory, for tests of processors without a broker and for simulations of the engine.
+"""A Kafka cluster in memory, for tests of processors without a broker, and for simulations of the engine.
 
     cluster = InMemoryCluster()
     cluster.create_topic("orders", partitions=2)
@@ -7,7 +7,7 @@
     cluster.read("totals")
 
 Transactions, control records, last stable offsets, compaction, groups, generations and fencing work as in Kafka. Time
-is virtual. The application runs on the production engine.
+is virtual. The application runs on the same engine as in production.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from holdfast.processors.application.application import Application
     from holdfast.processors.engine.state.database import Databases
 
-#: ``run`` ends after this many virtual seconds without a message.
+#: By default, ``run`` ends after this many virtual seconds without a message.
 QUIET_S = 3.0
 
 
 def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> Headers:
-    """Headers with their names as text; bytes that are no UTF-8 become surrogates, which no client's text contains."""
+    """Converts header names to text. Bytes that are not UTF-8 become surrogates, which no valid text contains."""
     if headers is None:
         return None
     return [
@@ -67,7 +67,7 @@ def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> He
 
 
 class ClusterView:
-    """One process's connection to the cluster, with the interface ``runtime.ports.Cluster``."""
+    """The connection of one process to the cluster. It implements ``runtime.ports.Cluster``."""
 
     bootstrap = "in-memory"
 
@@ -93,16 +93,16 @@ class ClusterView:
 
     @property
     def record_bytes_max(self) -> int | None:
-        """None, because the client has no limit of its own."""
+        """Always None, because the in-memory client has no limit of its own."""
         return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
-        """A new producer; it ignores the limit of batches."""
+        """Returns a new producer. ``batch_bytes_max`` is ignored."""
         return InMemoryProducer(self._broker, self._process, transactional_id)
 
 
 class InMemoryTopics(TopicView):
-    """The administrative client; BrokerUnreachable after ``timeout_s`` without a broker."""
+    """The admin client. Its requests raise BrokerUnreachable after ``timeout_s`` virtual seconds without a broker."""
 
     def __init__(self, broker: Broker, process: Process, timeout_s: float) -> None:
         self._broker = broker
@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # The simulated network is not asked about this read: it changes no state, and one more decision would change
-        # the trace of every seed.
+        # This read does not use the simulated network, because it changes no state. An additional network decision
+        # would change the trace of every random seed.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -177,7 +177,7 @@ class InMemoryTopics(TopicView):
         return self._broker.group(group).told()
 
     def answers(self, request: str) -> None:
-        """Wait for the answer to a request."""
+        """Waits until the brokers answer, or raises BrokerUnreachable after the timeout."""
         self._process.point(request)
         network = self._broker.network
         if not self._broker.passes(self._process, lambda: network.brokers_up, self._timeout_s, every_s=0.25):
@@ -188,7 +188,7 @@ class InMemoryTopics(TopicView):
 
 
 class InMemoryTransactions(TransactionView):
-    """The state of transactions at the coordinator and the partitions."""
+    """The admin requests about transactions, to the coordinator and to the partitions."""
 
     def __init__(self, topics: InMemoryTopics, broker: Broker) -> None:
         self._topics = topics
@@ -198,7 +198,7 @@ class InMemoryTransactions(TransactionView):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Does nothing, because there is no connection to close."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
         self._topics.answers("describe_transactions")
@@ -231,7 +231,7 @@ class InMemoryTransactions(TransactionView):
 
 
 class ForeignTransaction:
-    """A transaction of another producer, which blocks the last stable offsets until it ends."""
+    """An open transaction of another producer. It holds back the last stable offsets until it ends."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker
@@ -241,25 +241,25 @@ class ForeignTransaction:
         self._producer_id, self._epoch = given
 
     def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
-        """Writes a record; returns its offset."""
+        """Writes a record in the transaction and returns its offset."""
         self._broker.transactions.add_partition(self._id, self._epoch, partition)
         return self._broker.append(partition, key, value, 0, None, self._producer_id)
 
     def commit(self) -> None:
-        """Releases the records to readers."""
+        """Commits the transaction, so that its records become readable."""
         self._broker.transactions.end(self._id, self._epoch, commit=True)
 
     def abort(self) -> None:
-        """Ends it; its records are never read."""
+        """Aborts the transaction, so that its records are never read."""
         self._broker.transactions.end(self._id, self._epoch, commit=False)
 
 
 class InMemoryCluster:
-    """A Kafka cluster in memory, for tests.
+    """A Kafka cluster in memory, for tests of processors.
 
     Args:
-        clock: Virtual time; None creates a clock.
-        network: Decides the fate of requests; None for a network without faults.
+        clock: The virtual clock; None creates a new clock.
+        network: Decides whether requests succeed; None means a network without faults.
     """
 
     def __init__(self, *, clock: VirtualClock | None = None, network: Network | None = None) -> None:
@@ -270,7 +270,7 @@ class InMemoryCluster:
 
     @property
     def assignor(self) -> Assignor:
-        """``partition.assignment.strategy`` of all groups: ``range``, ``roundrobin`` or ``cooperative-sticky``."""
+        """The assignment strategy of all groups: ``range``, ``roundrobin`` or ``cooperative-sticky``."""
         return self._broker.assignor
 
     @assignor.setter
@@ -278,7 +278,7 @@ class InMemoryCluster:
         self._broker.assignor = value
 
     def connect(self, process: Process) -> ClusterView:
-        """A process's connection, the argument of ``Application.run_on``."""
+        """Returns the connection of a process, which ``Application.run_on`` takes as its cluster."""
         return ClusterView(self._broker, process)
 
     def run(
@@ -291,14 +291,14 @@ class InMemoryCluster:
     ) -> None:
         """Runs an application until all messages are processed and committed.
 
-        Without a ``state_dir`` of the application, local state is deleted afterwards; the next run restores it from
-        the changelogs.
+        If the application has no ``state_dir``, local state is deleted at the end. The next run restores it from the
+        changelogs.
 
         Args:
-            application: The application.
-            count: Stop after this many messages; 0 for all messages.
+            application: The application to run.
+            count: Stop after this many messages; 0 means all messages.
             quiet_s: Stop after this many virtual seconds without a message.
-            databases: Databases of the local state; None opens those of the application's ``state_backend``.
+            databases: The databases of local state; None opens those of the application's ``state_backend``.
 
         Raises:
             HoldfastError: The error that stopped the application.
@@ -307,16 +307,16 @@ class InMemoryCluster:
             application.run_on(view, settings, count=count, timeout=quiet_s, databases=databases)
 
     def clear_state(self, application: Application, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
-        """``Application.clear_state`` on this cluster."""
+        """Empties all stores of an application on this cluster, as ``Application.clear_state`` does."""
         with self._process_for(application) as (view, settings):
             application.clear_state_on(view, settings, rewind=rewind)
 
     @contextmanager
     def _process_for(self, application: Application) -> Iterator[tuple[ClusterView, Settings]]:
-        """A process's connection, and settings with a temporary home and without checkpoints."""
+        """Yields the connection of a new process, and settings with a temporary home and without checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
-            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member keeps its partitions until its session ends
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # A killed member keeps its partitions until its session times out.
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
             application.configure_logging(settings)
@@ -324,16 +324,16 @@ class InMemoryCluster:
                 yield self.connect(process), settings
             finally:
                 process.frozen = True
-                process.sleep(1.0)  # until the last transaction markers are written
+                process.sleep(1.0)  # waits until the last transaction markers are written
 
     @cached_property
     def _settings(self) -> Settings:
         return load_settings(checkpoints=CheckpointSettings(enabled=False))
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
-        """A store's content by its committed changelog: (message key, state key) to value.
+        """Returns a store's content by its committed changelog, as a dict: (message key, state key) to value.
 
-        A table that is restored from its topic has the rows of its processed records.
+        For a table that is restored from its topic, returns the rows of the processed records.
         """
         topology = application.topology()
         stores = sorted(spec.name for spec in topology.stores)
@@ -354,7 +354,7 @@ class InMemoryCluster:
         return found
 
     def _rows(self, group: str, log: SourceLog) -> dict[tuple[bytes, str], Any]:
-        """The rows of the records of a table's topic that a group has processed."""
+        """Returns the rows of a table from those records of its topic that the group has processed."""
         read, found = self.committed_offsets(group), dict[tuple[bytes, str], Any]()
         for number, each in self.read(log.topic) if log.topic in self._broker.topics else []:
             if each.offset >= read.get(Partition(log.topic, number), 0):
@@ -368,15 +368,15 @@ class InMemoryCluster:
     # -- topics and records --------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic; an existing topic stays unchanged."""
+        """Creates a topic. An existing topic stays unchanged."""
         self._broker.create(name, partitions, config or {})
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic up to this number."""
+        """Adds partitions to a topic until it has this number."""
         self._broker.widen(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, and the groups' committed offsets of it."""
+        """Deletes a topic, and all offsets that groups committed for it."""
         self._broker.delete(name)
 
     def produce(  # tidy: allow-wide because a record has that many parts.
@@ -389,14 +389,14 @@ class InMemoryCluster:
         timestamp_ms: int = 0,
         headers: Sequence[tuple[str | bytes, bytes | None]] | None = None,
     ) -> int:
-        """Appends a record; partition -1 chooses the partition by the key. Returns the offset.
+        """Appends a record and returns its offset. With ``partition=-1``, the key decides the partition.
 
-        Names of headers can be bytes: names that are no UTF-8 can't be read, as with Kafka's client library.
+        Header names may be bytes. Names that are not UTF-8 can't be read, as with Kafka's client library.
 
-        ``timestamp_ms`` is milliseconds since 1970; 0 is the clock's present time, as in Kafka's clients.
+        ``timestamp_ms`` is milliseconds since 1970; 0 means the present time of the clock.
 
         Raises:
-            KafkaFailed: Value or key are no bytes, or the topic does not accept records with this time.
+            KafkaFailed: The value or the key is not bytes, or the topic does not accept the timestamp.
         """
         for name, part in (("value", value), ("key", key)):
             if part is not None and not isinstance(part, bytes):
@@ -422,11 +422,11 @@ class InMemoryCluster:
         return self._broker.append(place, key, value, timestamp_ms, _as_stored(headers))
 
     def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, Record]]:
-        """All records of a topic with their partitions, ordered by partition and offset.
+        """Returns all records of a topic with their partition numbers, ordered by partition and offset.
 
         Args:
-            topic: The topic.
-            committed: Whether records of open and aborted transactions are left out.
+            topic: The name of the topic.
+            committed: Whether to leave out records of open and aborted transactions.
 
         Raises:
             LookupError: The topic does not exist.
@@ -444,29 +444,29 @@ class InMemoryCluster:
         return found
 
     def log_start(self, partition: Partition) -> int:
-        """The first offset of a partition."""
+        """Returns the first offset of a partition."""
         return self._broker.log(partition).start
 
     def log_end(self, partition: Partition) -> int:
-        """The high watermark of a partition."""
+        """Returns the high watermark of a partition."""
         return self._broker.log(partition).end
 
     def last_stable_offset(self, partition: Partition) -> int:
-        """The offset at which readers of committed records stop."""
+        """Returns the offset up to which readers of committed records can read."""
         return self._broker.log(partition).last_stable
 
     def compact(self, partition: Partition, *, drop_tombstones: bool) -> None:
-        """Compacts a partition; with ``drop_tombstones`` also deletes tombstones, as after delete.retention.ms."""
+        """Compacts a partition. ``drop_tombstones`` also deletes tombstones, as if delete.retention.ms had passed."""
         self._broker.log(partition).compact(drop_tombstones=drop_tombstones)
 
     def truncate(self, partition: Partition, *, start: int | None = None, end: int | None = None) -> None:
-        """Deletes the records below ``start``, and from ``end``."""
+        """Deletes the records before ``start``, and the records from ``end`` on."""
         self._broker.log(partition).truncate(start=start, end=end)
 
     def open_foreign_transaction(
         self, topic: str, partition: int, records: Sequence[tuple[bytes | None, bytes | None]]
     ) -> ForeignTransaction:
-        """Starts a transaction of another producer and writes (key, value) records; it stays open."""
+        """Starts a transaction of another producer, writes (key, value) records, and leaves the transaction open."""
         self._foreign += 1
         opened = ForeignTransaction(self._broker, f"foreign-{self._foreign}")
         for key, value in records:
@@ -474,17 +474,17 @@ class InMemoryCluster:
         return opened
 
     def advance(self, seconds: float) -> None:
-        """Advances the clock of brokers and workers, and runs everything that becomes due."""
+        """Advances the clock of brokers and workers, and runs all actions that become due."""
         self.clock.advance_to(self.clock.monotonic() + seconds)
 
     # -- groups --------------------------------------------------------------------------------------------------
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
-        """A group's committed offsets, without those of open transactions and without notes."""
+        """Returns the committed offsets of a group, without open transactions and without commit metadata."""
         return {place: int(offset) for place, offset in self._broker.group(group).committed.items()}
 
     def reset_offsets(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
-        """Sets committed offsets; None deletes an offset, as its expiry does."""
+        """Sets committed offsets of a group. None deletes an offset, as its expiry would do."""
         committed = self._broker.group(group).committed
         for partition, offset in offsets.items():
             if offset is None:

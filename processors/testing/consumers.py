@@ -1,4 +1,4 @@
-"""The consumers of the in-memory cluster: the group member, and the reader of changelogs."""
+"""The consumers of the in-memory cluster: the group member, and the consumer that replays changelogs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from holdfast.processors.testing.log import Entry
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: The timeouts of the real consumer, in seconds.
+#: The timeouts of the real consumer: for reading committed offsets, and for committing, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
 
 
 class InMemoryMember(GroupMember):
-    """A group member, which fetches as the client library does.
+    """A group member that fetches records in the same order as the real client library.
 
-    A partition that is assigned, sought or resumed is requested in the next poll. Its first answer arrives after the
-    answers of partitions that are already flowing; of several such answers, one arrives at a time. Until then the end
-    of the last fetch stays, however old.
+    A partition that was assigned, sought or resumed is requested in the next poll. Its first answer arrives after the
+    answers of partitions that are already being fetched. If several partitions wait for their first answer, one answer
+    arrives per poll. Until then, the known end of the partition is the one of the last fetch.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
@@ -36,12 +36,13 @@ class InMemoryMember(GroupMember):
         self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
-        #: By partition, the offset after the last record that ``poll`` returned, or the offset of a later seek.
+        #: For each partition, the offset after the last record that ``poll`` returned, or the offset of a later seek.
         self._handed: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Resumed partitions that no fetch has requested yet, and partitions whose first fetch has no answer yet.
+        #: Resumed partitions that are not requested yet; and requested partitions whose first answer has not arrived
+        #: yet.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None
@@ -59,7 +60,7 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
-            for _ in range(len(self._asked)):  # their answers arrive while this poll waits
+            for _ in range(len(self._asked)):  # The first answers arrive while this poll waits.
                 if batches := self._look(records_max):
                     return batches
             self._process.sleep(timeout_s)
@@ -109,7 +110,7 @@ class InMemoryMember(GroupMember):
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
-        """Drop the answers to earlier requests."""
+        """Requests these partitions again, and drops the answers to earlier requests."""
         self._ends.begin(partitions)
         self._unasked.update(partitions)
         self._asked = [partition for partition in self._asked if partition not in self._unasked]
@@ -162,7 +163,7 @@ class InMemoryMember(GroupMember):
         self._process.point("commit_offsets:after")
 
     def close(self) -> None:
-        """Leaves the group at once."""
+        """Leaves the group immediately."""
         self._process.point("close")
         member, self._member = self._member, None
         if member is None:
@@ -192,7 +193,7 @@ class InMemoryMember(GroupMember):
         if self._was_thrown_out(member):
             return
         if self._group.preparing and not member.joined:
-            member.given = None  # assigned in the generation before
+            member.given = None  # this assignment belongs to the previous generation
             if self._broker.assignor != "cooperative-sticky":
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):
@@ -277,7 +278,7 @@ class InMemoryMember(GroupMember):
 
 
 class InMemoryReplayer(ChangelogReplayer):
-    """A reader of changelogs."""
+    """A consumer that replays changelogs."""
 
     def __init__(self, broker: Broker, process: Process) -> None:
         self._broker = broker
@@ -333,7 +334,7 @@ class InMemoryReplayer(ChangelogReplayer):
 
 
 def batch_of(partition: Partition, entries: Sequence[Entry]) -> Batch:
-    """Entries of one partition as a batch."""
+    """Converts entries of one partition to a batch."""
     offsets = [entry.offset for entry in entries]
     return Batch(
         partition,
@@ -346,7 +347,7 @@ def batch_of(partition: Partition, entries: Sequence[Entry]) -> Batch:
 
 
 def _headers_of(entry: Entry) -> Headers:
-    """The headers of an entry; raises ValueError when a name is no UTF-8, as the client library does."""
+    """Returns the headers of an entry. Raises ValueError if a name is not UTF-8, as the client library does."""
     for name, _ in entry.headers or ():
         name.encode()
     return entry.headers

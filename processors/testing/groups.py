@@ -2,8 +2,8 @@
 
     EMPTY ──join──► PREPARING ──every live member joined again──► STABLE ──join, leave, expiry──► PREPARING
 
-The coordinator accepts offsets from members of the current generation, also in the preparing phase. It accepts offsets
-without a generation only while the group is empty. It does not check whether the member owns the partitions.
+The coordinator accepts offsets from members of the current generation, also while it prepares a rebalance. It accepts
+offsets without a generation only if the group is empty. It does not check whether a member owns the partitions.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
 
-#: ``partition.assignment.strategy`` of all members of a group.
+#: The assignment strategies (``partition.assignment.strategy``). All members of a group have the same strategy.
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
-#: Members that do not rejoin within this time are removed.
+#: Members that do not rejoin within this many seconds are removed.
 REBALANCE_TIMEOUT_S = 60.0
-#: A rebalance completes this many seconds after the last join.
+#: A rebalance is completed this many seconds after the last member has joined.
 JOIN_DELAY_S = 0.05
 _TICK_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A member.
+    """A member of a group.
 
-    The coordinator sets ``generation`` and ``thrown_out``; ``learned`` tells whether the member knows of its removal. A
-    ``closed`` member sends no heartbeats, whether or not its leave request arrived.
+    The coordinator sets ``generation`` and ``thrown_out``. ``learned`` tells whether the member knows that it was
+    removed. A ``closed`` member sends no heartbeats, even if its leave request was lost.
     """
 
     member_id: str
@@ -55,11 +55,11 @@ class Group:
     """One consumer group.
 
     Args:
-        clock: Virtual time.
-        network: Heartbeats arrive only while the brokers are up.
-        partitions_of: Returns the partitions of a topic.
-        assignor: Returns the strategy of its members; with ``cooperative-sticky`` they keep unaffected partitions in a
-            rebalance.
+        clock: The virtual clock.
+        network: The network. Heartbeats arrive only while its brokers are up.
+        partitions_of: A function that returns the partitions of a topic.
+        assignor: A function that returns the assignment strategy. With ``cooperative-sticky``, members keep partitions
+            that a rebalance does not move.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Group:
         self.pending: dict[int, dict[Partition, int]] = {}
 
     def join(self, process: Process, topics: tuple[str, ...], client_id: str) -> Member:
-        """Adds a member and starts a rebalance; the member gets its partitions when the rebalance completes."""
+        """Adds a member and starts a rebalance. The member gets its partitions when the rebalance is completed."""
         self._numbers += 1
         member = Member(f"member-{self._numbers:06d}", process, topics, client_id, seen_at=self._clock.monotonic())
         self.members.append(member)
@@ -95,17 +95,17 @@ class Group:
         return member
 
     def join_again(self, member: Member) -> None:
-        """Marks a member as ready for the rebalance."""
+        """Records that a member has rejoined for the running rebalance."""
         member.joined = True
         self._complete_if_all_joined()
 
     def leave(self, member: Member) -> None:
-        """Removes a member at its own request."""
+        """Removes a member that asked to leave."""
         if member in self.members:
             self._remove(member)
 
     def rebalance(self, *ready: Member) -> None:
-        """Starts a rebalance; the ``ready`` members need not rejoin."""
+        """Starts a rebalance. The ``ready`` members need not rejoin."""
         if not self.preparing:
             self.preparing = True
             self._rebalances += 1
@@ -118,7 +118,7 @@ class Group:
         self._complete_if_all_joined()
 
     def refusal(self, member_id: str, generation: int) -> str | None:
-        """The error for offsets of this member; None if they are accepted."""
+        """Returns the error code for offsets of this member; None if the offsets are accepted."""
         if generation < 0:
             return "UNKNOWN_MEMBER_ID" if self.members else None
         if all(member.member_id != member_id for member in self.members):
@@ -126,17 +126,17 @@ class Group:
         return "ILLEGAL_GENERATION" if generation != self.generation else None
 
     def told(self) -> GroupShares | None:
-        """The partitions of each member; None during a rebalance and for an empty group."""
+        """Returns the partitions of each member; None during a rebalance or for an empty group."""
         if self.preparing or not self.members:
             return None
         return GroupShares(self._assignor(), {member.member_id: member.share for member in self.members})
 
     def has_pending(self, partitions: Sequence[Partition]) -> bool:
-        """Whether an open transaction holds offsets of these partitions."""
+        """Whether an open transaction includes offsets of these partitions."""
         return any(partition in offsets for offsets in self.pending.values() for partition in partitions)
 
     def settle(self, producer_id: int, offsets: Mapping[Partition, int], commit: bool) -> None:
-        """Applies the marker of a transaction to its pending offsets."""
+        """Ends a transaction of a producer: applies its offsets if ``commit``, otherwise drops them."""
         self.pending.pop(producer_id, None)
         if commit:
             self.committed.update(offsets)
@@ -189,7 +189,7 @@ class Group:
         return shares
 
     def _share_in_turns(self, shares: dict[str, set[Partition]]) -> None:
-        """Round-robin like the client library: members in id order, over the partitions of all topics."""
+        """Assigns the partitions of all topics in turns, as the client library does: members sorted by id."""
         members = sorted(self.members, key=lambda member: member.member_id)
         place = -1
         for topic in sorted({topic for member in members for topic in member.topics}):
@@ -214,7 +214,7 @@ class Group:
             shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
 
     def _tick(self) -> None:
-        """Processes heartbeats, which frozen processes do not send, and removes expired members."""
+        """Records heartbeats, which frozen processes do not send, and removes members whose session has timed out."""
         now = self._clock.monotonic()
         if self._network.brokers_up:
             for member in list(self.members):

@@ -1,7 +1,7 @@
-"""The log of one partition with Kafka's semantics: each record and each control record has its own offset.
+"""The log of one partition, with Kafka's rules. Each record and each control record has its own offset.
 
-The marker of a transaction makes its records readable or invisible. Until then they block the last stable offset (LSO)
-for all readers.
+The marker of a transaction makes its records readable or invisible. Until the marker is written, the records hold back
+the last stable offset (LSO) for all readers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.infra.kafka.records import Headers
 
 @dataclass(slots=True)
 class Entry:
-    """One record or control record.
+    """One record or control record of a log.
 
     ``readable`` is None while its transaction is open. Control records have no key and no value, and are never read.
     """
@@ -30,7 +30,7 @@ class Entry:
 
 
 class PartitionLog:
-    """One partition's log, from ``start`` to the high watermark ``end``."""
+    """The log of one partition, from the first offset ``start`` to the high watermark ``end``."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -42,37 +42,41 @@ class PartitionLog:
     def append(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, producer: int | None
     ) -> int:
-        """Appends a record, in the transaction of ``producer`` unless None; returns its offset."""
+        """Appends a record and returns its offset.
+
+        If ``producer`` is not None, the record is in that producer's transaction.
+        """
         entry = Entry(self.end, key, value, timestamp_ms, headers, True if producer is None else None)
         if producer is not None:
             self._open.setdefault(producer, []).append(entry)
         return self._take(entry)
 
     def end_transaction(self, producer: int, *, commit: bool, timestamp_ms: int) -> None:
-        """Writes a transaction's marker."""
+        """Writes the marker that ends a producer's transaction."""
         for entry in self._open.pop(producer, ()):
             entry.readable = commit
         self._take(Entry(self.end, None, None, timestamp_ms, None, False, control=True))
 
     def has_open(self, producer: int) -> bool:
-        """Whether a transaction of this producer is open."""
+        """Whether this producer has an open transaction in the log."""
         return bool(self._open.get(producer))
 
     @property
     def last_stable(self) -> int:
-        """The first offset of the oldest open transaction, or the end."""
+        """The first offset of the oldest open transaction; without one, the end of the log."""
         return min((entries[0].offset for entries in self._open.values() if entries), default=self.end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset of a record at or after this time, else the end."""
+        """Returns the offset of the first record at or after this time; without one, the end of the log."""
         found = (each.offset for each in self._entries if not each.control and each.timestamp_ms >= timestamp_ms)
         return next(found, self.end)
 
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Readable records from ``start``, and the offset after the examined part.
+        """Returns the readable records from ``start``, and the offset after the part that was read.
 
-        If no record is left, that offset is the limit of the read, even if the last records were compacted away:
-        Kafka's cleaner skips the newest segment, and keeps emptied batches, which a consumer's position passes.
+        If there are no more records, this offset is the limit of the read, even if compaction has removed the last
+        records. In Kafka it is the same: the cleaner skips the newest segment and keeps emptied batches, so a consumer
+        passes them.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []
@@ -87,12 +91,12 @@ class PartitionLog:
         return found, max(start, limit)
 
     def newest_keys(self, records_max: int) -> frozenset[bytes]:
-        """The keys of the newest committed records."""
+        """Returns the keys of the newest committed records."""
         found, _ = self.read(max(self.start, self.last_stable - records_max), records_max, committed=True)
         return frozenset(each.key for each in found if each.key is not None)
 
     def compact(self, *, drop_tombstones: bool) -> None:
-        """Compacts below the LSO like Kafka: keeps the latest record of each key, and deletes aborted records.
+        """Compacts below the LSO as Kafka does: keeps each key's latest record, and deletes aborted records.
 
         With ``drop_tombstones`` also deletes tombstones and control records, as Kafka does after delete.retention.ms.
         """
@@ -105,7 +109,7 @@ class PartitionLog:
         self._keep(lambda entry: entry.offset >= limit or _survives(entry, latest, drop_tombstones))
 
     def truncate(self, *, start: int | None, end: int | None) -> None:
-        """Deletes the records below ``start``, and from ``end``."""
+        """Deletes the records before ``start``, and the records from ``end`` on."""
         if start is not None:
             self.start = max(self.start, start)
             self._keep(lambda entry: entry.offset >= self.start)

@@ -1,4 +1,4 @@
-"""The fate of requests between a process and the in-memory cluster."""
+"""Decides what happens to requests between a process and the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """The fate of one request."""
+    """The outcome of one request to the in-memory cluster."""
 
     OK = "answered"
     LOST = "never arrives"
@@ -16,12 +16,12 @@ class Fate(Enum):
 
 
 class Network:
-    """A network without faults; subclasses override ``fate``.
+    """A network without faults. For faults, override ``fate`` in a subclass.
 
     Attributes:
-        delay_s: The delay of DELAYED requests, in virtual seconds.
-        marker_delay_s: The time from the answer to a commit to its last marker, in virtual seconds.
-        outages: How often the brokers went down.
+        delay_s: The delay of requests with the fate DELAYED, in virtual seconds.
+        marker_delay_s: The time between the answer to a commit and its last marker, in virtual seconds.
+        outages: The number of times that the brokers went down.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Network:
 
     @property
     def brokers_up(self) -> bool:
-        """Whether the brokers answer."""
+        """Whether the brokers answer requests."""
         return self._brokers_up
 
     @brokers_up.setter
@@ -41,12 +41,14 @@ class Network:
         self._brokers_up = up
 
     def leaves_out(self, place: str) -> bool:
-        """Whether the coordinator omits the marker of a topic or group, as in KAFKA-20734."""
+        """Whether the coordinator omits the transaction marker of a topic or group, as in the bug KAFKA-20734."""
         return False
 
     def fate(self, process: str, request: str) -> Fate:
-        """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.
+        """Returns what happens to a ``request``:
 
-        For ``queue``, which passes many records to the client at once, only ``RAISES`` has a meaning.
+        ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.
+
+        The request ``queue`` passes many records to the client library at once. For it, only ``RAISES`` has an effect.
         """
         return Fate.OK

@@ -1,4 +1,4 @@
-"""The processes that run applications on the in-memory cluster."""
+"""The simulated processes that run applications on the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from holdfast.processors.testing.clock import VirtualClock
 
 
 class Process(Protocol):
-    """An operating-system process as the cluster's clients see it."""
+    """An operating-system process, as the clients of the in-memory cluster use it."""
 
     @property
     def name(self) -> str:
-        """The process's name in traces and in ``Network.fate``."""
+        """The name of the process, used in traces and in ``Network.fate``."""
 
     def point(self, name: str) -> None:
-        """A point at which the process can be switched, frozen or killed.
+        """Marks a point at which a simulation can switch, freeze or kill the process.
 
-        Clients call it before and after every effect.
+        Clients call it before and after every effect on the cluster.
         """
 
     def sleep(self, seconds: float) -> None:
-        """Lets virtual time pass."""
+        """Lets this many seconds of virtual time pass."""
 
     @property
     def frozen(self) -> bool:
-        """Whether the process is frozen, so that it sends no heartbeats."""
+        """Whether the process is frozen. A frozen process sends no heartbeats."""
 
 
 class InlineProcess:
-    """A process in the caller's thread; its ``sleep`` moves the clock."""
+    """A process that runs in the caller's thread. Its ``sleep`` advances the clock."""
 
     def __init__(self, clock: VirtualClock, name: str = "inline") -> None:
         self._clock = clock
         self.name = name
-        #: Set to stop the heartbeats.
+        #: Set to True to stop the heartbeats of the process.
         self.frozen = False
 
     def point(self, name: str) -> None:
-        """Does nothing; a subclass can raise here to kill the process at a point."""
+        """Does nothing. A subclass can raise an exception here, to kill the process at this point."""
 
     def sleep(self, seconds: float) -> None:
-        """Moves the clock by ``seconds``."""
+        """Advances the clock by ``seconds``."""
         self._clock.advance_to(self._clock.monotonic() + max(seconds, 0.0))

@@ -1,4 +1,4 @@
-"""The producer of the in-memory cluster, transactional or not; ``Network.fate`` decides about each request."""
+"""The producer of the in-memory cluster, with or without transactions. ``Network.fate`` decides about each request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: How long a transactional request waits for its answer, seconds: twice the transaction timeout, as in the real client.
+#: Maximum seconds that a transactional request waits for its answer: twice the transaction timeout, as in the real
+#: client.
 ANSWER_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
 
 
 class ClientRaised(Exception):
-    """An unexpected exception of the client library."""
+    """An exception that the client library does not document, raised by the simulated network."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class _Queued:
 
 
 class InMemoryProducer(TransactionProducer):
-    """A transactional producer, or a plain one without an id."""
+    """A transactional producer; without a ``transactional_id``, a plain producer."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker
@@ -73,7 +74,7 @@ class InMemoryProducer(TransactionProducer):
         self._process.point("init:after")
 
     def begin(self) -> None:
-        """Starts a transaction; the coordinator gets it with the first record."""
+        """Starts a transaction. The coordinator learns of it with the first record."""
         self._sent = False
 
     def produce(
@@ -115,7 +116,7 @@ class InMemoryProducer(TransactionProducer):
             )
 
     def poll(self) -> None:
-        """Sends queued records, as the client's background thread does."""
+        """Sends the queued records, as the client library's background thread does."""
         if self._queue and self._broker.network.brokers_up:
             self._process.point("produce:before")
             self._deliver()
@@ -151,7 +152,7 @@ class InMemoryProducer(TransactionProducer):
         self._process.point("send_offsets:after")
 
     def commit(self) -> None:
-        """Commits the transaction, after all queued records are sent."""
+        """Sends all queued records, then commits the transaction."""
         self._process.point("commit:before")
         if self._queue:
             self.flush(ANSWER_TIMEOUT_S)
@@ -169,13 +170,13 @@ class InMemoryProducer(TransactionProducer):
         self._process.point("abort:after")
 
     def close(self) -> None:
-        """Drops queued records."""
+        """Drops all queued records."""
         self._queue.clear()
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internal methods ------------------------------------------------------------------------------------------
 
     def _request(self, name: str, effect: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
-        """Sends a request; retries while ``effect`` returns False, which means that the coordinator is busy."""
+        """Sends a request. Retries while ``effect`` returns False, because the coordinator is then busy."""
         fate = self._broker.network.fate(self._process.name, name)
         if fate is Fate.DELAYED:
             self._broker.clock.call_later(self._broker.network.delay_s, lambda: _quietly(effect))
@@ -225,7 +226,7 @@ class InMemoryProducer(TransactionProducer):
         return True
 
     def _deliver(self, count: int | None = None) -> None:
-        """Delivers queued records in order, until the coordinator refuses one."""
+        """Delivers queued records in order, until the coordinator refuses a record."""
         if not self._broker.network.brokers_up:
             return
         done = 0
@@ -261,7 +262,7 @@ class InMemoryProducer(TransactionProducer):
 
 
 def _taken(part: str, given: object) -> bytes | None:
-    """A key or a value in the client library's form: bytes unchanged, a text as UTF-8."""
+    """Converts a key or a value to bytes, as the client library does: bytes stay unchanged, a text becomes UTF-8."""
     if given is None or isinstance(given, bytes):
         return given
     if isinstance(given, str):
@@ -270,7 +271,7 @@ def _taken(part: str, given: object) -> bytes | None:
 
 
 def _quietly(effect: Callable[[], bool]) -> None:
-    """Runs a late request, whose sender gets no answer."""
+    """Carries out a request that arrives late, without an answer to the sender."""
     try:
         effect()
     except Exception:

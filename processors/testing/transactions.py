@@ -1,10 +1,13 @@
-"""The transaction coordinator of the in-memory cluster: Kafka's first transaction protocol, as librdkafka speaks it.
+"""The transaction coordinator of the in-memory cluster.
+
+It follows Kafka's first transaction protocol, as librdkafka does.
 
     EMPTY ──first partition or offsets──► OPEN ──end──► ENDING ──last marker written──► EMPTY
 
-The coordinator decides and answers a request to end at once; then it writes the markers, one partition after the other.
-After its timeout it aborts an open transaction and fences the producer. It checks a late request to end only against
-the epoch: with the same epoch, the request ends the transaction that is open then, as in Kafka.
+The coordinator answers a request to end a transaction immediately. Then it writes the markers, one partition after the
+other. After the transaction timeout, it aborts an open transaction and fences its producer. A late request to end a
+transaction is checked only by its epoch, as in Kafka. With the current epoch, it ends the transaction that is open at
+that time.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from holdfast.infra.kafka.records import Partition, ProducerState
 from holdfast.processors.testing.clock import Timer, VirtualClock
 from holdfast.processors.testing.network import Network
 
-#: transaction.timeout.ms of the engine's producers, in seconds.
+#: The transaction.timeout.ms of the engine's producers, in seconds.
 TRANSACTION_TIMEOUT_S = 15.0
 
 
 class Phase(Enum):
-    """The phase of a transactional id."""
+    """The phase of a transactional id: without a transaction, with an open one, or with one that is ending."""
 
     EMPTY = "empty"
     OPEN = "open"
@@ -33,7 +36,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """The state of one transactional id; ``committed`` tells how its last transaction ended."""
+    """The state of one transactional id. ``committed`` tells whether its last transaction was committed."""
 
     transactional_id: str
     producer_id: int
@@ -46,13 +49,14 @@ class Transaction:
 
 
 class TransactionCoordinator:
-    """All transactional ids of a cluster.
+    """The coordinator of all transactional ids of a cluster.
 
     Args:
-        clock: Virtual time.
-        network: Sets the delay of markers.
-        write_marker: Called with (partition, producer id, commit).
-        settle_offsets: Called with (group, offsets, producer id, commit) when a group's marker is written.
+        clock: The virtual clock.
+        network: The network, which sets the delay of markers.
+        write_marker: A function that writes a marker; its arguments are (partition, producer id, commit).
+        settle_offsets: A function that ends a group's pending offsets; its arguments are (group, offsets, producer id,
+            commit).
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class TransactionCoordinator:
         self._by_id: dict[str, Transaction] = {}
 
     def register(self, transactional_id: str) -> tuple[int, int] | None:
-        """Registers a producer: its producer id and epoch; None while the previous transaction is ending."""
+        """Registers a producer. Returns its producer id and epoch; None while the previous transaction is ending."""
         known = self._by_id.get(transactional_id)
         if known is None:
             known = self._by_id[transactional_id] = Transaction(transactional_id, 1000 + len(self._by_id))
@@ -83,7 +87,7 @@ class TransactionCoordinator:
         return known.producer_id, known.epoch
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """The coordinator's state of an id; None for an unknown one."""
+        """Returns the coordinator's state of a transactional id; None if the id is unknown."""
         known = self._by_id.get(transactional_id)
         if known is None:
             return None
@@ -93,14 +97,14 @@ class TransactionCoordinator:
         return ProducerState(known.producer_id, known.epoch, state)  # type: ignore[arg-type]
 
     def ended(self) -> list[Transaction]:
-        """The transactional ids without an open or ending transaction."""
+        """Returns the transactional ids that have no open or ending transaction."""
         return [known for known in self._by_id.values() if known.phase is Phase.EMPTY]
 
     def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
-        """Adds a partition to the transaction; False while the former transaction is ending.
+        """Adds a partition to the transaction. Returns False while the previous transaction is ending.
 
         Raises:
-            ProducerFenced: A newer producer has this id.
+            ProducerFenced: A newer producer has the same transactional id.
         """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.ENDING:
@@ -111,7 +115,7 @@ class TransactionCoordinator:
         return True
 
     def add_offsets(self, transactional_id: str, epoch: int, group: str, offsets: Mapping[Partition, int]) -> bool:
-        """Adds a group's offsets to the transaction; False while the former transaction is ending."""
+        """Adds a group's offsets to the transaction. Returns False while the previous transaction is ending."""
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.ENDING:
             return False
@@ -120,16 +124,16 @@ class TransactionCoordinator:
         return True
 
     def is_open(self, transactional_id: str, epoch: int) -> bool:
-        """Whether this producer has an open transaction."""
+        """Whether the producer with this epoch has an open transaction."""
         known = self._checked(transactional_id, epoch)
         return known.phase is Phase.OPEN
 
     def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
-        """Commits or aborts the transaction; the same request again has no further effect.
+        """Commits or aborts the transaction. Repeating the same request has no further effect.
 
         Raises:
-            ProducerFenced: A newer producer has this id.
-            KafkaFailed: A late request has already ended the transaction the other way.
+            ProducerFenced: A newer producer has the same transactional id.
+            KafkaFailed: A late request has already ended the transaction in the other way.
         """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.OPEN:

@@ -1,4 +1,4 @@
-"""The columns of windows: ``from holdfast.dataframe.windows import Count, Sum``."""
+"""Aggregations that compute the columns of windows: ``from holdfast.dataframe.windows import Count, Sum``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of windows and their base classes, where Quix Streams has them as well."""
+"""Aggregations for windows and their base classes, under the import path that Quix Streams uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.dataframe.windows import (
     Sum,
 )
 
-#: Quix Streams has base classes without names for their state. Here one class serves both.
+#: In Quix Streams, the base classes are separate, and do not name their state. Here both names mean the same class.
 BaseAggregator, BaseCollector = Aggregator, Collector
 
 # fmt: off

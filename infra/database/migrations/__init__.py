@@ -1,4 +1,4 @@
-"""Alembic's folder with the migrations of the registry's schema.
+"""The folder with the Alembic migrations of the registry's schema.
 
-``infra.database.schema`` runs them. There is no downgrade.
+``infra.database.schema`` runs the migrations. Downgrades are not supported.
 """

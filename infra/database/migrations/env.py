@@ -1,8 +1,8 @@
-"""Runs the migrations for Alembic, on the caller's locked connection.
+"""Alembic executes this module to run the migrations on the connection of ``infra.database.schema``.
 
 Invariants:
-    - ``infra.database.schema`` passes a connection inside a transaction. All steps and the version mark become visible
-      together, or not at all.
+    - The connection is inside a transaction. So all migrations and the new version number are committed together, or
+      not at all.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Commands that change state by a plan."""
+"""Commands that change processors or their state; each change is planned, shown and then applied."""

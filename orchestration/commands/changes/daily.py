@@ -1,10 +1,10 @@
-"""``holdfast deploy | rollback | restart | scale | restore | stop NAME`` show their plan, ask, and apply it.
+"""``holdfast deploy | rollback | restart | scale | restore | stop NAME``: show a plan, ask the user, and apply it.
 
-The stages, the plan and the confirmed hash are those of ``holdfast apply``; this module only adds the question.
+The plan and its stages are the same as with ``holdfast apply``; this module only adds the question.
 
 Invariants:
-    - What was shown is what is applied: the hash of the shown plan is confirmed.
-    - Without a terminal to ask in, and without ``--yes``, nothing is changed.
+    - Exactly the shown plan is applied, because its hash is passed as the confirmed hash.
+    - Without a terminal for the question, and without ``--yes``, nothing is changed.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from holdfast.processors.lifecycle.plans.requests import Request
 
 
 def make_deploy() -> Callable[..., None]:
-    """The command ``holdfast deploy``."""
+    """Create the command ``holdfast deploy``."""
     return joined_command(requests.deploy, carry_out_asked)
 
 
 def make_rollback() -> Callable[..., None]:
-    """The command ``holdfast rollback``."""
+    """Create the command ``holdfast rollback``."""
     return joined_command(requests.rollback, carry_out_asked)
 
 
 def make_restart() -> Callable[..., None]:
-    """The command ``holdfast restart``."""
+    """Create the command ``holdfast restart``."""
     return joined_command(requests.restart, carry_out_asked)
 
 
 def make_scale() -> Callable[..., None]:
-    """The command ``holdfast scale``."""
+    """Create the command ``holdfast scale``."""
     return joined_command(requests.scale, carry_out_asked)
 
 
 def make_restore() -> Callable[..., None]:
-    """The command ``holdfast restore``."""
+    """Create the command ``holdfast restore``."""
     return joined_command(requests.restore, carry_out_asked)
 
 
 def make_stop() -> Callable[..., None]:
-    """The command ``holdfast stop``."""
+    """Create the command ``holdfast stop``."""
     return joined_command(requests.stop, carry_out_asked)
 
 
@@ -64,7 +64,7 @@ def carry_out_asked(
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    """Show the plan of a request, ask, and apply exactly this plan."""
+    """Show the plan of a request, ask the user, and apply exactly this plan."""
     with opened_verbs(who) as verbs:
         begun = verbs.begun(request)
         if begun is not None:
@@ -74,12 +74,13 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        if not isinstance(plan.verdict, Refused):  # the error of a refusal has the same text
+        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error repeats its text
             if not as_json:
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # also for a plan without changes: this closes an apply whose work is done, and raises the error of a refusal
+        # Called for a plan without changes too: it closes an open apply whose work is done. For a refused plan, it
+        # raises the error.
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 
@@ -97,13 +98,13 @@ def _show(plan: Plan) -> None:
 
 
 def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) -> None:
-    """Ask whether to apply a plan, unless the user is ``sure``; returns when the answer is yes.
+    """Ask the user whether to apply a plan; returns if the answer is yes, or at once if ``sure`` is True.
 
     Raises:
-        NotConfirmed: There is no terminal to ask the question.
-        typer.Exit: The answer is no.
+        NotConfirmed: There is no terminal for the question, or ``silent`` is True.
+        typer.Exit: The user answered no.
     """
-    from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # loads the registry's library
+    from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # imported late: loads the database library
 
     if sure:
         return
@@ -119,10 +120,13 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
 
 
 def typed_again(context: typer.Context) -> str:
-    """The command line of a context: its path, its arguments, and the options that differ from their defaults."""
+    """The command line that leads to a click context, as the user could type it again.
+
+    It has the command, its arguments, and the options that differ from their defaults.
+    """
     path: list[str] = []
     above: Any = context
-    while above.parent is not None:  # the outermost name is that of the running file, as ``python -m``
+    while above.parent is not None:  # the outermost name is left out: it is the running file, not always `holdfast`
         path.insert(0, above.info_name)
         above = above.parent
     arguments: list[str] = []

@@ -1,4 +1,4 @@
-"""``holdfast dead-letters``: list what a processor put aside, with the reasons; send it again by plan."""
+"""``holdfast dead-letters``: list a processor's dead letters with their reasons, or send the messages again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoDeadLetters(HoldfastError):
-    """The application has no dead-letter topic. Field: processor."""
+    """The processor's definition sets no dead-letter topic. Field: processor."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

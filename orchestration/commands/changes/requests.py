@@ -1,6 +1,6 @@
-"""One function for each verb: its signature is the verb's command line, and its result is the request.
+"""One function for each verb. Its signature defines the verb's command-line options; it returns the request.
 
-``plan``, ``explain`` and ``apply`` add their own options to each signature (``commands.verbs``).
+``commands.changes.verbs`` adds the options of ``plan``, ``explain`` and ``apply`` to each signature.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Partitions = Annotated[
 
 
 def provision(processor: Processor) -> Request:
-    """Create missing topics, and repair changelogs whose configuration drifted."""
+    """Create missing topics, and repair changelogs whose configuration differs from the required configuration."""
     return Provision(processor)
 
 
@@ -71,7 +71,11 @@ def scale(
         float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
     ] = 300.0,
 ) -> Request:
-    """Run the deployed version in another number of workers; their state is fetched before partitions move."""
+    """Run the deployed version in another number of workers; their state is fetched before partitions move.
+
+    New workers fetch the state of their future partitions first, so that the rebalance interrupts processing only
+    briefly.
+    """
     return Scale(processor, workers, warm_s, timeout_s)
 
 
@@ -81,7 +85,7 @@ def stop(processor: Processor) -> Request:
 
 
 def replay(processor: Processor) -> Request:
-    """Send the messages of the dead letters again to their topics, and delete these letters."""
+    """Send the messages of dead letters to their original topics again, and delete these dead letters."""
     return Replay(processor)
 
 
@@ -102,12 +106,15 @@ def rollback(
 
 
 def compact(processor: Processor) -> Request:
-    """Rewrite the local stores of the running workers without overwritten and deleted entries."""
+    """Compact the local RocksDB stores of the running workers, which removes overwritten and deleted entries."""
     return Compact(processor)
 
 
 def reposition(processor: Processor) -> Request:
-    """Set the group's offsets to the position of the state, after they were reset, expired or point at lost records."""
+    """Set the group's committed offsets to the position of the state.
+
+    Use it after the committed offsets were reset, have expired, or point to lost records.
+    """
     return Reposition(processor)
 
 
@@ -135,7 +142,7 @@ def clear(  # tidy: allow-wide because each is an option of the command
     ] = "stay",
     export: Annotated[bool, typer.Option(help="Write the keys to a file before they are deleted.")] = True,
 ) -> Request:
-    """Delete state in the local stores and in the changelog. A later restore does not bring it back."""
+    """Delete state in the local stores and in the changelogs. A later restore does not bring the deleted keys back."""
     ways = "Give exactly one of `--key` (repeatable), `--prefix` and `--all`."
     selection = selection_of(key or (), prefix, everything=everything, action=ways, window=window)
     return Clear(processor, tuple(store or ()), selection, tuple(sorted(set(partition or ()))), rewind, export)
@@ -205,7 +212,11 @@ def restore(  # tidy: allow-wide because each is an option of the command
         ),
     ] = None,
 ) -> Request:
-    """Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back."""
+    """Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back.
+
+    With `--at`, all state is restored from a snapshot in the warehouse. With `--from-file`, the entries of an export
+    file are written back.
+    """
     partitions, stores = tuple(sorted(set(partition or ()))), tuple(dict.fromkeys(store or ()))
     file = None if from_file is None else str(Path(from_file).absolute())
     return Restore(processor, partitions, source, timeout_s, stores, at, inputs, file)
@@ -221,16 +232,22 @@ def clean(
         list[str] | None, typer.Option("--only", help="Only orphans that match KIND, NAME or KIND/NAME; repeatable.")
     ] = None,
 ) -> Request:
-    """Archive resources that no registered store owns; delete those archived longer ago than the grace period."""
+    """Archive resources that no registered store owns (orphans).
+
+    Orphans whose archived copy is older than the grace period are deleted.
+    """
     return Clean(tuple(dict.fromkeys(only or ())))
 
 
 def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topic.")]) -> Request:
-    """Recreate a deleted topic from its archive: partitions, configuration and records. The topic must not exist."""
+    """Recreate a deleted topic with its partitions, configuration and records from the archive.
+
+    No topic with this name may exist.
+    """
     return PutBack(topic)
 
 
-#: Verb name -> the function that makes its request.
+#: Name of a verb, as typed on the command line -> function that returns its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
     for each in (

@@ -1,12 +1,12 @@
-"""``holdfast plan | explain | apply VERB``: the lifecycle from the command line.
+"""The command groups ``holdfast plan``, ``holdfast explain`` and ``holdfast apply``, each with all verbs.
 
-    plan     a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
-    explain  the full text of the plan; the same exit codes
+    plan     prints a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
+    explain  prints the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Every verb is in three groups. ``joined_command`` makes each of them from two functions, because so many
-functions with their options would be 500 lines. Typer reads a command's options from its signature, so the command
-gets one that joins both::
+Each verb is a command in all three groups. To avoid three functions for each verb, ``joined_command`` creates a command
+from two functions: the verb and the action. Typer reads a command's options from its signature, so the command gets
+a signature that joins the parameters of both functions::
 
     verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
     action   _apply(request, *, plan, yes, who, as_json)        below: plans, explains or applies the request
@@ -52,26 +52,26 @@ ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `ho
 
 
 def make_plan() -> typer.Typer:
-    """The group ``holdfast plan`` with all verbs."""
+    """Create the command group ``holdfast plan`` with one command for each verb."""
     return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
 
 
 class ExplainGroup(TyperGroup):
-    """The group ``holdfast explain``, which takes ``NAME --topology`` for ``topology NAME``, too."""
+    """The group ``holdfast explain``; it also accepts ``NAME --topology`` instead of ``topology NAME``."""
 
     def in_order(self, args: list[str]) -> list[str]:
-        """The arguments with the command first."""
+        """The arguments with the subcommand first: ``NAME --topology`` becomes ``topology NAME``."""
         if args and args[0] not in self.commands and "--topology" in args:
             return ["topology", *(each for each in args if each != "--topology")]
         return args
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command of the arguments."""
+        """Find the subcommand that the arguments name; click calls this method."""
         return super().resolve_command(ctx, self.in_order(args))
 
 
 def make_explain() -> typer.Typer:
-    """The group ``holdfast explain`` with all verbs, and the drawing of a processor's topology."""
+    """Create the command group ``holdfast explain`` with all verbs, and with the command ``topology``."""
     text = f"Explain a verb: its stages, its effects and how to undo it. {_CODES}"
     group = _group(text, _explain, ExplainGroup)
     group.command("topology")(topology)
@@ -79,7 +79,7 @@ def make_explain() -> typer.Typer:
 
 
 def make_apply() -> typer.Typer:
-    """The group ``holdfast apply`` with all verbs and the commands about applies."""
+    """Create the command group ``holdfast apply`` with all verbs, and with ``list``, ``resume`` and ``abandon``."""
     applying = _group("Carry out a verb; list, resume and abandon applies.", _apply)
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
@@ -88,9 +88,9 @@ def make_apply() -> typer.Typer:
 
 
 def make_registry() -> typer.Typer:
-    """The group ``holdfast registry``."""
+    """Create the command group ``holdfast registry`` with its command ``adopt``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    registering.callback()(lambda: None)  # keeps `adopt` a separate command, although the group has no other command
+    registering.callback()(lambda: None)  # otherwise typer would turn a group with one command into that command
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
@@ -103,9 +103,9 @@ def _group(help_text: str, action: Callable[..., None], kind: type[TyperGroup] =
 
 
 def topology(processor: Annotated[str, typer.Argument(help="Its name.")], as_json: Json = False) -> None:
-    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker.
+    """Draw a processor's topics, tasks and stores, from its source topics down. Needs no running broker.
 
-    `holdfast explain NAME --topology` does the same.
+    `holdfast explain NAME --topology` prints the same drawing.
     """
     from holdfast.processors.application.registration import find_processor
     from holdfast.processors.engine.topology_drawing import drawing_of
@@ -133,7 +133,7 @@ def list_applies(
     processor: Annotated[str | None, typer.Argument(help="Only applies of this processor.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List applies, newest first, with their outcome."""
+    """List applies with their outcomes, newest first."""
     with opened_verbs(None) as verbs:
         applies = verbs.applies(processor)
         alive = {each.id for each in applies if each.holder is not None and not verbs.is_broken_off(each)}
@@ -159,7 +159,7 @@ def list_applies(
 
 
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
-    """Resume an apply that was broken off, from the first stage that is not done."""
+    """Resume an interrupted apply from its first unfinished stage."""
     with opened_verbs(who) as verbs:
         carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
 
@@ -170,7 +170,7 @@ def abandon(
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    """Close an apply that was broken off; finished stages stay, and workers that it paused run again or are stopped."""
+    """Close an interrupted apply without undoing its finished stages. Workers that it paused are resumed or stopped."""
     with opened_verbs(who) as verbs:
         told: list[str] = []
         record = verbs.abandon(apply_id, reason=reason, tell=told.append if as_json else typer.echo)
@@ -199,7 +199,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """The sentence that an apply which was broken off is resumed."""
+    """The sentence that tells the user that an interrupted apply is resumed."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -219,13 +219,13 @@ def _apply(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
-        if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refusal has the same text
+        if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refused plan has the same text
             typer.echo(explain(decided))
         carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
 
 
 def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
-    """Run the stages under a spinner with their progress, then print the outcome."""
+    """Run ``work`` and show its progress lines in a spinner, then print the outcome or the JSON document."""
     console = Console(stderr=as_json)
     with console.status("…") as line:
         done = work(lambda text: line.update(escape(text)))
@@ -237,7 +237,7 @@ def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool
 
 
 def print_short(plan: Plan) -> None:
-    """Print a plan: its verdict, then a table of its stages with size and time."""
+    """Print a plan: its verdict, a table of its stages, and the estimated size and time."""
     console = Console()
     colour = "red" if isinstance(plan.verdict, Refused) else "yellow" if plan.changes else "green"
     console.print(f"[{colour}]{plan.verb} {escape(plan.processor)}[/]: {escape(plan.verdict.sentence)}", soft_wrap=True)
@@ -255,7 +255,7 @@ def print_short(plan: Plan) -> None:
 
 
 def stage_name(kind: type[Stage]) -> str:
-    """A kind of stage as words, such as ``make release``."""
+    """The class of a stage as words: ``MakeRelease`` becomes ``make release``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
@@ -267,7 +267,7 @@ def _how_to_apply(plan: Plan) -> str:
 
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
-    """The plan of a request; an open apply of the processor is printed on stderr."""
+    """The plan of a request. If the processor has an open apply, a line about the apply is printed on stderr."""
     with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
@@ -287,15 +287,18 @@ def _exit_code(plan: Plan) -> int:
 
 
 def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
-    """Verbs for the settings of this process; ``who`` is recorded with applies, None for the current user."""
-    from holdfast.orchestration.verbs import open_verbs  # loads Kafka, RocksDB and the registry's libraries
+    """Context manager with ``Verbs`` for the settings of this process.
+
+    ``who`` is the user name to record with applies; None records the current user.
+    """
+    from holdfast.orchestration.verbs import open_verbs  # imported late: loads Kafka, RocksDB and database libraries
 
     return open_verbs(command_settings(), who=who)
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """One command with the options of the verb and of the action (the module's docstring has a drawing)."""
-    # evaluated here, because typer would look up the annotations' names in this module
+    """A command with the options of the verb and of the action; the module's docstring has a drawing."""
+    # The annotations are evaluated here. Otherwise typer would look up their names in this module, not in the verb's.
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
     of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 

@@ -1,1 +1,1 @@
-"""Commands about this machine and the project: set up, start, check, logs."""
+"""Commands that set up, start and check the project and the services of this machine, and print logs."""

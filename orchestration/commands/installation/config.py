@@ -1,4 +1,4 @@
-"""``holdfast config``: each setting, its value, the source of the value, and its meaning."""
+"""``holdfast config``: prints each setting with its value, the source of the value, and its meaning."""
 
 from __future__ import annotations
 

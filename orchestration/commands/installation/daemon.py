@@ -1,4 +1,4 @@
-"""``holdfast daemon``: Dagster's daemon in the foreground, for a service of your own."""
+"""``holdfast daemon``: Dagster's daemon in the foreground, for example as a systemd service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.orchestration.host import local
 def daemon(context: typer.Context) -> None:
     """Run Dagster's daemon in the foreground: schedules, sensors and runs; takes the options of dagster-daemon run.
 
-    `holdfast up` starts the same in the background. Its code server stays until the project's code changes;
-    `dagster-daemon run` starts a new one each minute, which takes a tenth of a core for ever.
+    `holdfast up` starts the same daemon in the background. The daemon keeps its code server until the project's code
+    changes. `dagster-daemon run` starts a new code server each minute, which always uses a tenth of a core.
     """
-    from holdfast.orchestration.host.daemon.serving import daemon_command  # loads all of Dagster
+    from holdfast.orchestration.host.daemon.serving import daemon_command  # imported late: loads all of Dagster
 
     settings = command_settings("INFO")
     os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))

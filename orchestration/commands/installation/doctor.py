@@ -1,4 +1,4 @@
-"""``holdfast doctor``: check this machine and what it reaches. Only reads."""
+"""``holdfast doctor``: checks this machine, the Kafka cluster, the settings and the services. Only reads."""
 
 from __future__ import annotations
 

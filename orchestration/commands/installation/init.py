@@ -1,4 +1,4 @@
-"""``holdfast init``: a new project in a new folder."""
+"""``holdfast init``: creates a new project in a new folder."""
 
 from __future__ import annotations
 

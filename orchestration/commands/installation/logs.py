@@ -1,4 +1,4 @@
-"""``holdfast logs``: print a worker's log."""
+"""``holdfast logs``: prints the log of a worker."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.options import Processor, command_settings
 
 _FOLLOW_EVERY_S = 0.3
-#: Lines that are printed without ``--lines`` and ``--since``.
+#: Number of lines that are printed if neither ``--lines`` nor ``--since`` is given.
 USUAL_LINES = 50
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-#: The time in a log line: at the start of the line as text, or as a JSON field.
+#: Matches the time in a log line: at the start of a text line, or in the field ``timestamp`` of a JSON line.
 _TIME = re.compile(r'(?:^|"timestamp": ?")(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)')
 
 
 class NoLog(HoldfastError):
-    """The processor has no log in that slot."""
+    """The processor has no log file for the given slot."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class NoTime(HoldfastError):
-    """The text after ``--since`` is no time."""
+    """The value of ``--since`` is neither a duration nor a time. Field: seen."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -68,13 +68,13 @@ def logs(
             slot=slot,
         )
     count = USUAL_LINES if lines is None and begin is None else lines
-    with suppress(KeyboardInterrupt):  # the way to end `--follow`
+    with suppress(KeyboardInterrupt):  # the user ends `--follow` with Ctrl-C
         for line in log_lines(file, count, begin, follow=follow, pause=lambda: time.sleep(_FOLLOW_EVERY_S)):
             typer.echo(line, nl=False)
 
 
 def since_time(text: str, now: datetime) -> datetime:
-    """The time that the text of ``--since`` denotes.
+    """The time that the value of ``--since`` means, for example ten minutes before ``now`` for ``10m``.
 
     Raises:
         NoTime: The text is neither a duration nor a time.
@@ -95,10 +95,10 @@ def since_time(text: str, now: datetime) -> datetime:
 def log_lines(
     file: Path, count: int | None, begin: datetime | None, *, follow: bool, pause: Callable[[], None]
 ) -> Iterator[str]:
-    """The last ``count`` lines (None: all) since ``begin``, and with ``follow`` new lines, without end.
+    """Yields the last ``count`` lines (None: all) since ``begin``; with ``follow``, then also each new line, forever.
 
-    Older lines come from rotated files (``.1``, ``.2``, ...). When the log is rotated meanwhile, reading continues in
-    the new file. ``pause`` is called while there is no new line.
+    Older lines come from rotated files (``.1``, ``.2``, ...). If the log is rotated during ``follow``, reading
+    continues in the new file. ``pause`` is called each time there is no new line.
     """
     opened = file.open(encoding="utf-8", errors="replace")
     try:
@@ -110,7 +110,7 @@ def log_lines(
                 yield line
                 continue
             pause()
-            with suppress(OSError):  # between the rename of the former file and the first line of the next
+            with suppress(OSError):  # during a rotation, the file does not exist for a moment
                 there = file.stat()
                 if there.st_ino != os.fstat(opened.fileno()).st_ino or there.st_size < opened.tell():
                     rest = opened.read()
@@ -123,7 +123,7 @@ def log_lines(
 
 
 def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
-    """The last ``count`` lines (None: all) of the rotated files since ``begin``."""
+    """The last ``count`` lines (None: all) since ``begin`` from the rotated files ``FILE.1``, ``FILE.2``, …"""
     found: list[str] = []
     for number in itertools.count(1):
         if count is not None and len(found) >= count:
@@ -134,13 +134,13 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
         except OSError:
             break
         if not part and begin is not None:
-            break  # all older files end before that time, too
+            break  # this file ends before `begin`, so all older files do, too
         found = [*part, *found]
     return found
 
 
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
-    """The lines since a moment; a line without a time, such as in a traceback, belongs to the previous line."""
+    """The lines since the time ``begin``; a line without a time, such as in a traceback, follows the line before."""
     wanted = begin is None
     for line in lines:
         if begin is not None and (found := _TIME.search(line)) is not None:

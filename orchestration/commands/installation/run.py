@@ -1,8 +1,9 @@
-"""``holdfast run``: one processor in the foreground, as ``app.run()`` in its module does.
+"""``holdfast run``: runs one processor in the foreground, like ``app.run()`` in the processor's module.
 
 Invariants:
-    - A processor with a deployed worker that lives is refused: the two would share its partitions.
-    - With ``--reload`` each start is a process of its own, so it imports the edited module.
+    - The command refuses a processor that has a live deployed worker, because Kafka would divide the partitions between
+      the two workers.
+    - With ``--reload``, each start is a new process, so that the edited module is imported.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.processors.application.registration import ProcessorDefinition
 
-#: Seconds that a worker may take to commit and end after an edit, before it is killed.
+#: Maximum seconds that a worker may take to commit and end after an edit; then it is killed.
 _END_WITHIN_S = 30
 
 
 class ProcessorDeployed(HoldfastError):
-    """The processor has a live deployed worker. Fields: processor, pid."""
+    """A deployed worker of the processor runs, so it can't run in the foreground. Fields: processor, pid."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class NoProcessorNamed(HoldfastError):
-    """No processor is named, and the settings do not have exactly one."""
+    """The command names no processor, and the settings do not have exactly one processor."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -100,7 +101,7 @@ def _refuse_deployed(paths: Paths, processor: str) -> None:
 
 
 def _ensure_broker(settings: Settings) -> None:
-    """Start the embedded broker if no Kafka is configured and the broker does not run."""
+    """Start the embedded broker if the settings name no Kafka cluster and the embedded broker does not run."""
     from holdfast.infra.home import claim_home
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
 
@@ -117,7 +118,7 @@ def _ensure_broker(settings: Settings) -> None:
 
 
 def _check_brokers(settings: Settings, address: str | None) -> None:
-    """Raise the error of a cluster that can't be used; the embedded broker can."""
+    """Raise an error if the configured cluster can't be used; the embedded broker is not checked."""
     from holdfast.infra.kafka.client import client_config
     from holdfast.infra.kafka.cluster_facts import check_brokers
 
@@ -137,7 +138,7 @@ def _run_again_and_again(settings: Settings, target: str | None) -> None:
         folder,
         target=shlex.join(words),
         target_type="command",
-        # releases in the home are copies of the code, and no edits
+        # The home folder is ignored, because it has copies of the code (releases), which no user edits.
         watch_filter=PythonFilter(ignore_paths=[settings.home], extra_extensions=(".toml",)),
         callback=lambda changes: console.print(f"Edited: {_names(folder, changes)}", highlight=False),
         sigint_timeout=_END_WITHIN_S,

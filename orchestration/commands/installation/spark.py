@@ -1,4 +1,4 @@
-"""``holdfast spark``: a Spark process that keeps running between runs; ``holdfast warehouse``: the tables' catalog."""
+"""``holdfast spark`` controls a Spark process that stays up between runs; ``holdfast warehouse`` mends the catalog."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from holdfast.orchestration.commands.options import Json, command_settings, prin
 
 spark = typer.Typer(help="A Spark process on this machine that stays warm between runs.", no_args_is_help=True)
 warehouse = typer.Typer(help="The catalog of the warehouse's tables.", no_args_is_help=True)
-warehouse.callback()(lambda: None)  # otherwise typer merges a group with one command into that command
+warehouse.callback()(lambda: None)  # otherwise typer would turn a group with one command into that command
 
 
 @spark.command()
 def start(as_json: Json = False) -> None:
-    """Start a warm Spark unless one runs. Runs use it when `HOLDFAST_SPARK__MASTER` is `warm`."""
+    """Start a warm Spark process unless one runs. Runs use this process if `HOLDFAST_SPARK__MASTER` is `warm`."""
     from holdfast.infra.spark.server import start_server
 
     settings = command_settings()
@@ -26,7 +26,7 @@ def start(as_json: Json = False) -> None:
 
 @spark.command()
 def stop(as_json: Json = False) -> None:
-    """Stop the warm Spark."""
+    """Stop the warm Spark process."""
     from holdfast.infra.spark.server import stop_server
 
     stopped = stop_server(command_settings())
@@ -35,7 +35,7 @@ def stop(as_json: Json = False) -> None:
 
 @spark.command()
 def status(as_json: Json = False) -> None:
-    """Show whether a warm Spark runs. Exit code 1: none runs."""
+    """Show whether a warm Spark process runs. Exit code 1: none runs."""
     from holdfast.infra.spark.server import find_server
 
     server = find_server(command_settings())
@@ -48,9 +48,10 @@ def status(as_json: Json = False) -> None:
 
 @spark.command()
 def archive(as_json: Json = False) -> None:
-    """Archive Spark's classes, so that each Spark on this machine starts for a third less CPU.
+    """Archive Spark's Java classes, so that each start of Spark on this machine needs a third less CPU.
 
-    Run it once after an installation or an update; it takes 50 seconds of CPU and 210 MB in the cache folder.
+    Run this command once after an installation or an update. It takes 50 seconds of CPU, and 210 MB in the cache
+    folder.
     """
     from holdfast.infra.spark.class_recording import record_classes
 
@@ -63,7 +64,7 @@ def archive(as_json: Json = False) -> None:
 
 @warehouse.command()
 def register(as_json: Json = False) -> None:
-    """Register tables that the warehouse holds and the catalog lacks, each with its newest metadata."""
+    """Register tables whose files are in the warehouse but that the catalog lacks, with their newest metadata."""
     from holdfast.infra.warehouse.catalog import register_tables
 
     registered = register_tables(command_settings())

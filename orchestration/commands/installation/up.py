@@ -1,14 +1,14 @@
-"""The services of ``holdfast up``, in the order of their dependencies; then the project's processors.
+"""``holdfast up``: starts the services in the order of their dependencies, then the project's processors.
 
     ┌─► broker → registry → supervisor ─┬─► daemon
     │                                   └─► the project's processors, deployed
     └─► webserver
 
 Invariants:
-    - The daemon starts after the supervisor: its sensors would take workers for dead before.
-    - A cluster that does not answer, or is too old, is refused before anything starts.
-    - When a start fails, the error is raised after the other starts have ended, so ``holdfast down`` stops them all. A
-      webserver without the other services is ended again.
+    - The daemon starts after the supervisor. Otherwise the daemon's sensors would report all workers as dead.
+    - If the configured Kafka cluster does not answer or is too old, an error is raised before any service starts.
+    - If a start fails, the error is raised only after all other starts have ended, so that ``holdfast down`` finds all
+      services. If another service fails, the webserver that this command started is stopped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: Exit code of ``holdfast up``: all services run, and a processor of the project could not be deployed.
+#: Exit code of ``holdfast up`` if all services run, but a processor of the project could not be started.
 NOT_ALL_DEPLOYED = 2
 
 
 def start_all(settings: Settings, console: Console, port: int | None, *, as_json: bool) -> int:
-    """Start the services that do not run, and print them; returns 0, or ``NOT_ALL_DEPLOYED``.
+    """Start the services that do not run, and print all services; returns 0, or ``NOT_ALL_DEPLOYED``.
 
-    Without a project nothing is deployed; the command prints how to create a project.
+    Without a project, no processor is deployed, and the command prints how to create a project.
     """
     from holdfast.infra.home import claim_home
     from holdfast.orchestration.host import local
@@ -43,7 +43,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     _check_extras(settings)
     _check_cluster(settings)
     claim_home(settings)
-    local.check_configuration(settings)  # before the first service starts
+    local.check_configuration(settings)  # raises an error before the first service starts
     local.shrink(settings)
     deployed: tuple[Started, ...] = ()
     with console.status("starting the broker …") as spinner:
@@ -51,7 +51,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
         def say(line: str) -> None:
             spinner.update(escape(line))
 
-        # The threads mostly wait: for the broker's JVM, for Dagster's imports, for Kafka.
+        # Threads save time, because each start mostly waits: for the broker's JVM, for Dagster's imports, for Kafka.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="dagster-start") as aside:
             serves = local.running(settings, local.WEBSERVER) is not None
             webserver = aside.submit(local.start_webserver, settings, port=port)
@@ -63,7 +63,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
                     local.stop(settings, local.WEBSERVER)
                 raise
             if webserver.done():
-                webserver.result()  # a taken port is reported before a deployment
+                webserver.result()  # raises now if the port is in use, before processors are deployed
             daemon = aside.submit(local.start_daemon, settings)
             if settings.project is not None:
                 from holdfast.orchestration.project.start import start_project
@@ -81,7 +81,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
 
 
 def _check_extras(settings: Settings) -> None:
-    """Raise one error with all extras that the services need and that are not installed."""
+    """Raise an error that names all optional dependency groups (extras) that the services need and that are missing."""
     from holdfast.infra.installation import check_extras
 
     embedded = settings.kafka.bootstrap_servers is None
@@ -89,7 +89,7 @@ def _check_extras(settings: Settings) -> None:
 
 
 def _check_cluster(settings: Settings) -> None:
-    """Raise the error of a configured cluster that can't be used; the embedded broker is started later."""
+    """Raise an error if the configured Kafka cluster can't be used; the embedded broker is not checked."""
     from holdfast.infra.kafka.client import client_config
     from holdfast.infra.kafka.cluster_facts import check_brokers
 
@@ -98,7 +98,7 @@ def _check_cluster(settings: Settings) -> None:
 
 
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:
-    """Start broker, registry, supervisor and a warm Spark; returns name and address of each."""
+    """Start broker, registry, supervisor and warm Spark if they are needed; returns name -> address of each service."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
     from holdfast.infra.machine import prepare

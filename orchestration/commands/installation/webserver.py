@@ -1,4 +1,4 @@
-"""``holdfast webserver``: Dagster's UI in the foreground, for a service of your own."""
+"""``holdfast webserver``: Dagster's UI in the foreground, for example as a systemd service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.orchestration.host import local
 def webserver(context: typer.Context) -> None:
     """Serve Dagster's UI in the foreground, behind checks of host, origin and token; takes dagster-webserver's options.
 
-    `holdfast up` starts the same in the background. Other machines reach it only with `HOLDFAST_WEBSERVER__TOKENS` or
-    `HOLDFAST_WEBSERVER__PROXIES` (docs/operations.md).
+    `holdfast up` starts the same webserver in the background. Other machines can use it only if
+    `HOLDFAST_WEBSERVER__TOKENS` or `HOLDFAST_WEBSERVER__PROXIES` is set (docs/operations.md).
     """
-    from holdfast.orchestration.host.front.serving import webserver_command  # loads all of Dagster
+    from holdfast.orchestration.host.front.serving import webserver_command  # imported late: loads all of Dagster
 
     settings = command_settings("INFO")
     os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))

@@ -1,1 +1,1 @@
-"""Commands about records of topics and their types."""
+"""Commands that send and print records of topics, and print the JSON Schemas of commands."""

@@ -1,4 +1,4 @@
-"""``holdfast consume``: print records of a topic."""
+"""``holdfast consume``: prints committed records of a topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.topics import Topics
     from holdfast.infra.settings import Settings
 
-#: Characters of a key, a value or a header that are printed; ``--json`` prints all.
+#: Maximum number of characters that are printed of a key, value or header; ``--json`` prints them completely.
 SHOWN_MAX = 500
 
 
@@ -41,7 +41,10 @@ def consume(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Print committed records of a topic, the newest ones or the first from a place or a time on."""
+    """Print committed records of a topic, the newest ones or the first from a place or a time on.
+
+    By default, the newest records are printed. With `--from`, the first records at or after an offset or a time.
+    """
     from holdfast.infra.kafka.browsing import first_of, newest_of
 
     topics = open_topics(command_settings(), topic)
@@ -56,7 +59,7 @@ def consume(
 
 
 def open_topics(settings: Settings, topic: str) -> Topics:
-    """The topics of the cluster.
+    """A client for the cluster's topics, after a check that ``topic`` exists.
 
     Raises:
         TopicUnusable: The topic does not exist.
@@ -76,7 +79,7 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """By partition, the offset of ``--from``; an offset before the first record means the first record."""
+    """Partition -> offset that ``--from`` means, but not before the partition's first record."""
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first
@@ -96,7 +99,7 @@ def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
 
 
 def as_document(found: Found) -> dict[str, Any]:
-    """A record as a JSON document: text if its bytes are UTF-8, else hexadecimal digits after ``0x``."""
+    """A record as a JSON document. Key, value and headers are text if they are UTF-8, otherwise hexadecimal digits."""
     place, record = found
     return {
         "partition": place.number,
@@ -109,7 +112,7 @@ def as_document(found: Found) -> dict[str, Any]:
 
 
 def in_words(found: Found, *, headers: bool = False) -> str:
-    """A record in a line, with ``headers`` in further lines; what could control a terminal is escaped."""
+    """A record as one line of text; ``headers`` adds a line for each header. Control characters are escaped."""
     document = as_document(found)
     key, value = (shown(document[name]) for name in ("key", "value"))
     line = f"{document['time']} [{document['partition']}] {document['offset']:>8}  {key}  {value}"
@@ -118,7 +121,7 @@ def in_words(found: Found, *, headers: bool = False) -> str:
 
 
 def as_text(part: bytes | None) -> str | None:
-    """Bytes as text, or as hexadecimal digits when they are no UTF-8."""
+    """Bytes as text if they are UTF-8; otherwise hexadecimal digits, for example ``0xff00``."""
     if part is None:
         return None
     try:
@@ -128,7 +131,7 @@ def as_text(part: bytes | None) -> str | None:
 
 
 def shown(text: str | None) -> str:
-    """A text on one line of a terminal, cut after ``SHOWN_MAX`` characters; ``-`` for none."""
+    """Text for one line of a terminal: escaped, and cut after ``SHOWN_MAX`` characters; ``-`` for None."""
     if text is None:
         return "-"
     cut = text[:SHOWN_MAX]

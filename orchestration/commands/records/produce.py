@@ -1,4 +1,7 @@
-"""``holdfast produce``: sends lines of JSON to a topic, all or none of them unless Kafka fails during sending."""
+"""``holdfast produce``: sends lines of JSON to a topic. One invalid line means that no line is sent.
+
+If Kafka fails during the sending, a part of the lines may be sent.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,18 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.feeder import Feeder
     from holdfast.infra.settings import Settings
 
-#: Records between two looks at acknowledgements and progress.
+#: Number of records after which acknowledgements are read and the progress is printed.
 LOOK_EVERY = 500
 
 
 class FileUnreadable(HoldfastError):
-    """The file of lines can't be read."""
+    """The file with the lines to send can't be read. Field: path."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class PartlySent(HoldfastError):
-    """Kafka failed after some records. Fields: acknowledged, total."""
+    """Kafka failed after a part of the records was sent. Fields: acknowledged, total."""
 
     exit_code = EXIT_BROKER_UNAVAILABLE
 
@@ -50,7 +53,10 @@ def produce(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Send lines of JSON to a topic; a bad line sends nothing."""
+    """Send lines of JSON to a topic; a bad line sends nothing.
+
+    All lines are checked first. If one line is invalid, no line is sent.
+    """
     settings = command_settings()
     shape = Shape(key, time_field, _bytes_max(settings, topic))
     console = Console(stderr=True)
@@ -68,7 +74,10 @@ def produce(
 
 @contextmanager
 def _opened(file: str) -> Iterator[IO[bytes]]:
-    """The lines, which are read twice: stdin is copied to a private file, which is deleted afterwards."""
+    """Context manager with the open file of lines.
+
+    The lines are read twice, so stdin (``-``) is first copied to a private temporary file.
+    """
     if file == "-":
         with tempfile.TemporaryFile() as copied:
             shutil.copyfileobj(sys.stdin.buffer, copied)
@@ -86,7 +95,7 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
 
 
 def _bytes_max(settings: Settings, topic: str) -> int:
-    """Maximum bytes of a record of the topic.
+    """Maximum size of a record that the topic and the client accept, bytes.
 
     Raises:
         TopicUnusable: The topic does not exist.
@@ -104,12 +113,12 @@ def _bytes_max(settings: Settings, topic: str) -> int:
             topic=topic,
         )
     client = int(str(settings.kafka.client_config.get("message.max.bytes", 1_000_000)))
-    # the broker counts the record's head as part of its size, so some bytes are reserved for the head
+    # 512 bytes are subtracted, because the broker counts the header of the record batch as part of the size
     return min(client, int(found[topic].config.get("max.message.bytes", 1_048_588))) - 512
 
 
 def _send(settings: Settings, topic: str, found: Iterator[JsonRecord], total: int) -> Iterator[int]:
-    """Send the records; yields how many are acknowledged, at last all.
+    """Send the records; yields the number of acknowledged records from time to time, and finally the total.
 
     Raises:
         PartlySent: Kafka refused a record or did not answer.

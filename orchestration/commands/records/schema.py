@@ -1,4 +1,4 @@
-"""``holdfast schema``: the JSON Schema of what a command prints with ``--json``."""
+"""``holdfast schema``: prints the JSON Schema of the document that a command prints with ``--json``."""
 
 from __future__ import annotations
 

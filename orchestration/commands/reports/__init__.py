@@ -1,1 +1,1 @@
-"""Commands that show state, history and figures, and change nothing."""
+"""Commands that show state, history and figures of processors, and change nothing."""

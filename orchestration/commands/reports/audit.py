@@ -1,4 +1,4 @@
-"""``holdfast audit``: compare the copies of state. Only reads."""
+"""``holdfast audit``: compares each store with its changelog and its warehouse table. Only reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.orchestration.commands.options import Json, Processor, Store, comm
 if TYPE_CHECKING:
     from holdfast.processors.audits.stores import StoreAudit
 
-#: Terminal columns that a table of fingerprints needs. A narrower terminal would break fingerprints, which users copy,
-#: so there each row becomes a line.
+#: Minimum terminal width for a table of fingerprints, characters. On a narrower terminal each row is printed as a line,
+#: because a table would break the fingerprints, which users want to copy.
 WIDE = 120
 
 

@@ -1,7 +1,7 @@
-"""``holdfast history``: applies, incidents, rehearsals and Dagster's runs of one processor, in the order of time.
+"""``holdfast history``: prints a processor's applies, incidents, rehearsals and Dagster runs, newest first.
 
 Invariants:
-    - Reads only. Dagster need not run: its runs are read from its database.
+    - This command only reads. Dagster need not run, because runs are read directly from Dagster's database.
 """
 
 from contextlib import closing
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.processors.lifecycle.recovery.timeline import Entry
 
-#: The runs of one processor are searched among this number of Dagster's newest runs.
+#: Maximum number of Dagster's newest runs among which the runs of a processor are searched.
 _RUNS_MAX = 1_000
 
 
@@ -48,7 +48,7 @@ def history(
 
 
 def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
-    """The newest entries of a processor, newest first.
+    """At most ``limit`` entries of a processor's history, newest first.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -72,17 +72,17 @@ def _document(entry: "Entry") -> dict[str, Any]:
     return {name: document[name] for name in _FIELDS} | {"run": entry.run or None}
 
 
-#: The fields of an entry in the JSON document, beside ``run``.
+#: The fields of an entry that the JSON document has, in addition to ``run``.
 _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
 
 
 def _runs(settings: "Settings", processor: str) -> "list[Entry]":
-    """The runs that change, check or publish the processor; empty if Dagster is not installed or never ran."""
+    """The Dagster runs that belong to the processor; empty if Dagster is not installed or never ran here."""
     home = settings.paths.dagster
     if not (home / "dagster.yaml").is_file():
         return []
     try:
-        import dagster as dg  # takes a second to import
+        import dagster as dg  # imported late because the import takes a second
     except ModuleNotFoundError:
         return []
     with dg.DagsterInstance.from_config(str(home)) as instance:
@@ -91,7 +91,7 @@ def _runs(settings: "Settings", processor: str) -> "list[Entry]":
 
 
 def is_about(run: "dg.DagsterRun", processor: str) -> bool:
-    """Whether a run belongs to a processor: by its tag, or by an asset or check that the run selects."""
+    """Whether a Dagster run belongs to a processor: by its tag, or because it selects an asset or check of it."""
     from holdfast.assets.keys import PROCESSOR_TAG
 
     selected = [*(run.asset_selection or ()), *(each.asset_key for each in run.asset_check_selection or ())]

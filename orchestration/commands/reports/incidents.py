@@ -1,7 +1,7 @@
-"""``holdfast incidents``: list incidents, show one, acknowledge it, and ask recovery to retry it.
+"""``holdfast incidents``: lists, shows and acknowledges incidents, and reopens failed incidents for a retry.
 
 Invariants:
-    - No command starts a recovery. ``retry`` reopens the incident; the recovery sensor starts the run.
+    - No command starts a recovery run. ``retry`` only reopens the incident; then the recovery sensor requests a run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def list_incidents(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Read only this many of the newest incidents.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List incidents, newest first, with the action that each failed one asks for."""
+    """List incidents, newest first; for a failed incident also the action that is needed."""
     with _registry() as registry:
         newest = registry.incidents(limit, processor=processor)
     rows = [_row(each) for each in newest if each.is_open or not only_open]
@@ -71,7 +71,7 @@ def show(number: Number, as_json: Json = False) -> None:
 
 @incidents.command()
 def acknowledge(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
-    """Record that a person has seen the incident. Recovery continues as before."""
+    """Record that a person has seen the incident. Recovery is not affected."""
     person, now = who or getpass.getuser(), now_utc()
     with _registry() as registry:
         _incident(registry, number)
@@ -84,7 +84,7 @@ def acknowledge(number: Number, note: Note = "", who: Who = None, as_json: Json 
 
 @incidents.command()
 def retry(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
-    """Reopen a failed incident, with all its attempts, after its action is done."""
+    """Reopen a failed incident, so that recovery tries again. Do the incident's action first."""
     person, now = who or getpass.getuser(), now_utc()
     with _registry() as registry:
         before = _incident(registry, number)

@@ -1,6 +1,6 @@
-"""``holdfast orphans``: topics, groups, folders, checkpoints and tables that no registered store owns.
+"""``holdfast orphans``: lists topics, groups, folders, checkpoints and tables that no registered store owns (orphans).
 
-The verb ``clean`` archives and deletes them, and ``put-back`` recreates a deleted topic (``commands.requests``).
+The verb ``clean`` archives and deletes orphans. The verb ``put-back`` recreates a deleted topic.
 """
 
 from __future__ import annotations

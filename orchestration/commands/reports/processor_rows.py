@@ -1,9 +1,9 @@
-"""The part of ``holdfast status`` about a processor's workers: a row for each slot, with texts of its diagnosis.
+"""The part of ``holdfast status`` about a processor's workers: one row for each slot, with the diagnosis as text.
 
 Invariants:
-    - Version, process, phase and times of a row are the worker's own answer. What the registry has is beside it
-      (``desired``, ``deployed_version``), never in its place.
-    - A processor that can't be read is one row and one red reason: it hides no other processor.
+    - Version, process, phase and times in a row come from the worker's own answer, never from the registry. Facts from
+      the registry are in separate fields (``desired``, ``deployed_version``).
+    - A processor whose status can't be read becomes one row and one red reason. All other processors are still shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = structlog.get_logger(__name__)
 
-#: Fields of a row that only a worker's answer fills.
+#: Fields of a row that come from the worker's answer; they are None without an answer.
 _OF_A_WORKER = (
     "code_version",
     "phase",
@@ -48,14 +48,14 @@ _OF_A_WORKER = (
 def describe_processor(
     deployment: Deployment, world: World, limits: Limits
 ) -> tuple[list[dict[str, Any]], list[Reason]]:
-    """The rows of a processor, and the reasons why it is not green."""
+    """The rows of a processor, one for each slot, and the reasons why the processor is not green."""
     name = deployment.processor
     try:
         now = processor_now(name, world, limits)
         meant = wanted(deployment, world).desired
         rows = [_row_of(deployment, meant, slot, each, world) for slot, each in now.observations.items()]
         return rows, reasons.of_processor(name, now.answer)
-    except Exception as failed:  # on any error, the other processors are shown
+    except Exception as failed:  # an error of one processor must not hide the other processors
         log.error("status.unread", processor=name, error=str(failed))
         why = failed.message if isinstance(failed, HoldfastError) else f"{type(failed).__name__}: {failed}"
         action = failed.action if isinstance(failed, HoldfastError) else f"Read `holdfast logs {name}`."
@@ -65,21 +65,21 @@ def describe_processor(
 
 
 def bare_row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
-    """The row of a processor without any known facts."""
+    """A row for a processor about which only a diagnosis and a sentence are known; all other fields are None."""
     unknown = dict.fromkeys(("slot", "deployed_version", *_OF_A_WORKER))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
     return {**unknown, **known, "subtopologies": [], "warnings": [], "arrivals": None}
 
 
 def subtopologies_of(worker: object) -> list[dict[str, Any]]:
-    """The subtopologies in a worker's answer; none without an answer."""
+    """The subtopologies in a worker's status, as JSON-ready data; empty if the worker gave no status."""
     if not isinstance(worker, ProcessorStatus):
         return []
     return [{**asdict(each), "awaited": list(each.awaited), "lag": each.lag} for each in parts_of([worker])]
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
-    """The messages of a worker's tasks that did not arrive; None when all messages arrived."""
+    """Counts of a worker's messages that were late, put aside or skipped, as JSON-ready data; None if all are 0."""
     judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
     if judged is None or not judged.counts.total:
         return None

@@ -1,4 +1,4 @@
-"""``holdfast query``: look keys of a store up in the running workers. Only reads."""
+"""``holdfast query``: looks up keys of a store in the running workers. Only reads."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def query(  # tidy: allow-wide because each is an option of the command
 
 
 def only_store(processor: str, stores: list[str]) -> str:
-    """The store of a processor that has one.
+    """The name of the processor's only store.
 
     Raises:
-        PlanRefused: It has none, or several.
+        PlanRefused: The processor has no store, or several stores.
     """
-    from holdfast.processors.lifecycle.plans.apply import PlanRefused  # loads the registry's library
+    from holdfast.processors.lifecycle.plans.apply import PlanRefused  # imported late: loads the database library
 
     if len(stores) == 1:
         return stores[0]
@@ -64,7 +64,7 @@ def only_store(processor: str, stores: list[str]) -> str:
 
 
 def document(processor: str, store: str, found: Found) -> dict[str, Any]:
-    """The JSON document of an answer."""
+    """The JSON document of the found entries."""
     return {
         "processor": processor,
         "store": store,

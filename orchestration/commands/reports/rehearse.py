@@ -1,4 +1,4 @@
-"""``holdfast rehearse``: restore one partition into a scratch folder, and compare it with the worker's state."""
+"""``holdfast rehearse``: restores one partition into a scratch folder, and compares it with the worker's state."""
 
 from __future__ import annotations
 

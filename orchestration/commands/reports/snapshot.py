@@ -1,4 +1,7 @@
-"""``holdfast snapshot``: rows of a store's table without a JVM; ``--start`` publishes a new version before."""
+"""``holdfast snapshot``: prints rows of a store's warehouse table without a JVM.
+
+With ``--start``, it first publishes a new version of the table.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, Stor
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
-#: Columns with the raw bytes of the changelog; other columns have the same content in readable form.
+#: Columns that are not printed: raw bytes of the changelog. Other columns have the same content in readable form.
 RAW = frozenset({"key", "value"})
-#: How long a run of a snapshot may take, seconds.
+#: Maximum seconds to wait for the run that publishes a table.
 RUN_S = 3_600.0
-#: Interval of progress lines of a run when there is no terminal, seconds.
+#: Interval of progress lines if the output is no terminal, seconds.
 REPEAT_S = 30.0
 _SHOWN = 5
 
 
 class NoSuchVersion(HoldfastError):
-    """The table has no version, or none that matches. Fields: table, at."""
+    """The table has no version at all, or no version that ``--at`` selects. Fields: table, at."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -70,10 +73,12 @@ def snapshot(  # tidy: allow-wide because each is an option of the command
 
 
 def version_at(table: StoreTable, at: str | None) -> StoreVersion:
-    """The version that ``at`` selects: the newest, a named one, or the newest of a time.
+    """The table version that ``at`` selects.
+
+    ``at`` is a tag, an id, a number, or a time, which selects the newest version before it. None: the newest version.
 
     Raises:
-        NoSuchVersion: There is none.
+        NoSuchVersion: No version matches.
         HoldfastError: The table can't be read.
     """
     if table.problem:
@@ -96,7 +101,7 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written before a time; None if the text is no time or there is none."""
+    """The newest version that was written before the time ``at``; None if ``at`` is no time, or no version matches."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -109,7 +114,7 @@ def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
 def _read(
     settings: Settings, processor: str, store: str, at: str | None, limit: int
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
-    # this import loads the table library, which takes a second
+    # imported late because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
     from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
@@ -140,9 +145,9 @@ def _publish(settings: Settings, processor: str, store: str) -> None:
 
 
 class RunProgress:
-    """Prints the progress of a run: a line for each new state; the last line shows the changes in between.
+    """Prints the progress of a Dagster run: a new line for each new state, and a spinner that shows details.
 
-    Without a terminal, which has no last line to overwrite, it prints a line every ``REPEAT_S``.
+    If the output is no terminal, a spinner is impossible, so a line is printed every ``REPEAT_S`` instead.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -151,7 +156,7 @@ class RunProgress:
         self.spinner = console.status("waiting for Dagster …")
 
     def __call__(self, progress: Progress) -> None:
-        """Print the progress that is new since the last call."""
+        """Update the spinner, and print a line if the state is new."""
         whole = f"{progress.state} {progress.now}".strip()
         self.spinner.update(escape(whole))
         repeated = not self._console.is_terminal and self._clock() - self._told_at >= REPEAT_S
@@ -160,13 +165,13 @@ class RunProgress:
         self._last = progress
 
     def line(self, text: str) -> None:
-        """Print one line that stays."""
+        """Print one line that is not overwritten."""
         self._told_at = self._clock()
         self._console.print(escape(text), highlight=False, soft_wrap=True)
 
 
 def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str, Any]], now: float) -> dict[str, Any]:
-    """The JSON document of a version and some of its rows; ``now`` is seconds since 1970."""
+    """The JSON document of a table version and ``rows`` of it; ``now`` is seconds since 1970."""
     manifest = version.manifest
     taken = version.written_at if manifest is None else manifest.taken_at
     offsets: dict[str, dict[str, int]] = {}
@@ -187,7 +192,7 @@ def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str,
 
 
 def _plain(value: Any) -> Any:
-    """A value of a column as JSON-ready data."""
+    """A column's value as JSON-ready data: bytes become hexadecimal digits, unknown types become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""``holdfast status``: services, processors, open incidents, open applies, and the reason for each that is not green.
+"""``holdfast status``: prints services, processors, open incidents and open applies, with reasons if not green.
 
-With ``--sizes`` it shows the disk.
+With ``--sizes``, it prints the users of disk space instead.
 
 Invariants:
-    - ``orchestration.view.reasons`` decides what is not green, in the words of the asset checks.
-    - Reads only. A part that does not exist yet, such as the registry, is empty in the answer and no error.
+    - ``orchestration.view.reasons`` decides the colours; its texts are the texts of the asset checks.
+    - This command only reads. A part that does not exist yet, such as the registry, is shown as empty, not as an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.orchestration.view.reasons import Reason
 
-#: Number of subjects that are named for one reason; the JSON document has all.
+#: Maximum number of subjects that are printed with one reason; the JSON document has all subjects.
 _SUBJECTS = 3
 
 
@@ -61,7 +61,10 @@ def status(
         bool, typer.Option("--sizes", help="Show instead what uses the disk, largest first, and what bounds it.")
     ] = False,
 ) -> None:
-    """Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red."""
+    """Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red.
+
+    Red needs an action now; yellow is a warning; grey is not running, not materialised or not checked.
+    """
     settings = command_settings("ERROR")
     if sizes:
         _print_sizes(describe_sizes(settings), as_json=as_json)
@@ -75,12 +78,12 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, open incidents and applies, and why some are not green.
+    """The JSON document of ``holdfast status``: services, processors, open incidents and applies, and reasons.
 
-    ``name`` limits it to one processor or asset.
+    ``name`` limits the document to one processor or asset.
 
     Raises:
-        NothingOfThatName: There is none.
+        NothingOfThatName: No processor and no asset has this name.
     """
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import running_broker
@@ -135,7 +138,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
 
 
 def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequence[Reason]) -> list[Reason]:
-    """Leave one processor or asset in the document; returns its reasons."""
+    """Reduce the document to the processor or asset ``name``; returns the reasons about this subject."""
     processors = {each["processor"] for each in document["processors"]}
     if name not in processors and not any(is_of(name, each) for each in assets):
         own = [each for each in assets if not is_ours(tuple(each.split("/")))]
@@ -150,12 +153,12 @@ def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequ
 
 
 def is_of(name: str, subject: str) -> bool:
-    """Whether ``name`` selects the subject: it is the subject's whole name, or one part of it between slashes."""
+    """Whether ``name`` selects the subject: ``fleet`` selects ``fleet`` and ``state/fleet/seen_state``."""
     return name == subject or name in subject.split("/")
 
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status --sizes``: owners of disk space, largest first, and the verdict."""
+    """The JSON document of ``holdfast status --sizes``: users of disk space, largest first, and whether it suffices."""
     from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
 
     used = measure(owners(settings))
@@ -191,7 +194,7 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def supervisor_of(deployer: LocalDeployer) -> str | None:
-    """Text with the supervisor's process id; None when it does not run."""
+    """Text with the supervisor's process id, and whether it answers; None if the supervisor does not run."""
     from holdfast.orchestration.view.reasons import HANGS
 
     try:
@@ -201,7 +204,7 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
-    """Add the registry's facts to the document; returns why its processors are not green."""
+    """Add the registry's facts to the document; returns the reasons why processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
     from holdfast.processors.lifecycle.plans.way_on import way_on
@@ -238,13 +241,13 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
-    """Print one line for each service: name and address, or that it does not run."""
+    """Print one line for each service: its name, and its address or ``not running``."""
     for name, address in services:
         console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
 
 
 def _in_words(timers: dict[str, Any] | None) -> str | None:
-    """How many timers are pending, and when the next one of each clock is due; None without timers."""
+    """The number of pending timers, and the due time of the next timer of each clock, as text; None without timers."""
     if timers is None:
         return None
     nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
@@ -253,7 +256,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """A line for each subtopology of the slots that have several subtopologies, or that wait for an input."""
+    """One line for each subtopology, only for slots with several subtopologies, or if messages wait for an input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]
@@ -284,7 +287,7 @@ def _print(document: dict[str, Any], console: Console) -> None:
     columns = ("processor", *more, "desired", "state", "phase", "lag, records", "stream time")
     table = Table(*columns, *(["timers"] if has_timers else []), "processed", "pid")
     for each in document["processors"]:
-        # a paused processor is healthy, but reads no input
+        # shown in addition to the state, because the state of a paused processor is healthy although it reads no input
         paused = " [red]PAUSED[/]" if each["paused"] else ""
         state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
         own = {"slot": each["slot"], "version": each["code_version"]}
@@ -319,7 +322,7 @@ def _print(document: dict[str, Any], console: Console) -> None:
 
 
 def _print_reasons(found: list[dict[str, Any]], console: Console) -> None:
-    """Print each reason once, with its subjects and the next action."""
+    """Print each reason once, with the names of all its subjects and the next action."""
     from holdfast.orchestration.view.reasons import Reason, grouped
 
     for subjects, each in grouped(Reason(**one) for one in found):

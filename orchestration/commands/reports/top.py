@@ -1,9 +1,9 @@
-"""``holdfast top``: state, phase, lag, rate and restore progress of every processor, refreshed every few seconds.
+"""``holdfast top``: prints state, phase, lag, rate and restore progress of every processor, every few seconds.
 
 Invariants:
-    - Reads only. A processor that can't be read gets an error line; the next look reads it again.
-    - A rate is the number of records processed between two looks, divided by the seconds between them. A restarted
-      process has no rate until its second look.
+    - This command only reads. A processor that can't be read gets an error line, and is read again next time.
+    - A rate is the number of records processed between two observations, divided by the seconds between them. So a
+      restarted worker has no rate until its second observation.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.ports import World
     from holdfast.processors.lifecycle.recovery.incidents import Observation
 
-#: Seconds between the first observation, which only starts the rates, and the first printed one.
+#: Maximum seconds between the first observation, which is not printed because it has no rates, and the second.
 _FIRST_S = 1.0
-#: Characters of a progress bar. rich's own bar is a separate renderable: a table cell could not add percent and
-#: seconds.
+#: Length of a progress bar, characters. The bar is text, because rich's own progress bar can't share a table cell with
+#: percent and seconds.
 _BAR = 10
 
 
@@ -47,7 +47,7 @@ Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instance of a processor; None means unknown."""
+    """One line of the table: the worker in one slot of a processor; None means unknown."""
 
     processor: str
     slot: str
@@ -59,9 +59,9 @@ class Row:
     tasks_running: int = 0
     lag: int | None = None
     records_per_s: float | None = None
-    #: Seconds to work off the lag at the current rate.
+    #: Seconds until the lag is processed at the current rate.
     behind_s: float | None = None
-    #: Progress of the slowest restore, 0 to 1, and the seconds until all restores end.
+    #: Progress of the slowest restore, from 0 to 1, and the estimated seconds until all restores end.
     restored: float | None = None
     restore_s_left: float | None = None
 
@@ -72,7 +72,7 @@ class Look:
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
-    #: (processor, slot) -> the status from which the next observation computes a rate.
+    #: (processor, slot) -> status of the worker; the next observation needs it to compute the rate.
     statuses: Statuses
     #: One sentence for each processor that could not be read.
     failures: tuple[str, ...] = ()
@@ -124,8 +124,8 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
-    """Read the deployed processors; ``before`` has the statuses of the previous observation."""
-    # imported here: it loads the registry's library, which `--help` must not load
+    """Observe the deployed processors now; ``before`` has the statuses of the previous observation, for rates."""
+    # imported here because it loads the database library, which `--help` must not load
     from holdfast.processors.lifecycle.recovery.incidents import observe
 
     try:
@@ -152,7 +152,7 @@ def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], 
 
 
 def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
-    """The row of one instance, from its present status and the previous one."""
+    """The row of one worker, from its present status and its previous status (``before``)."""
     status = seen.living
     if not isinstance(status, ProcessorStatus):
         return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)
@@ -183,7 +183,7 @@ def _rate(before: ProcessorStatus | None, now: ProcessorStatus) -> float | None:
 
 
 def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
-    """Progress of the slowest restore, 0 to 1, and the seconds until all restores end; None if unknown."""
+    """Progress of the slowest restore, from 0 to 1, and the estimated seconds until all restores end; None: unknown."""
     restores = [task.restore for task in tasks if task.restore is not None]
     if not restores:
         return None, None
@@ -195,13 +195,13 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """Sort key: processors in trouble first, then by lag, the longest first."""
+    """Sort key of a row: processors in trouble come first; among equals, the largest lag comes first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 
 
 def document(look: Look) -> dict[str, object]:
-    """The JSON document of a look."""
+    """The JSON document of one observation."""
     return {
         "processors": [asdict(row) for row in look.rows],
         "incidents": [{"id": each.id, "processor": each.processor, "kind": each.kind} for each in look.incidents],
@@ -210,7 +210,7 @@ def document(look: Look) -> dict[str, object]:
 
 
 def page(look: Look) -> RenderableType:
-    """The terminal page of a look: a table, then incidents and errors."""
+    """The terminal page of one observation: a table, then incidents and errors."""
     parts: list[RenderableType] = []
     if look.rows:
         table = Table("processor", "slot", "state", "phase", "tasks", box=None, pad_edge=False)

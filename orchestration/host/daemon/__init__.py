@@ -1,1 +1,1 @@
-"""Dagster's daemon with a code server that stays, in place of a new one each minute."""
+"""Dagster's daemon with a long-lived code server; Dagster's own daemon starts a new code server each minute."""

@@ -1,33 +1,34 @@
-"""When the daemon starts a code server again, and when it replaces all of them: facts in, decision out.
+"""Decides when the daemon restarts a code server that ended, and when it replaces all code servers. Pure functions.
 
 Invariants:
-    - A code server that ended is started again within seconds, alone: recovery waits for no import of the project. One
-      that ends soon after each start is started again less and less often, down to once a minute.
-    - An edit is noticed within seconds. Code servers that run, or that could not load their code, are replaced
-      together: not within half a minute after their start, and without an edit not within a minute.
+    - A code server that ended is restarted within seconds, without a restart of other code servers. So recovery never
+      waits for an import of the project's code. If a code server ends soon after each start, the backoff grows up to
+      one minute.
+    - An edit of the code is noticed within seconds. Then all code servers are replaced together, at the earliest half a
+      minute after their start. For other reasons, they are replaced at the earliest one minute after their start.
 """
 
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: A code server is replaced after this time also without a change, seconds: packages may have been installed.
+#: Maximum age of a code server, seconds. It is replaced even without an edit, because packages may have changed.
 AGE_MAX_S = 3600.0
-#: No code server that runs is replaced within this time after its start without an edit, seconds: Dagster's own
-#: interval.
+#: Minimum age, seconds, at which a code server is replaced without an edit; Dagster's own interval is the same.
 AGE_MIN_S = 60.0
-#: The same after an edit: an import that is broken now is told within a minute.
+#: Minimum age, seconds, at which a code server is replaced after an edit; so a broken import is reported in a minute.
 EDITED_MIN_S = 30.0
-#: A code server that ended is started again at once. If the next one ends, too, it is started again at this age,
-#: seconds, and the one after it at twice this age, up to `AGE_MIN_S`, until one lives that long.
+#: Backoff of restarts, seconds since the last start. The first restart after an end is immediate, the second waits this
+#: time, and each further one twice as long, up to `AGE_MIN_S`. It is reset when a code server lives `AGE_MIN_S`.
 ENDED_AGAIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One code server as the daemon sees it.
+    """The facts about one code server.
 
-    ``error`` is why it, or its definitions, could not be loaded, and ``ended`` is how it ended after it was loaded.
+    ``error`` is the error if it did not start or could not load its definitions. ``ended`` says how its process ended,
+    for example ``exit code 1``; None while it runs. ``age_s`` is seconds since its start.
     """
 
     age_s: float
@@ -37,11 +38,11 @@ class Server:
 
 
 def to_start(servers: Iterable[Server], early: Mapping[str, int]) -> list[Server]:
-    """The code servers that ended and are started again now.
+    """The code servers that ended and must be restarted now.
 
     Args:
-        servers: All of them.
-        early: Location -> how often it was started again since one lived for ``AGE_MIN_S``.
+        servers: All code servers.
+        early: Location -> number of its restarts since a code server of this location lived for ``AGE_MIN_S``.
     """
     return [
         each for each in servers if each.ended is not None and each.age_s >= _patience_s(early.get(each.location, 0))
@@ -49,19 +50,19 @@ def to_start(servers: Iterable[Server], early: Mapping[str, int]) -> list[Server
 
 
 def settled(servers: Iterable[Server]) -> list[str]:
-    """The locations whose code server has lived long enough that its end would be its first one."""
+    """The locations whose code server has lived for ``AGE_MIN_S``, so that their backoff is reset."""
     return [each.location for each in servers if each.ended is None and each.age_s >= AGE_MIN_S]
 
 
 def _patience_s(early: int) -> float:
-    """The age at which a code server that ended is started again, seconds."""
+    """The minimum age at which an ended code server is restarted, seconds; ``early`` is its number of restarts."""
     return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 
 
 def outdated(servers: Iterable[Server], change: str | None) -> str | None:
-    """Why all code servers must be replaced, as the end of a log line; None when they stay.
+    """The reason to replace all code servers now, as text for the log; None if they are kept.
 
-    ``change`` is what changed in the code since they were started.
+    ``change`` describes the change of the code since their start; None if the code did not change.
     """
     found = list(servers)
     ages_s = [each.age_s for each in found]
@@ -78,5 +79,5 @@ def outdated(servers: Iterable[Server], change: str | None) -> str | None:
 
 
 def end_of(code: int) -> str:
-    """How a process ended, by its exit code."""
+    """Text about the end of a process by its return code, for example ``killed by SIGKILL`` or ``exit code 1``."""
     return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"exit code {code}"

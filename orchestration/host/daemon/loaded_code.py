@@ -1,8 +1,9 @@
-"""What a code server has loaded: files of the project and of its processors, and where time partitions begin.
+"""Detects changes of the code that a code server loads: files of project and processors, and starts of partitions.
 
 Invariants:
-    - Reads only. Nothing is imported: a module's folder is found by its name.
-    - The home folder is not read, except the marks of deployments: Holdfast writes there all the time.
+    - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
+    - Files in the home folder are ignored, because Holdfast writes there all the time. Only the copies of deployment
+      records (marks) are read.
 """
 
 import importlib.util
@@ -17,24 +18,27 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import IMPORT_ROOT, Settings, load_settings
 from holdfast.processors.lifecycle.deploy.marking import began
 
-#: Endings of files that definitions are made from.
+#: Suffixes of files that may change the definitions.
 _ENDINGS = (".py", ".toml", ".yaml", ".yml", ".json", ".avsc", ".env")
-#: Folders that hold packages, and no code of the project.
+#: Names of folders that hold installed packages or caches, not code of the project.
 _PACKAGES = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
-#: Path -> modification time in nanoseconds and size in bytes.
+#: Path of a file -> its modification time in nanoseconds, and its size in bytes.
 Files = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """What definitions are made from, at one moment; equal values load equal definitions."""
+    """Fingerprint of all inputs of the Dagster definitions at one moment. Equal values give equal definitions.
+
+    ``starts`` are the starts of the first time partitions, seconds since 1970.
+    """
 
     files: Files
     starts: tuple[float, ...]
 
     def change_since(self, former: "LoadedCode") -> str | None:
-        """What changed since a former look, as the end of a log line; None when nothing did."""
+        """Text about the change since ``former``, for example ``/a/b.py changed``; None without a change."""
         if self.files != former.files:
             changed = sorted(dict(self.files.items() ^ former.files.items()))
             more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
@@ -43,23 +47,23 @@ class LoadedCode:
 
 
 def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] = ()) -> LoadedCode:
-    """The code and the time partitions of these settings now.
+    """Read the present state of the code and the time partitions for these settings.
 
-    ``modules`` are those that Dagster loads beside the processors' ones, and ``more`` are further files to watch.
+    ``modules`` are the modules that Dagster loads in addition to the processors' modules. ``more`` are further files.
     """
     files: Files = {}
     for root in dict.fromkeys((*_roots(settings, modules), *more)):
         for file in _files(root, settings.home):
             try:
                 status = os.stat(file)
-            except OSError:  # deleted since it was listed
+            except OSError:  # the file was deleted after it was listed
                 continue
             files[file] = status.st_mtime_ns, status.st_size
     return LoadedCode(files, _starts(settings))
 
 
 def current_settings(known: Settings) -> Settings:
-    """The settings as a code server would read them now; the known ones when they are not valid at present."""
+    """The settings that a code server would read now; ``known`` if the present settings are invalid."""
     try:
         return load_settings()
     except HoldfastError:
@@ -67,12 +71,12 @@ def current_settings(known: Settings) -> Settings:
 
 
 def _roots(settings: Settings, modules: Iterable[str]) -> Iterator[Path]:
-    """The project, or else Holdfast itself; and the packages of modules that are elsewhere.
+    """Yields the folders and files to watch: the project (or Holdfast itself), and packages outside the project.
 
-    Of a module that is a single file, the modules beside it, too: it may import them.
+    For a module that is a single file, the Python files in its folder are watched too, because it may import them.
     """
     holdfast, folder = IMPORT_ROOT / "holdfast", settings.workers_directory
-    # an installed Holdfast without a project runs in any folder, as the user's home
+    # Without a project, the working directory is not watched, because it may be any folder, such as the user's home.
     yield holdfast if settings.project is None else folder
     targets = (*settings.processors, *modules)
     for name in dict.fromkeys(target.partition(":")[0].partition(".")[0] for target in targets):
@@ -84,7 +88,7 @@ def _roots(settings: Settings, modules: Iterable[str]) -> Iterator[Path]:
 
 
 def _package(name: str) -> Path | None:
-    """The folder or the file of a package on Python's path; None when there is none."""
+    """The folder or file of a Python package, found by its name; None if it is not on Python's path."""
     try:
         found = sys.modules.get(name) or importlib.util.find_spec(name)
         spec = getattr(found, "__spec__", found)
@@ -114,7 +118,7 @@ def _files(root: Path, home: Path) -> Iterator[str]:
 
 
 def _starts(settings: Settings) -> tuple[float, ...]:
-    """Where the time partitions of snapshots begin, for each processor that was deployed (``assets.factory``)."""
+    """The starts of the first snapshot partitions of all deployed processors, seconds since 1970, sorted."""
     releases = settings.paths.all_releases
     names = sorted(each.name for each in releases.iterdir()) if releases.is_dir() else []
     moments = [began(settings.paths, [name]) for name in names] or [None]

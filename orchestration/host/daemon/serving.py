@@ -1,12 +1,13 @@
-"""Dagster's daemon as a command with Dagster's own options, and with code servers that stay until their code changes.
+"""The command ``holdfast daemon``: Dagster's daemon with Dagster's options, and with long-lived code servers.
 
-Dagster's own daemon starts a new code server each minute, and lets the former one end: 5 to 8 seconds of CPU each time,
-for ever. Here one is replaced when it ended, when a file of the project changed, and once an hour (``code_servers``).
+Dagster's own daemon starts a new code server each minute and ends the old one, which costs 5 to 8 seconds of CPU each
+time. This daemon replaces a code server only if it ended, if a file of the project changed, or after one hour
+(``code_servers``).
 
 Invariants:
-    - A code server runs until another one takes its place. One that does not start replaces none, as on a starved
-      machine.
-    - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
+    - A code server runs until its replacement has started. If the replacement can't start, for example on an overloaded
+      machine, the old code server is kept.
+    - Code servers that the daemon did not start (a workspace can name their address) are not replaced here.
     - A replaced code server ends when its runs have ended.
 """
 
@@ -43,15 +44,17 @@ from holdfast.orchestration.project.unloaded import write_unloaded
 
 log = structlog.get_logger("daemon")
 
-#: How many requests a code server answers at once: ticks of 16 sensors and 4 schedules (`local.yaml`), and heartbeats.
-#: By default these are six on two cores: six slow sensors keep the heartbeats waiting, and the code server ends.
+#: Maximum number of requests that a code server answers in parallel: ticks of 16 sensors and 4 schedules
+#: (`local.yaml`), and heartbeats. The default on two cores is six. Then six slow sensors would block the heartbeats,
+#: and the code server would end.
 ANSWERS_AT_ONCE = 40
-#: A code server without heartbeats ends after this time, seconds. Dagster's 20 s are too few on a starved machine.
+#: A code server ends if it gets no heartbeat for this time, seconds. Dagster's default of 20 s is too short on an
+#: overloaded machine.
 HEARTBEAT_TTL_S = 60
 
 
 def daemon_command(settings: Settings) -> click.Command:
-    """The command ``holdfast daemon``, with the options of ``dagster-daemon run``."""
+    """The click command ``holdfast daemon``, with the same options as ``dagster-daemon run``."""
     return click.Command(
         "daemon",
         params=options_of(run_command),
@@ -78,12 +81,15 @@ def controller_of(
     workspace: WorkspaceOpts,
     options: dict[str, Any],
 ) -> "PatientController":
-    """Dagster's daemon with its code server, both ended with the stack; as Dagster's own command makes them."""
+    """Create Dagster's daemon and its code servers, in the same way as Dagster's own command.
+
+    Both are ended when ``stack`` is closed.
+    """
     servers = stack.enter_context(_servers(instance, options["code_server_log_level"]))
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
     target = code_locations(workspace)
     looking = _Looking(settings, target, [Path(file) for file in workspace.workspace or ()])
-    before = looking()  # an edit while the code is loaded counts as a change
+    before = looking()  # read before the code servers load the code, so that an edit during the load is noticed
     context = stack.enter_context(KeptLocations(instance, target, grpc_server_registry=servers))
     write_logs(options["log_format"], options["log_level"])
     controller = PatientController(
@@ -100,25 +106,25 @@ def controller_of(
 
 
 class KeptLocations(WorkspaceProcessContext):
-    """The code locations of the daemon."""
+    """Dagster's workspace of the daemon, which can return to the former code server of a code location."""
 
     def put_back(self, name: str, entry: Any) -> None:
-        """Use a former entry of a location again."""
+        """Use a former workspace entry of the code location ``name`` again."""
         with self._lock:
             self._current_workspace = self._current_workspace.with_code_location(name, entry)
 
 
 class KeptCodeServers(GrpcServerRegistry):
-    """The code servers that the daemon started."""
+    """Dagster's registry of the code servers that the daemon started, which also reports their state."""
 
     def runs(self, origin: str) -> bool:
-        """Whether the newest code server of a location was started and runs, by the id of its origin."""
+        """Whether the newest code server of a location has started and runs; ``origin`` is the location's origin id."""
         with self._lock:
             entry = self._active_entries.get(origin)
         return isinstance(entry, ServerRegistryEntry) and entry.process.server_process.poll() is None
 
     def servers(self, now: float, locations: Mapping[str, Any]) -> list[Server]:
-        """The present ones; ``locations`` are the workspace's, by the id of their origin."""
+        """The facts about the present code servers; ``locations`` maps an origin id to its workspace entry."""
         with self._lock:
             entries = dict(self._active_entries)
         return [_server(entry, now, locations[origin]) for origin, entry in entries.items() if origin in locations]
@@ -144,10 +150,10 @@ def _answers(location: Any) -> bool:
 
 
 class PatientController(DagsterDaemonController):
-    """Dagster's daemon, which refreshes its workspace when there is something to refresh.
+    """Dagster's daemon, which replaces code servers only when needed, not each minute.
 
-    ``look`` returns the code that a code server would load now, and ``loaded`` is what it was before they were started.
-    ``tell`` gets the error of each code location that does not load, whenever they change.
+    ``look`` returns the fingerprint of the code that a code server would load now. ``loaded`` is the fingerprint from
+    before the start of the code servers. When the errors of code locations change, ``tell`` gets location -> error.
     """
 
     def __init__(
@@ -168,7 +174,10 @@ class PatientController(DagsterDaemonController):
         super().__init__(workspace, daemons, grpc_server_registry=servers, **of_dagster)
 
     def check_workspace_freshness(self, last_workspace_update_time: float) -> float:
-        """Refresh the workspace if its code servers are outdated; returns when the workspace was last known fresh."""
+        """Restart or replace code servers if needed. Dagster calls this method often.
+
+        Returns the time at which the workspace was last known to be up to date, seconds since 1970.
+        """
         now, seen = time.time(), self._seen()
         entries = self._workspace.get_current_workspace().code_location_entries
         servers = self._servers.servers(now, {each.origin.get_id(): each for each in entries.values()})
@@ -198,7 +207,7 @@ class PatientController(DagsterDaemonController):
         return now
 
     def _replace(self, name: str) -> None:
-        """Start another code server for one location; the former one stays if that one does not start."""
+        """Start a new code server for one code location; keep the former code server if the new one does not start."""
         former = self._workspace.get_current_workspace().code_location_entries[name]
         self._workspace.reload_code_location(name)
         if former.code_location is None:
@@ -207,10 +216,10 @@ class PatientController(DagsterDaemonController):
             log.error("code_server.not_started", location=name)
             self._workspace.put_back(name, former)
         else:
-            former.code_location.cleanup()  # else its heartbeats go on
+            former.code_location.cleanup()  # stops the heartbeats to the former code server, so that it ends
 
     def _seen(self) -> LoadedCode:
-        """The code now; an error of the disk, which ends no daemon, counts as no change."""
+        """The present fingerprint of the code; if it can't be read, the error is logged and counts as no change."""
         try:
             return self._look()
         except OSError as failed:
@@ -219,7 +228,10 @@ class PatientController(DagsterDaemonController):
 
 
 class _Looking:
-    """Looks at the code of settings and workspace as they are now, or as they last were valid."""
+    """Callable that returns the present fingerprint of the code in settings and workspace.
+
+    If settings or workspace are invalid now, their last valid versions are used.
+    """
 
     def __init__(self, settings: Settings, target: Any, files: Sequence[Path]) -> None:
         self._settings, self._target, self._files = settings, target, tuple(files)
@@ -227,11 +239,11 @@ class _Looking:
 
     def __call__(self) -> LoadedCode:
         self._settings = current_settings(self._settings)
-        with suppress(Exception):  # the workspace's file is being edited
+        with suppress(Exception):  # the workspace file may be invalid while a user edits it
             self._origins = self._target.create_origins()
         loaded: list[Any] = []
         for each in self._origins:
-            with suppress(dg.DagsterInvariantViolationError):  # its code server is somebody else's
+            with suppress(dg.DagsterInvariantViolationError):  # a code server that the daemon did not start
                 loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]
         return look(
@@ -240,8 +252,8 @@ class _Looking:
 
 
 def _servers(instance: dg.DagsterInstance, log_level: str) -> KeptCodeServers:
-    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # no other way leads to its option
-    os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a code server or run that dies in C says in the log where
+    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # the registry has no argument for it
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # logs a traceback if a code server or run crashes in C code
     return KeptCodeServers(
         instance_ref=instance.get_ref(),
         server_command=GrpcServerCommand.API_GRPC,

@@ -1,1 +1,1 @@
-"""The front of Dagster's webserver: who may ask what, in the same process as Dagster's own application."""
+"""Access control in front of Dagster's webserver, in the same process: checks of host, origin, token and session."""

@@ -1,10 +1,10 @@
-"""The ASGI layer before Dagster's application: applies the rules to each request, refuses, and signs people in.
+"""ASGI middleware before Dagster's application: admits or refuses each request, and serves the sign-in form.
 
 Invariants:
-    - No request reaches the application before it is admitted; its body is not read before that.
-    - An admitted request and its answer pass as they are, streams and WebSocket too. Headers that keep other sites from
-      framing the page are added.
-    - No token is written to an answer, a log or a URL.
+    - A request reaches the application only after it is admitted. Its body is not read before.
+    - An admitted request and its response pass unchanged, including streams and WebSockets. Only headers are added
+      that prevent other sites from showing the page in a frame.
+    - No token is written to a response, a log or a URL.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from holdfast.orchestration.host.front.rules import (
 
 log = structlog.get_logger("webserver")
 
-#: Key of a request's scope with the name of its person.
+#: Key in the ASGI scope of a request for the name of the person who sent the request.
 WHO = "holdfast.who"
-#: Longest body of the sign-in form, bytes.
+#: Maximum size of the sign-in form's body, bytes.
 FORM_MAX = 4096
-#: A refusal of the same kind is logged again after this time, seconds: a hostile page must not fill the disk.
+#: Minimum seconds between two log lines about refusals of the same kind, so that a hostile page can't fill the disk.
 LOG_EVERY_S = 60.0
 
 _ADDED = {
@@ -54,7 +54,7 @@ _FORM_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # without one, browsers send the form with the origin "null"
+    "Referrer-Policy": "same-origin",  # otherwise browsers send the form with `Origin: null`, which is refused
     **_ADDED,
 }
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Sign in: Holdfast</title>{head}
@@ -66,14 +66,14 @@ padding:.5em;margin:.3em 0;box-sizing:border-box}}</style></head><body><h1>Holdf
 
 
 class Front:
-    """The application behind the rules; ``clock`` gives the time, seconds since 1970."""
+    """ASGI application that applies ``rules`` to each request for ``app``; ``clock`` returns seconds since 1970."""
 
     def __init__(self, app: ASGIApp, rules: Rules, clock: Callable[[], float] = time.time) -> None:
         self._app, self._rules, self._clock = app, rules, clock
         self._logged: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+        """Serve one HTTP request, WebSocket or lifespan event."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -100,7 +100,8 @@ class Front:
             await socket.close(1008)
 
     def _log(self, asked: Asked, refused: Refused) -> None:
-        if self._is_news(refused.action):  # what was seen holds words of the request, and a page could vary them
+        # `action` is the key, because `seen` contains text from the request, which a hostile page could vary
+        if self._is_news(refused.action):
             log.warning("webserver.refused", status=refused.status, seen=refused.seen, peer=asked.peer, path=asked.path)
 
     def _is_news(self, kind: str) -> bool:
@@ -113,7 +114,8 @@ class Front:
     def _answer(self, asked: Asked, refused: Refused) -> Response:
         wants_page = asked.method == "GET" and "text/html" in asked.first("accept")
         if refused.status == 401 and wants_page and self._rules.tokens:
-            # A strict cookie is not sent with a link from another site; the page's own reload sends it.
+            # A browser does not send a SameSite=Strict cookie when the user follows a link from another site. The form
+            # reloads itself, and with the reload the browser sends the cookie.
             foreign = asked.first("sec-fetch-site") in ("cross-site", "same-site")
             return self._form(asked.path, refused.seen, reload=foreign)
         if asked.method == "POST":
@@ -131,7 +133,7 @@ class Front:
         return HTMLResponse(page, 401, _FORM_HEADERS)
 
     async def _signed_in(self, asked: Asked, request: Request) -> Response:
-        """The answer to the sign-in form: a session and the page that was asked for, or the form again."""
+        """The response to a posted sign-in form: session cookie and redirect; the form again if the token is wrong."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -183,7 +185,7 @@ def _challenge(refused: Refused) -> Mapping[str, str]:
 
 
 def _local_path(path: str, prefix: str) -> str:
-    """A path of this server, to go to after sign-in; its first page for anything else."""
+    """The path to open after sign-in, if it is a path of this server; otherwise the server's first page."""
     local = path.startswith(f"{prefix}/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if local else f"{prefix}/"
 

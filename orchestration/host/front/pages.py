@@ -1,9 +1,9 @@
-"""The pages of the docs below ``/docs``, beside Dagster's application: assets and checks link to them.
+"""Serves Holdfast's documentation under ``/docs`` of Dagster's webserver; assets and checks link to its pages.
 
-They are those of the installed version, and need no network.
+The pages are part of the installed package, so they fit the version and need no network.
 
 Invariants:
-    - Only pages and pictures of the docs folder are served.
+    - Only Markdown pages and pictures of the docs folder are served.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.infra.installation import IMPORT_ROOT
 
-#: The path of the docs on the server; the docs' own folders are below it.
+#: URL path under which the docs are served.
 AT = "/docs"
-#: The pages: Markdown, beside the package in a checkout and inside it in a wheel.
+#: Folder with the Markdown pages; it is inside the installed package, or linked to ``docs/`` in a checkout.
 FOLDER = IMPORT_ROOT / "holdfast" / "docs"
 
 _PICTURES = {".png", ".svg"}
@@ -44,16 +44,13 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{ti
 
 
 class WithPages:
-    """An application with the docs beside it, below ``prefix`` and :data:`AT`.
-
-    Other paths, methods and connections reach the application as they are.
-    """
+    """ASGI application that serves the docs under ``prefix`` plus :data:`AT`; all other requests go to ``app``."""
 
     def __init__(self, app: ASGIApp, prefix: str = "", folder: Path = FOLDER) -> None:
         self._app, self._at, self._folder = app, prefix + AT, folder.resolve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+        """Serve one request."""
         path = scope.get("path", "")
         ours = path == self._at or path.startswith(f"{self._at}/")
         if not ours or scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
@@ -84,9 +81,10 @@ class WithPages:
 
 @lru_cache(maxsize=256)
 def rendered(text: str, depth: int = 0) -> str:
-    """Markdown as HTML; a heading can be linked to by its name, as on the site of the docs.
+    """Markdown converted to HTML. Headings get the same anchors as on the documentation site.
 
-    ``depth`` is the number of folders above the page. Links that leave the docs, to files of a checkout, are text.
+    ``depth`` is the number of folders between the docs folder and the page. Links to files outside the docs folder
+    become plain text.
     """
     reader = MarkdownIt("commonmark", {"html": True}).enable("table")
     parts = reader.parse(text)
@@ -102,7 +100,7 @@ def rendered(text: str, depth: int = 0) -> str:
 
 
 def _inside(parts: list[Token], outside: str) -> list[Token]:
-    """The parts of a line without the links that begin with ``outside``; their words stay."""
+    """The tokens of a line, where links whose target begins with ``outside`` are replaced by their text."""
     kept, leaves = [], False
     for part in parts:
         if part.type == "link_open":
@@ -113,6 +111,6 @@ def _inside(parts: list[Token], outside: str) -> list[Token]:
 
 
 def anchor_of(heading: str) -> str:
-    """The name by which the site of the docs links to a heading: lower case, words joined by hyphens."""
+    """The anchor of a heading, as on the documentation site: ``How to deploy`` becomes ``how-to-deploy``."""
     words = re.sub(r"[^\w\s-]", "", heading).strip().lower()
     return re.sub(r"[-\s]+", "-", words)

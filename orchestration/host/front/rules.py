@@ -1,14 +1,14 @@
-"""Decides whether a request may reach Dagster's webserver, and who it is from. Pure: facts in, verdict out.
+"""Decides whether a request may reach Dagster's webserver, and which person sent the request. Pure functions.
 
-    checked of every request          because
-    method                            Dagster needs GET, HEAD and POST only
-    Host                              a web page can resolve its own name to this machine, and read what it gets
-    Origin, Sec-Fetch-Site            a browser sends requests of any page, and says of which
-    content type of a POST            only JSON makes a browser ask before it sends a foreign page's request
-    no query in the URL of GET        Dagster would run a change from it, as an image of a foreign page
-    token, session or proxy's header  asked where the settings have tokens or proxies
+    checked for every request         reason
+    method                            Dagster needs only GET, HEAD and POST
+    Host                              DNS rebinding: a hostile page can resolve its own name to this machine
+    Origin, Sec-Fetch-Site            a browser sends requests of any web page, and names the page here
+    content type of a POST            JSON from a foreign page makes the browser ask for permission first (CORS)
+    no GraphQL query in a GET's URL   Dagster would execute it, for example from an image URL in a foreign page
+    token, session or proxy's header  required if the settings have tokens or proxies
 
-Each check holds for pages, files, GraphQL and WebSocket alike.
+The checks apply to pages, files, GraphQL and WebSockets.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Literal
 from holdfast.infra.settings import WebserverSettings, is_loopback
 from holdfast.infra.settings.groups import LOOPBACK_NAMES
 
-#: Where the sign-in form is sent to, below the path prefix.
+#: URL path, after the path prefix, to which the sign-in form is posted.
 SIGN_IN = "/holdfast/sign-in"
-#: Cookie of a session that the sign-in form has begun.
+#: Name of the cookie that holds the session after sign-in.
 COOKIE = "holdfast_session"
-#: How long a session lasts, seconds.
+#: Lifetime of a session, seconds.
 SESSION_S = 12 * 3600
-#: Longest name that a proxy may give, characters.
+#: Maximum length of a person's name that a proxy sends, characters.
 NAME_MAX = 100
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?", re.I)
@@ -40,7 +40,7 @@ _SHOWN_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says: every value of each header, by its name in small letters; ``peer`` is who connected."""
+    """The facts of a request. ``headers`` maps lower-case names to all values; ``peer`` is the client's address."""
 
     kind: Literal["http", "websocket"]
     method: str
@@ -49,25 +49,25 @@ class Asked:
     headers: Mapping[str, Sequence[str]]
 
     def all(self, name: str) -> Sequence[str]:
-        """Every value of a header."""
+        """All values of a header; ``name`` is in lower case."""
         return self.headers.get(name, ())
 
     def first(self, name: str) -> str:
-        """The first value of a header; empty without one."""
+        """The first value of a header; empty if the request does not have the header."""
         values = self.all(name)
         return values[0] if values else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request may pass; ``who`` is None where nobody is asked."""
+    """The request may pass. ``who`` is the name of its person; None if the settings require no sign-in."""
 
     who: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request may not pass: an HTTP status, what was seen, and what would allow it."""
+    """The request may not pass: HTTP status, a sentence about the cause, and the action that would allow it."""
 
     status: int
     seen: str
@@ -76,9 +76,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The settings, as the checks need them."""
+    """The webserver's settings in the form that the checks need."""
 
-    #: Names that a ``Host`` header may have, and authorities that an ``Origin`` may have whatever ``Host`` says.
+    #: ``names`` may be in a ``Host`` header. ``origins`` (``name:port``) may be in an ``Origin`` header even if they
+    #: differ from ``Host``.
     names: frozenset[str]
     origins: frozenset[str]
     tokens: Mapping[str, str] = field(repr=False)
@@ -88,12 +89,12 @@ class Rules:
 
     @property
     def asks(self) -> bool:
-        """Whether each request has to say who it is from."""
+        """Whether each request must be authenticated by a token, a session or a proxy."""
         return bool(self.tokens or self.proxies)
 
 
 def rules_of(settings: WebserverSettings, *, prefix: str = "") -> Rules:
-    """The rules of these settings; ``prefix`` is the path below which Dagster serves."""
+    """The rules from the webserver's settings; ``prefix`` is the URL path prefix of Dagster's UI."""
     own = {settings.host.lower()} if settings.host not in ("0.0.0.0", "::") else set()  # noqa: S104 # nosec B104: compared, not bound
     return Rules(
         names=LOOPBACK_NAMES | own | {_name(each) for each in settings.hosts},
@@ -106,7 +107,7 @@ def rules_of(settings: WebserverSettings, *, prefix: str = "") -> Rules:
 
 
 def decide(asked: Asked, rules: Rules, now: float) -> Admitted | Refused:
-    """Whether a request may pass; ``now`` is the time, seconds since 1970."""
+    """Apply all checks to a request; ``now`` is seconds since 1970."""
     refused = _method(asked) or _host(asked, rules) or _origin(asked, rules) or _site(asked) or _content(asked, rules)
     if refused is not None:
         return refused
@@ -116,23 +117,26 @@ def decide(asked: Asked, rules: Rules, now: float) -> Admitted | Refused:
 
 
 def signs_in(asked: Asked, rules: Rules) -> bool:
-    """Whether this is the sign-in form."""
+    """Whether the request posts the sign-in form, so that it needs no token yet."""
     return bool(rules.tokens) and asked.method == "POST" and asked.path == rules.prefix + SIGN_IN
 
 
 def trusted(peer: str, rules: Rules) -> bool:
-    """Whether a connection comes from a proxy that signs people in."""
+    """Whether the client's address belongs to a proxy of the settings, which authenticates persons itself."""
     try:
         address = ipaddress.ip_address(peer)
     except ValueError:
         return False
-    # a server that listens on IPv6 sees IPv4 addresses in this form
+    # a server that listens on IPv6 sees an IPv4 client as ``::ffff:10.0.0.1``
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any((mapped or address) in network for network in rules.proxies)
 
 
 def holder_of(token: str, rules: Rules) -> str | None:
-    """Whose token this is. Every token is compared, in the same time whatever fits."""
+    """The name of the person who has this token; None if the token is unknown.
+
+    Always compares with all tokens, in constant time, so that the duration reveals nothing (timing attack).
+    """
     given, holder = sha256(token.encode("utf-8", "replace")).digest(), None
     for person, expected in rules.tokens.items():
         if hmac.compare_digest(given, sha256(expected.encode()).digest()):
@@ -141,7 +145,10 @@ def holder_of(token: str, rules: Rules) -> str | None:
 
 
 def session_for(person: str, rules: Rules, now: float) -> str:
-    """The cookie's value for a person who has a token; it ends with that token, and after ``SESSION_S``."""
+    """The value of the session cookie for a person.
+
+    The session is valid for ``SESSION_S``, and only while the person's token stays in the settings.
+    """
     ends = int(now) + SESSION_S
     return f"{person}.{ends}.{_mark(person, ends, rules.tokens[person])}"
 
@@ -186,7 +193,7 @@ def _origin(asked: Asked, rules: Rules) -> Refused | None:
 
 
 def _site(asked: Asked) -> Refused | None:
-    """Browsers say how a request relates to the page it comes from; a link that a person opens may be foreign."""
+    """Refuse requests that a page of another site makes; links from other sites that a person opens are allowed."""
     sites = asked.all("sec-fetch-site")
     if all(site in ("same-origin", "none") for site in sites):
         return None
@@ -252,16 +259,16 @@ def _of_session(asked: Asked, rules: Rules, now: float) -> str | None:
 
 
 def _name(authority: str) -> str:
-    """The name or address of ``name:port``, in small letters and without brackets."""
+    """The host name or address in ``name:port``, in lower case and without brackets; empty if it is malformed."""
     match = _AUTHORITY.fullmatch(authority)
     return "" if match is None else match[1].lower().strip("[]")
 
 
 def _shown(text: str) -> str:
-    """A text of the request, safe and short enough for an answer and a log."""
+    """Text from a request, escaped and shortened, so that it is safe in a response and a log."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")
 
 
 def unguarded(host: str, settings: WebserverSettings) -> bool:
-    """Whether other machines could use the UI without saying who they are."""
+    """Whether other machines could use the UI without authentication, if it listens on ``host``."""
     return not is_loopback(host) and not settings.asks

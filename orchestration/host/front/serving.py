@@ -1,6 +1,6 @@
-"""Dagster's webserver behind the front, as a command with Dagster's own options.
+"""The command ``holdfast webserver``: Dagster's webserver with Dagster's options, behind the access control.
 
-Dagster's application runs in this process and has no port of its own, so nothing goes past the front.
+Dagster's application runs in this process and has no port of its own, so every request passes the access control.
 """
 
 import logging
@@ -32,15 +32,15 @@ log = structlog.get_logger("webserver")
 
 
 class WebserverUnguarded(BadConfiguration):
-    """Other machines could use Dagster's UI without saying who they are."""
+    """Other machines could use Dagster's UI without authentication, so the webserver does not start."""
 
 
 class PathPrefixInvalid(BadConfiguration):
-    """``--path-prefix`` is not the path of the settings, which links to the docs have."""
+    """``--path-prefix`` differs from the path prefix in the settings, which the links to the docs contain."""
 
 
 def webserver_command(settings: Settings) -> click.Command:
-    """The command ``holdfast webserver``: Dagster's options, with address and path of the settings as defaults."""
+    """The click command ``holdfast webserver``: Dagster's options; address and path prefix default to the settings."""
     dagsters: click.Command = create_dagster_webserver_cli()  # type: ignore[no-untyped-call]
     return click.Command(
         "webserver",
@@ -57,13 +57,13 @@ def webserver_command(settings: Settings) -> click.Command:
 def guarded_app(
     context: SignedProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
 ) -> ASGIApp:
-    """Dagster's application and the docs, behind the rules of the settings.
+    """The ASGI application: Dagster's webserver and the docs, behind the access control of the settings.
 
     Args:
         context: Dagster's workspace.
-        settings: The settings, with the address on which it really listens.
-        prefix: The path below which it is served; empty, or with a slash in front and none behind.
-        poll_ms: Pause between two looks of the UI at data of assets, milliseconds.
+        settings: The webserver's settings, with the address on which it really listens.
+        prefix: The URL path prefix of the UI, for example ``/dagster``; empty for none.
+        poll_ms: Interval at which the UI polls the data of assets, milliseconds; None for Dagster's default.
     """
     app = SignedWebserver(context, prefix, poll_ms).create_asgi_app()
     return Front(WithPages(app, prefix), rules_of(settings, prefix=prefix))
@@ -87,7 +87,8 @@ def _serving(settings: Settings) -> Callable[..., None]:
             port = options["port"] or _port()
             log.info("webserver.serving", url=f"http://{host}:{port}{prefix}", process=os.getpid())
             logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
-            # Addresses in X-Forwarded-For are not believed: who connects decides whether a proxy's header counts.
+            # X-Forwarded-For is ignored (proxy_headers=False), because any client can send it. The address of the
+            # connection decides whether a proxy's identity header is accepted.
             uvicorn.run(
                 app,
                 host=host,
@@ -101,7 +102,7 @@ def _serving(settings: Settings) -> Callable[..., None]:
 
 
 def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, Any]) -> SignedProcessContext:
-    """Dagster's instance and workspace, closed with the stack; as Dagster's own command opens them."""
+    """Dagster's workspace, opened in the same way as by Dagster's own command; closed when ``stack`` is closed."""
     instance = stack.enter_context(open_instance("holdfast webserver", temporary=True))
     instance.optimize_for_webserver(
         options["db_statement_timeout"], options["db_pool_recycle"], options["db_pool_max_overflow"]
@@ -136,7 +137,7 @@ def _check(host: str, prefix: str, settings: Settings) -> None:
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """Drops what uvicorn logs after each refused WebSocket: a hostile page could fill the disk with it."""
+    """Log filter that drops uvicorn's line about a refused WebSocket; a hostile page could fill the disk with it."""
     return "without completing handshake" not in record.getMessage()
 
 

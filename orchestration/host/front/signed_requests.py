@@ -1,6 +1,6 @@
-"""Dagster's webserver application, which knows who each request is from: runs, backfills and events carry the name.
+"""Dagster's webserver application, which tags runs, backfills and asset events with the name of the requesting person.
 
-Changes by GraphQL are logged with their person. A name that the request itself gives is replaced.
+Each GraphQL mutation is logged with the person's name. A name that the request itself contains is replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,31 +17,31 @@ from holdfast.orchestration.host.front.layer import WHO
 
 log = structlog.get_logger("webserver")
 
-#: Dagster's tag with the person who reported an event of an asset.
+#: Dagster's tag with the name of the person who reported an asset event.
 REPORTING_USER_TAG = "dagster/reporting_user"
-#: Changes without effect on runs, state or Dagster's settings; the UI makes them by itself.
+#: GraphQL mutations that change no run, state or setting. They are not logged, because the UI sends them by itself.
 _UNLOGGED = frozenset({"logTelemetry", "setNuxSeen", "sensorDryRun", "scheduleDryRun"})
 
 
 class SignedContext(WorkspaceRequestContext):
-    """A request's context with the name of its person."""
+    """Dagster's context of a request, with the name of the person who sent the request; empty if unknown."""
 
     who: str = ""
 
     def get_viewer_tags(self) -> dict[str, str]:
-        """Tags of the backfills that the request launches."""
+        """The tags for backfills that the request launches; Dagster calls this method."""
         return {USER_TAG: self.who} if self.who else {}
 
     def get_reporting_user_tags(self) -> dict[str, str]:
-        """Tags of the asset events that the request reports."""
+        """The tags for asset events that the request reports; Dagster calls this method."""
         return {REPORTING_USER_TAG: self.who} if self.who else {}
 
 
 class SignedProcessContext(WorkspaceProcessContext):
-    """Dagster's workspace, whose request contexts know their person."""
+    """Dagster's workspace, which creates a ``SignedContext`` for each request."""
 
     def create_request_context(self, source: object | None = None) -> SignedContext:
-        """A context for one request."""
+        """The context for one request; ``source`` is the request's HTTP connection."""
         context = super().create_request_context(source)
         acting = SignedContext(
             instance=context.instance,
@@ -56,10 +56,10 @@ class SignedProcessContext(WorkspaceProcessContext):
 
 
 class SignedWebserver(DagsterWebserver[SignedProcessContext, SignedContext]):
-    """Dagster's webserver, whose changes are logged and signed."""
+    """Dagster's webserver, which logs each GraphQL mutation and tags new runs with the person's name."""
 
     def build_graphql_schema(self) -> Schema:
-        """Dagster's schema, with each change wrapped."""
+        """Dagster's GraphQL schema, where the resolver of each mutation is wrapped for logs and tags."""
         schema = super().build_graphql_schema()
         changes = schema.graphql_schema.mutation_type
         assert changes is not None, "Dagster's schema has changes"
@@ -70,12 +70,12 @@ class SignedWebserver(DagsterWebserver[SignedProcessContext, SignedContext]):
 
 
 def who_asks(source: object | None) -> str | None:
-    """The person of a request; None where nobody is asked."""
+    """The name of the person who sent a request; None if the settings require no sign-in."""
     return source.scope.get(WHO) if isinstance(source, HTTPConnection) else None
 
 
 def signed(arguments: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """The arguments of a change whose runs carry this person's name, and no other."""
+    """The arguments of a GraphQL mutation, where runs to launch are tagged with ``who`` and no other name."""
     found = dict(arguments)
     if found.get("executionParams"):
         found["executionParams"] = _execution(found["executionParams"], who)

@@ -1,1 +1,4 @@
-"""Built-in aggregates of a key's messages, message by message or by columns. Imports ``steps`` and ``state``."""
+"""Built-in aggregates of a key's messages, computed one by one or with numpy.
+
+This package imports ``steps`` and ``state``.
+"""

@@ -1,15 +1,15 @@
-"""Built-in running aggregates of each key: their definition, their stored form, and their computation one by one.
+"""Built-in running aggregates for each message key: their declaration, their stored form, and how messages are added.
 
-The state of a key is one JSON value under the state key ``aggregate``; columns are grouped by aggregator::
+The state of a key is one JSON value under the state key ``aggregate``. Columns are grouped by their aggregator::
 
     {"format": 1, "count": {"orders": 3}, "sum": {"total": 12.5}, "mean": {"average": {"sum": 12.5, "count": 3}}}
 
-``min``, ``max`` and ``last`` hold the value, ``collect`` a list, the oldest item first.
+``min``, ``max`` and ``last`` store the value. ``collect`` stores a list, with the oldest item first.
 
 Invariants:
-    - This module is the reference: ``columnar`` gives the same results and the same bytes, or leaves a run to it.
-    - A column starts empty if the stored value lacks it, or holds another aggregator under its name.
-    - No state holds a number that JSON can't hold: a total that overflows fails its message.
+    - This module defines the results. ``columnar`` gives the same results and the same bytes, or refuses the run.
+    - A column starts empty if the stored value lacks it, or has another aggregator under its name.
+    - The state never has a number that JSON can't hold. A message that makes a total overflow fails.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from holdfast.processors.engine.steps.step import Kept, Step
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
 
-#: The state key of an aggregation's single value for each message key.
+#: The state key under which an aggregation stores its single value for each message key.
 STATE_KEY = "aggregate"
 FORMAT = "format"
 FORMAT_VERSION = 1
 
-#: The input of a column: a field's name, a function of the message's value, or None for the value itself.
+#: The input of a column: a field's name, a function of the message's value, or None for the whole value.
 Field = str | Callable[[Any], Any] | None
 
 
 class AggregationInvalid(BadConfiguration):
-    """The declaration of an aggregation can't run."""
+    """The declaration of an aggregation has an invalid argument."""
 
 
 class AggregationFailed(HoldfastError):
@@ -47,15 +47,15 @@ class AggregationFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
-    """The computation of one column; use one of its subclasses.
+    """The declaration of one column. Use one of the subclasses, for example ``Sum("amount")``.
 
     Args:
-        of: The field's name; or a function of the value; or None for the whole value. The function must have no side
+        of: The field's name, a function of the value, or None for the whole value. The function must have no side
             effects, because it is called again if a message of its batch fails.
-        column: The same as ``of``, under its name in Quix Streams.
+        column: Another name for ``of``, as in Quix Streams.
 
     Raises:
-        AggregationInvalid: ``of`` has another type, or both are given.
+        AggregationInvalid: ``of`` has an unsupported type, or both ``of`` and ``column`` are given.
     """
 
     kind: ClassVar[str] = ""
@@ -79,11 +79,11 @@ class Aggregator:
 
     @property
     def written(self) -> str:
-        """The code that declares the column, for errors."""
+        """The code that declares the column, used in errors."""
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
-        """The message's item for this column; raises AggregationFailed if it is missing or can't be aggregated."""
+        """Returns the message's item for this column; raises AggregationFailed if it is missing or unusable."""
         of = self.of
         if isinstance(of, str):
             if isinstance(value, Mapping) and of in value:
@@ -100,25 +100,28 @@ class Aggregator:
             raise self.failed(column, f"raised {type(failure).__name__}: {failure}", type(value).__name__) from failure
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The stored value after one more message; ``held`` is the stored value before, None for the first message."""
+        """Returns the stored value after one more message.
+
+        ``held`` is the stored value before, None for the first message.
+        """
         raise NotImplementedError
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The merged stored value of two windows; neither is None, and all times of the first window are earlier."""
+        """Merges the stored values of two windows; neither is None, and all event times of ``earlier`` come first."""
         raise NotImplementedError
 
     @property
     def merges(self) -> bool:
-        """Whether the column has ``merge``, so that sessions can use the column."""
+        """Whether the column implements ``merge``. Session windows need it."""
         return type(self).merge is not Aggregator.merge
 
     def result(self, held: Any, column: str) -> Any:
-        """The column's value in the output."""
+        """Converts the stored value to the column's value in the output."""
         return held
 
     @property
     def by_time(self) -> bool:
-        """Whether ``add`` takes a list of the event time and the item."""
+        """Whether ``add`` expects items of the form [event time, item]."""
         return False
 
     def failed(self, column: str, seen: str, seen_type: str) -> AggregationFailed:
@@ -138,7 +141,7 @@ class Aggregator:
 
 @dataclass(frozen=True, slots=True)
 class Count(Aggregator):
-    """The number of messages; without a field."""
+    """Counts messages. It takes no field."""
 
     kind: ClassVar[str] = "count"
 
@@ -151,15 +154,15 @@ class Count(Aggregator):
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """None, because a count needs nothing of the message."""
+        """Returns None, because a count reads nothing from the message."""
         return None
 
     def add(self, held: Any, item: Any, column: str) -> int:
-        """The count plus one message."""
+        """Returns the count plus 1."""
         return 1 if held is None else int(held) + 1
 
     def merge(self, earlier: Any, later: Any, column: str) -> int:
-        """The sum of both counts."""
+        """Returns the sum of both counts."""
         return int(earlier) + int(later)
 
 
@@ -173,7 +176,7 @@ class _OfNumbers(Aggregator):
         raise self.failed(column, f"is {type(item).__name__}, expected a number", type(item).__name__)
 
     def finite(self, number: int | float, column: str) -> int | float:
-        """The number itself, if JSON can hold it; raises otherwise."""
+        """Returns the number if JSON can hold it; raises AggregationFailed for infinity and NaN."""
         if type(number) is float and not isfinite(number):
             raise self.failed(column, f"gives {number}, which JSON can't hold", "float")
         return number
@@ -181,56 +184,56 @@ class _OfNumbers(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Sum(_OfNumbers):
-    """The total of a numeric field, added in the order of the messages."""
+    """The sum of a numeric field, added in the order of the messages."""
 
     kind: ClassVar[str] = "sum"
 
     def add(self, held: Any, item: Any, column: str) -> int | float:
-        """The total with one more item."""
+        """Returns the sum with one more item."""
         return item if held is None else self.finite(_plus(self, held, item, column), column)
 
     def merge(self, earlier: Any, later: Any, column: str) -> int | float:
-        """The sum of both totals."""
+        """Returns the sum of both windows."""
         return self.add(earlier, later, column)
 
 
-#: Every float can hold whole numbers up to here.
+#: Whole numbers up to this size are in the range of a float.
 _LARGE = 1 << 1023
 
 
 @dataclass(frozen=True, slots=True)
 class Mean(_OfNumbers):
-    """The mean of a numeric field: its total, as ``Sum`` computes it, divided by the count."""
+    """The mean of a numeric field: the sum, computed as in ``Sum``, divided by the count."""
 
     kind: ClassVar[str] = "mean"
 
     def add(self, held: Any, item: Any, column: str) -> dict[str, Any]:
-        """Total and count plus one item."""
+        """Returns the sum and the count with one more item."""
         total, count = (0, 0) if held is None else (held["sum"], held["count"])
         made = item if held is None else self.finite(_plus(self, total, item, column), column)
         return self._held(made, count + 1, column)
 
     def merge(self, earlier: Any, later: Any, column: str) -> dict[str, Any]:
-        """Both totals and counts, added."""
+        """Returns the added sums and counts of both windows."""
         total = self.finite(_plus(self, earlier["sum"], later["sum"], column), column)
         return self._held(total, earlier["count"] + later["count"], column)
 
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            self.result(held, column)  # the message fails, not the window that closes
+            self.result(held, column)  # Raises now, so that this message fails, not the window when it closes.
         return held
 
     def result(self, held: Any, column: str) -> float:
-        """Total divided by count."""
+        """Returns the sum divided by the count."""
         try:
             return float(held["sum"] / held["count"])
-        except OverflowError as failure:  # an integer above the largest float
+        except OverflowError as failure:  # A whole number above the largest float.
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
 class _Extreme(Aggregator):
-    """The first of the extreme items: no other item beats it."""
+    """Base class of ``Min`` and ``Max``. Of equal items, the first one is kept."""
 
     __slots__ = ()
     beats: ClassVar[Callable[[Any, Any], bool]]
@@ -256,7 +259,7 @@ class _Extreme(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Min(_Extreme):
-    """The least value of a field of numbers, or of texts; the first one of equal values."""
+    """The smallest value of a field of numbers or texts. Of equal values, the first one is kept."""
 
     kind: ClassVar[str] = "min"
     beats: ClassVar[Callable[[Any, Any], bool]] = operator.lt
@@ -264,7 +267,7 @@ class Min(_Extreme):
 
 @dataclass(frozen=True, slots=True)
 class Max(_Extreme):
-    """The greatest value of a field of numbers, or of texts; the first one of equal values."""
+    """The largest value of a field of numbers or texts. Of equal values, the first one is kept."""
 
     kind: ClassVar[str] = "max"
     beats: ClassVar[Callable[[Any, Any], bool]] = operator.gt
@@ -272,22 +275,22 @@ class Max(_Extreme):
 
 @dataclass(frozen=True, slots=True)
 class Last(Aggregator):
-    """The newest value of a field, of any type."""
+    """The newest value of a field. It may have any type."""
 
     kind: ClassVar[str] = "last"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The new item."""
+        """Returns the new item."""
         return item
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The item of the later window."""
+        """Returns the item of the later window."""
         return later
 
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """The newest ``limit`` values of a field, the oldest first; each message stores the whole list."""
+    """The newest ``limit`` values of a field, oldest first. Each message stores the whole list again."""
 
     kind: ClassVar[str] = "collect"
     limit: int = 0
@@ -302,7 +305,7 @@ class Collect(Aggregator):
             )
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """The list with the new item, without the oldest items beyond the limit."""
+        """Returns the list with the new item, without the oldest items beyond the limit."""
         return [*(held or ()), item][-self.limit :]
 
     def describe(self) -> str:
@@ -314,16 +317,16 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {made.kind: made for made in (Coun
 
 
 class Aggregation(Step):
-    """The columns of one aggregation, in the order of the output; a stateful function of one message.
+    """The columns of one aggregation, in output order. A call adds one message to the state of its key.
 
-    Raises AggregationInvalid if there are no columns, or one is no aggregator.
+    Raises AggregationInvalid if there is no column, or a column is not an aggregator.
     """
 
     store_kind: ClassVar[str] = "aggregation"
     called: ClassVar[str] = "an aggregation"
-    #: What a column may be.
+    #: The allowed classes of columns.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
-    #: The allowed aggregators as text, and how columns are written; for errors.
+    #: For errors: the allowed aggregators as text, and an example of a declaration.
     expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
     written: ClassVar[str] = 'aggregate({"total": Sum("amount")})'
 
@@ -336,7 +339,7 @@ class Aggregation(Step):
         for name, made in columns.items():
             self._check_column(name, made)
         self.columns: Mapping[str, Aggregator] = dict(columns)
-        #: The step's name in errors.
+        #: The step's name, used in errors.
         self.__name__ = "aggregate"
 
     def _check_column(self, name: Any, made: Any) -> None:
@@ -359,7 +362,7 @@ class Aggregation(Step):
 
     @property
     def kinds(self) -> dict[str, list[str]]:
-        """The columns' names by aggregator, both in the order of the columns."""
+        """For each aggregator, the names of its columns; both in the order of the columns."""
         found: dict[str, list[str]] = {}
         for name, made in self.columns.items():
             found.setdefault(made.kind, []).append(name)
@@ -372,19 +375,19 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """The aggregates of its columns."""
+        """The content of the step's store: this aggregation."""
         return self
 
     @property
     def use(self) -> None:
-        """Aggregates keep nothing about time."""
+        """None, because aggregates store nothing that depends on time."""
 
     def lines(self) -> tuple[str, ...]:
-        """One line for each column, for example ``total = sum(amount)``."""
+        """Describes each column in one line, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
     def __call__(self, value: Any, state: State) -> dict[str, Any]:
-        """Adds one message to the state of its key; returns the key's aggregates.
+        """Adds one message to the state of its key and returns the key's aggregates.
 
         Raises:
             AggregationFailed: The message can't be aggregated; the state is unchanged.
@@ -403,7 +406,7 @@ class Aggregation(Step):
 
 
 def aggregation_of(node: Node) -> Aggregation | None:
-    """The built-in aggregation of a step; None for another step."""
+    """Returns the built-in aggregation of a step; None for any other step."""
     return node.function if isinstance(node.function, Aggregation) else None
 
 
@@ -411,9 +414,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def stored_columns(stored: Any) -> Mapping[str, Any]:
-    """The columns of a stored value, by aggregator and then by name; none for the stored value None.
+    """Returns the columns of a stored value, by aggregator and name; empty if the stored value is None.
 
-    Raises FormatUnknown if the value has another format version, or is no aggregate.
+    Raises FormatUnknown if the value has another format version, or is not an aggregate.
     """
     if stored is None:
         return _NOTHING
@@ -434,7 +437,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:
     try:
         return held + item
-    except OverflowError as failure:  # an integer above the largest float
+    except OverflowError as failure:  # A whole number above the largest float.
         raise made.failed(column, "is an integer that can't be added to a float", "int") from failure
 
 

@@ -1,7 +1,7 @@
-"""Computes a built-in aggregation for a whole run of messages on numpy columns, with the results of the plain path.
+"""Adds a whole run of messages to a built-in aggregation with numpy. The results equal those of ``Aggregation``.
 
-Each key has a row. A row comes from the store at its first use, and returns to the store's overlay before a commit, or
-when the plain path needs the key::
+Each message key has a row. A row is loaded from the store at its first use. It is written back to the store's overlay
+before a commit, or when ``Aggregation`` itself must process the key (the plain path)::
 
     messages   decode the needed fields      numpy, one step for each rank     encode all outputs
     k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}
@@ -10,16 +10,16 @@ when the plain path needs the key::
 
     rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
 
-A run that numpy can't compute bit by bit like Python raises ``Unfit`` before anything changes; then the plain path
-processes the run. The optimisations, and the tests that fail if one is wrong
-(``tests/unit/processors/engine/aggregates/test_columnar.py``):
+Some runs can't be computed with the same bits as Python. They raise ``Unfit`` before anything changes, and the plain
+path processes them. The modules below contain the optimisations.
+``tests/unit/processors/engine/aggregates/test_columnar.py`` fails if one of them gives wrong results.
 
 - ``message_columns`` decodes only the needed fields.
 - ``row_table`` fills a template of bytes, instead of encoding objects.
-- ``kernels`` sorts small row numbers as 16-bit integers, which numpy does by radix sort.
+- ``kernels`` sorts small row numbers as 16-bit integers, for which numpy uses the faster radix sort.
 
 Invariants:
-    - A row is never older than the overlay's value of its key.
+    - A row is never older than the value of its key in the store's overlay.
     - The bytes of outputs and state are the same as those of ``Aggregation`` and ``State.set``.
 """
 
@@ -37,30 +37,30 @@ from holdfast.processors.engine.aggregates.message_columns import reader_of
 from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Rows that are written back together: few enough to stay in the CPU's caches.
+#: Number of rows that are written back together. A batch of this size stays in the CPU's caches.
 PIECE_ROWS = 1000
 
 
 class RowStore(Protocol):
-    """The store of the rows; ``StoreState`` implements it."""
+    """The store that holds the rows; ``StoreState`` implements it."""
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
-        """Stored values, uncommitted ones included; None for a key without a value."""
+        """Returns stored values, uncommitted values included; None for a key without a value."""
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Puts stored values into the overlay."""
+        """Writes stored values into the store's overlay."""
 
 
 class ColumnarAggregation:
-    """One aggregation of one task.
+    """Computes one aggregation of one task with numpy.
 
     Args:
-        output_bytes_max: The limit for key and value of an output, in bytes.
-        state_bytes_max: The limit for changelog key and value of a state value, in bytes.
-        rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
+        output_bytes_max: The maximum of key plus value of an output, in bytes.
+        state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
+        rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
 
     Raises:
-        Unfit: The aggregation has a column without a columnar form (``Collect``).
+        Unfit: The aggregation has a column that numpy does not support (``Collect``).
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class ColumnarAggregation:
     def run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> list[bytes] | None:
-        """The outputs of a run of messages.
+        """Processes a run of messages and returns their outputs.
 
-        None if the plain path must process the run, and then nothing has changed.
+        Returns None, and changes nothing, if ``Aggregation`` must process the messages one by one.
         """
         try:
             return self._run(keys, values, timestamps)
@@ -93,7 +93,10 @@ class ColumnarAggregation:
             return None
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Returns the rows of these keys to the store, before the plain path uses the keys."""
+        """Writes the rows of these keys back to the store and drops the rows.
+
+        ``Aggregation`` can then process messages of these keys one by one.
+        """
         found = [self._index.pop(key) for key in set(keys) if key is not None and key in self._index]
         if found:
             rows = np.array(found, np.int64)
@@ -105,20 +108,20 @@ class ColumnarAggregation:
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Evicts rows above the memory limit, after a commit."""
+        """Called after a commit: evicts rows above the memory limit."""
         if len(self._index) > self._rows_max():
             self._forget_unused()
 
     def drop(self) -> None:
-        """Discards all rows, including committed ones."""
+        """Discards all rows, including rows with committed values."""
         self._index.clear()
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in the overlay."""
+        """An estimate of the memory that changed rows will need in the overlay, in bytes."""
         return self._table.dirty_bytes()
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internal methods --------------------------------------------------------------------------------------
 
     def _run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
@@ -156,7 +159,10 @@ class ColumnarAggregation:
         return max(1024, self.rows_bytes_max // self._table.row_bytes)
 
     def _forget_unused(self) -> None:
-        """Evicts rows down to three quarters of the limit: unused rows first, the oldest first."""
+        """Evicts rows until three quarters of the limit are left.
+
+        Rows that were not used recently go first, oldest first.
+        """
         keys, table = list(self._index), self._table
         rows = np.fromiter(self._index.values(), np.int64, len(keys))
         clean, used = ~table.dirty[rows], table.used[rows]

@@ -1,8 +1,8 @@
-"""The columns of a columnar aggregation: each column holds arrays over the rows.
+"""The columns of a columnar aggregation. Each column holds arrays with one element per row.
 
-A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result.
-``shown`` makes the outputs between them. A run that can't be computed with the same bits as Python raises ``Unfit``;
-then the plain path processes it.
+A column processes a run of messages in two steps: ``run`` computes without changing anything, and ``keep`` stores the
+result. Between the two, ``shown`` makes the outputs. A run that can't be computed with the same bits as Python raises
+``Unfit``. ``Aggregation`` or ``WindowStore`` then processes its messages one by one (the plain path).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """The plain path must process this run of messages."""
+    """numpy can't compute this run of messages exactly. ``Aggregation`` must process its messages one by one."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """The items of messages as numbers; raises Unfit if an item is no finite number, or not exact as a float."""
+    """Converts items to numbers; raises Unfit if an item is not a finite number, or a float can't hold it exactly."""
     kinds = set(map(type, items))
     if kinds == {float}:
         numbers = Numbers(np.array(items, np.float64))
@@ -54,10 +54,10 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """The length of the longest text among items that JSON returns unchanged.
+    """Returns the length of the longest text among the items. JSON must return all items unchanged.
 
     Raises:
-        Unfit: An item is neither a text, a 64-bit integer, a finite float, a boolean nor null.
+        Unfit: An item is not a text, a 64-bit integer, a finite float, a boolean or null.
     """
     kinds = set(map(type, items))
     if not kinds <= _SCALARS:
@@ -77,46 +77,49 @@ _encode = msgspec.json.Encoder().encode
 
 
 def as_json(items: Iterable[Any]) -> list[bytes]:
-    """Each item as JSON."""
+    """Encodes each item as JSON."""
     return list(map(_encode, items))
 
 
 class Column(Protocol):
-    """One column over all rows."""
+    """One column of an aggregation, for all rows."""
 
     def grow(self, capacity: int) -> None:
-        """Enlarges the arrays to this number of rows."""
+        """Enlarges the arrays to ``capacity`` rows."""
 
     def check(self, stored: Sequence[Any]) -> None:
-        """Raises Unfit if a stored value can't be held in a row."""
+        """Raises Unfit if the column can't hold one of these stored values."""
 
     def clear(self, rows: Places) -> None:
-        """Empties rows."""
+        """Empties these rows."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """Puts stored values into rows; None leaves a row empty."""
+        """Loads stored values into rows. None leaves a row empty."""
 
     def run(self, items: Any, segments: Segments) -> Any:
-        """Computes a run: the argument of ``shown`` and ``keep``."""
+        """Computes a run of messages without changing the rows.
+
+        The result is the argument of ``shown`` and ``keep``.
+        """
 
     def shown(self, ran: Any, segments: Segments) -> list[Any]:
-        """The outputs of a run, in the order of the messages."""
+        """Returns the outputs of a run, in the order of the messages."""
 
     def results(self, rows: Places) -> list[Any]:
-        """The values of the rows, as outputs; None for an empty row."""
+        """Returns the values of the rows as outputs; None for an empty row."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows."""
 
-    #: The template of the stored JSON, with ``%b`` for each part.
+    #: The template of the column's stored JSON, with ``%b`` for each part that ``stored`` returns.
     form: bytes
 
     def stored(self, rows: Places) -> list[list[bytes]]:
-        """The stored JSON of rows: for each part of ``form``, one list over the rows."""
+        """Encodes rows as JSON: for each ``%b`` of ``form``, one list with an item for each row."""
 
 
 class CountColumn(Column):
-    """The number of messages of each row, exact as an integer."""
+    """The number of messages of each row, as an exact integer."""
 
     form = b"%b"
 
@@ -158,7 +161,7 @@ class CountColumn(Column):
 
 
 class NumberColumn(Column):
-    """The total or the extreme of each row: the column of ``Sum``, ``Min`` and ``Max``."""
+    """The sum, minimum or maximum of each row: the column of ``Sum``, ``Min`` and ``Max``."""
 
     form = b"%b"
 
@@ -220,7 +223,7 @@ class NumberColumn(Column):
 
 
 class MeanColumn(Column):
-    """The total and the count of each row; the output is total divided by count."""
+    """The sum and the count of each row. The output is the sum divided by the count."""
 
     form = b'{"sum":%b,"count":%b}'
 
@@ -252,7 +255,7 @@ class MeanColumn(Column):
         return self._totals.run(items, segments), self._counts.run(None, segments)
 
     def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
-        # Total and count are exact as floats, so the quotient is rounded once, as in Python.
+        # Sum and count are exact as floats, so only the division rounds, as in Python.
         return list(segments.unsorted(ran[0].values / ran[1]).tolist())
 
     def results(self, rows: Places) -> list[Any]:
@@ -279,7 +282,7 @@ class LastColumn(Column):
         self._values = grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """Does nothing, because a row can hold every value."""
+        """Does nothing, because a row can hold any value."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         self._values[rows] = np.fromiter(stored, object, len(stored))
@@ -305,28 +308,28 @@ class LastColumn(Column):
 
 
 def struct_of(name: str, fields: Iterable[str], kind: Any = Any, default: Any = msgspec.NODEFAULT) -> Any:
-    """A class whose objects are JSON objects with these fields, in this order.
+    """Makes a class whose objects are encoded as JSON objects with these fields, in this order.
 
     Raises:
-        Unfit: A field has a name that JSON has to escape.
+        Unfit: JSON must escape the name of a field.
     """
     names = {f"field_{number}": field for number, field in enumerate(fields)}
     made = [(plain, kind, msgspec.field(default=default)) for plain in names]
     try:
         return msgspec.defstruct(name, made, rename=names, gc=False)
-    except (TypeError, ValueError) as failure:  # msgspec refuses names that JSON has to escape
+    except (TypeError, ValueError) as failure:  # msgspec refuses names that JSON must escape
         raise Unfit from failure
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The JSON of a mean in the state, which has to have exactly these fields."""
+    """The stored JSON of a mean. It must have exactly these fields."""
 
     sum: Any
     count: Any
 
 
 def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
-    """Means as a list of totals and a list of counts."""
+    """Splits means into a list of sums and a list of counts."""
     if None not in means:
         return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
     parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]
@@ -334,7 +337,7 @@ def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
 
 
 def grown(array: Any, capacity: int) -> Any:
-    """A copy of an array with this length; new elements are zero."""
+    """Returns a copy of an array with the length ``capacity``. New elements are zero."""
     made = np.zeros(capacity, array.dtype)
     made[: len(array)] = array
     return made

@@ -1,7 +1,7 @@
-"""Columns of windows that users write: subclasses of ``Aggregator`` and ``Collector``, as in Quix Streams.
+"""Window columns that users write: subclasses of ``Aggregator`` and ``Collector``, as in Quix Streams.
 
-A custom column is stored as a list of two elements: the text that identifies its state, and the state. If the text
-differs, the state starts again.
+A custom column is stored as a list of two elements: ``state_suffix``, which identifies the state, and the state itself.
+If ``state_suffix`` changes, the state starts again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from holdfast.processors.engine.aggregates import aggregation
 
 
 class Aggregator(ABC):
-    """A column that keeps one value for a window; subclass it. States must be JSON values.
+    """A user's column that keeps one value for each window. Write a subclass. The state must be a JSON value.
 
-    A subclass for sessions also has a method ``merge(earlier, later)``, which merges the states of two sessions.
+    For session windows, the subclass also needs a method ``merge(earlier, later)``, which merges the states of two
+    sessions.
     """
 
     def __init__(self, column: str | None = None) -> None:
@@ -26,66 +27,66 @@ class Aggregator(ABC):
 
     @property
     def state_suffix(self) -> str:
-        """Identifies the state; if it changes, the state of an open window starts again."""
+        """A text that identifies the state. If it changes, the state of an open window starts again."""
         column = getattr(self, "column", None)
         return type(self).__name__ if column is None else f"{type(self).__name__}/{column}"
 
     @abstractmethod
     def initialize(self) -> Any:
-        """The state before the first message of a window."""
+        """Returns the state before the first message of a window."""
 
     @abstractmethod
     def agg(self, *given: Any, **named: Any) -> Any:
-        """The state after a message. Declare it as ``agg(self, old, new)``; ``new`` is the message's value.
+        """Returns the state after a message. Define it as ``agg(self, old, new)``; ``new`` is the message's value.
 
-        With a third argument, ``agg(self, old, new, timestamp)``, the method also gets the event time in milliseconds.
+        If it is defined as ``agg(self, old, new, timestamp)``, it also gets the event time in milliseconds.
         """
 
     @abstractmethod
     def result(self, value: Any) -> Any:
-        """The column's value in a result; ``value`` is the state."""
+        """Converts the state ``value`` to the column's value in a result."""
 
 
 class Collector(ABC):
-    """A column that keeps all values of a window; subclass it."""
+    """A user's column that keeps all values of a window. Write a subclass."""
 
     def __init__(self, column: str | None = None) -> None:
         self._column = column
 
     @property
     def column(self) -> str | None:
-        """The field to keep; None for the whole value."""
+        """The name of the field to keep; None for the whole value."""
         return getattr(self, "_column", None)
 
     @abstractmethod
     def result(self, items: list[Any]) -> Any:
-        """The column's value in a result; ``items`` are the values in processing order."""
+        """Converts the kept values, in processing order, to the column's value in a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class CustomColumn(aggregation.Aggregator):
-    """An ``Aggregator`` of a user."""
+    """Wraps a user's ``Aggregator`` as a column of the engine."""
 
     kind: ClassVar[str] = "custom"
     made: Any = None
-    #: Whether ``agg`` also gets the event time.
+    #: Whether the user's ``agg`` also takes the event time.
     timed: bool = False
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The name of the state, and the state with one more message."""
+        """Returns [state_suffix, state] after one more message."""
         known = held is not None and held[0] == self.made.state_suffix
         given = (item[1], item[0]) if self.timed else (item,)
         return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), *given)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The result of the user's ``merge`` for two states; a state with another identity counts as absent."""
+        """Merges two states with the user's ``merge``. A state with another ``state_suffix`` is ignored."""
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]
         return [suffix, self.made.merge(earlier[1], later[1])] if len(there) == 2 else (there or [later])[0]
 
     @property
     def by_time(self) -> bool:
-        """Whether ``agg`` also gets the event time."""
+        """Whether the user's ``agg`` also takes the event time."""
         return self.timed
 
     @property
@@ -94,7 +95,7 @@ class CustomColumn(aggregation.Aggregator):
         return callable(getattr(self.made, "merge", None))
 
     def result(self, held: Any, column: str) -> Any:
-        """The result of the user's ``result`` for the state; None for a state with another identity."""
+        """Calls the user's ``result`` with the state; None if the state has another ``state_suffix``."""
         return self.made.result(held[1]) if held[0] == self.made.state_suffix else None
 
     def describe(self) -> str:
@@ -104,21 +105,21 @@ class CustomColumn(aggregation.Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class CollectedColumn(aggregation.Aggregator):
-    """A ``Collector`` of a user."""
+    """Wraps a user's ``Collector`` as a column of the engine."""
 
     kind: ClassVar[str] = "collected"
     made: Any = None
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """The values with one more."""
+        """Returns the list of values with one more value."""
         return [*(held or ()), item]
 
     def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
-        """The values of the earlier session, then the values of the later session."""
+        """Returns the values of the earlier session, followed by those of the later session."""
         return [*earlier, *later]
 
     def result(self, held: Any, column: str) -> Any:
-        """The result of the user's ``result`` for the values."""
+        """Calls the user's ``result`` with all values."""
         return self.made.result(held)
 
     def describe(self) -> str:
@@ -127,7 +128,7 @@ class CollectedColumn(aggregation.Aggregator):
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given columns, with users' columns wrapped as columns of the engine."""
+    """Returns the given columns. Users' columns are wrapped as columns of the engine."""
     return {name: _column(made) for name, made in given.items()}
 
 
@@ -138,7 +139,7 @@ def _column(made: Any) -> Any:
 
 
 def _takes_time(agg: Callable[..., Any]) -> bool:
-    """Whether a method can be called with a third argument."""
+    """Whether a user's ``agg`` accepts a third argument, the event time."""
     try:
         signature(agg).bind(None, None, 0)
     except TypeError:
@@ -147,7 +148,7 @@ def _takes_time(agg: Callable[..., Any]) -> bool:
 
 
 def methods_of(column: aggregation.Aggregator) -> tuple[Callable[..., Any], ...]:
-    """The user functions of a custom column."""
+    """Returns the user's methods that a custom column calls."""
     if isinstance(column, CustomColumn):
         return (column.made.agg, column.made.result)
     return (column.made.result,) if isinstance(column, CollectedColumn) else ()

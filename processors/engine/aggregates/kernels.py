@@ -1,20 +1,20 @@
-"""Running aggregates over arrays: pure functions with exactly the results of processing one message at a time.
+"""Running aggregates over numpy arrays: pure functions whose results equal processing one message at a time.
 
-Messages are sorted by row and keep their order within a row. The rank of a message is its number within its row. All
-messages of one rank are computed in one numpy step, from the results of the rank before::
+Messages are sorted by row, and keep their order within a row. The rank of a message is its number within its row. All
+messages of one rank are computed in one numpy step, from the results of the previous rank::
 
     rows in order of arrival   a b a c a        sorted   a a a b c
                                                 rank     0 1 2 0 0
     step 0: a0, b0, c0 from the rows   step 1: a1 = a0 + item   step 2: a2 = a1 + item
 
-A row with more than ``RANKS_MAX`` messages is folded alone, in Python.
+The messages of a row with more than ``RANKS_MAX`` messages are added in Python instead.
 
-Numbers are floats; a mark tells which ones are integers (Python's ``int``). Integers below ``WHOLE_MAX`` are exact as
-floats. Their sums are exact while they stay below ``WHOLE_MAX``, which ``Numbers.fit`` checks.
+Numbers are floats. A mark tells which numbers are integers (Python's ``int``). Integers below ``WHOLE_MAX`` are exact
+as floats. Their sums are exact while they stay below ``WHOLE_MAX``; ``Numbers.fit`` checks this.
 
 Invariants:
-    - No sum is made of partial sums: ``np.add.reduceat`` and differences of ``np.cumsum`` round differently.
-    - The first one of equal numbers is kept, with its sign of zero and its mark; ``np.minimum`` guarantees neither.
+    - No sum is made of partial sums, because ``np.add.reduceat`` and differences of ``np.cumsum`` round differently.
+    - Of equal numbers, the first is kept, with its sign of zero and its mark. ``np.minimum`` guarantees neither.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
-#: Below this number, every integer is exact as a float.
+#: Every integer below this number is exact as a float.
 WHOLE_MAX = float(1 << 53)
-#: Rows with more messages than this are folded alone.
+#: Rows with more messages than this are computed in Python, one message after the other.
 RANKS_MAX = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """An array of numbers; ``whole`` marks values of Python's ``int``, None if there are none."""
+    """An array of numbers. ``whole`` marks values of Python's ``int``; None if there are no such values."""
 
     values: Floats
     whole: Marks | None = None
 
     def take(self, places: Places) -> Numbers:
-        """The numbers at these places."""
+        """Returns the numbers at these positions."""
         return Numbers(self.values[places], None if self.whole is None else self.whole[places])
 
     def fit(self) -> bool:
-        """Whether all numbers are finite, and all integers exact as floats."""
+        """Whether all numbers are finite, and all integers are exact as floats."""
         if self.whole is None or not self.whole.any():
             return bool(np.isfinite(self.values).all())
         most = np.abs(self.values)
         return bool((most < np.where(self.whole, WHOLE_MAX, np.inf)).all())
 
     def as_python(self) -> list[Any]:
-        """The numbers as ``int`` and ``float``."""
+        """Converts the numbers to Python's ``int`` and ``float``."""
         if self.whole is None or not self.whole.any():
             return list(self.values.tolist())
         if self.whole.all():
@@ -67,7 +67,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers in the rows before a run; ``there`` marks the rows with a number."""
+    """The numbers in the rows before a run of messages. ``there`` marks rows that have a number."""
 
     numbers: Numbers
     there: Marks
@@ -75,16 +75,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Messages by row.
+    """The messages of a run, sorted by row.
 
     Attributes:
-        order: The positions of the messages, sorted by row; all other attributes use this order.
-        rows: The rows with messages, ascending.
-        starts: The first message of each row.
-        lasts: The last message of each row.
-        ranks: The rank of each message.
-        later: The places of all messages with rank 1, rank 2, ... in rows with few messages.
-        long: The range of places of each row with many messages: first, and last + 1.
+        order: The positions of the messages, sorted by row. All other attributes use this sorted order.
+        rows: The rows that have messages, ascending.
+        starts: The position of the first message of each row.
+        lasts: The position of the last message of each row.
+        ranks: The rank of each message: its number within its row, from 0.
+        later: The positions of all messages with rank 1, with rank 2, and so on; only rows with few messages.
+        long: For each row with many messages, the position of its first message, and of its last message + 1.
     """
 
     order: Places
@@ -97,9 +97,9 @@ class Segments:
 
     @staticmethod
     def of(rows: Places) -> Segments:
-        """The segments of at least one message, computed from each message's row."""
+        """Computes the segments of at least one message. ``rows`` is the row of each message."""
         count = len(rows)
-        # numpy sorts 16-bit integers by radix sort. With few keys all row numbers fit into 16 bits.
+        # numpy sorts 16-bit integers with the faster radix sort. With few keys, all row numbers fit into 16 bits.
         order = np.argsort(rows.astype(np.uint16) if rows.max() < 1 << 16 else rows, kind="stable")
         ordered = rows[order]
         begins = np.empty(count, bool)
@@ -121,19 +121,22 @@ class Segments:
         return Segments(order, ordered[starts], starts, starts + counts - 1, ranks, later, long)
 
     def unsorted(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values in the order of the messages' arrival."""
+        """Returns values in the order in which the messages arrived."""
         result = np.empty_like(values)
         result[self.order] = values
         return result
 
 
 def running_count(held: Places, segments: Segments) -> Places:
-    """The running count of the message's row at each message; ``held`` is the count before the run, 0 for a new row."""
+    """Returns the running count of the row at each message.
+
+    ``held`` is the count of each row before the run, 0 for a new row.
+    """
     return np.repeat(held, segments.lasts - segments.starts + 1) + segments.ranks + 1
 
 
 def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
-    """The running total of the message's row at each message; the caller checks the result with ``fit``."""
+    """Returns the running sum of the row at each message. The caller must check the result with ``fit``."""
     starts, values = segments.starts, numbers.values
     sums = values.copy()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -154,8 +157,8 @@ def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
 
 
 def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: bool) -> Numbers:
-    """The running minimum (or maximum) of the message's row at each message; the first of equal numbers."""
-    sign = 1.0 if least else -1.0  # changing the sign is exact
+    """Returns the running minimum or maximum of the row at each message. Of equal numbers, the first is kept."""
+    sign = 1.0 if least else -1.0  # a change of the sign is exact
     best = numbers.values * sign
     whole = None
     if numbers.whole is not None or held.numbers.whole is not None:
@@ -180,7 +183,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
 
 def _places_of_least(values: list[float], first: int) -> Iterator[int]:
-    """The place of the least number so far."""
+    """Yields for each value the position of the smallest value up to this point."""
     at, least = first, values[0]
     for place, value in enumerate(values, first):
         if value < least:

@@ -1,6 +1,6 @@
-"""Reads what the columns of an aggregation need of a run of messages: numbers, or Python objects.
+"""Reads the items that the columns of an aggregation need from a run of messages: numbers, or Python objects.
 
-- ``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped rest can't be invalid.
+- ``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 from holdfast.processors.engine.aggregates.aggregation import Aggregation
 from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, struct_of
 
-#: Numbers without exponents in messages of up to this many bytes are in the range of a float.
+#: In messages of up to this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
 
-#: Not subclasses of Exception, but a user's function may raise them: they count as failures of its message.
+#: A user's function may raise these, too. They are not subclasses of Exception, but also count as failed messages.
 ENDING = (SystemExit, GeneratorExit)
 
 _decode_json = msgspec.json.Decoder().decode
 _ZERO, _E, _PLUS, _LOWER = ord("0"), ord("e"), ord("+"), 0x20
 
-#: Returns the items of each column: numbers, a list, or None for a count.
+#: Returns the items of each column: numbers, a list of Python objects, or None for a count.
 Reader = Callable[[Sequence[bytes]], list[Any]]
 
 
 def reader_of(aggregation: Aggregation) -> Reader:
-    """The function that reads the columns' items from JSON messages.
+    """Returns the function that reads the items of all columns from JSON messages.
 
-    It raises Unfit for messages that it can't read.
+    The function raises Unfit for messages that it can't read.
     """
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
     narrow = None
@@ -55,7 +55,8 @@ def reader_of(aggregation: Aggregation) -> Reader:
                     if callable(made.of)
                 )
                 raw[None] = messages
-        except (Exception, *ENDING) as failure:  # the plain path raises the error, at the right message
+        # The messages are then processed one by one, which raises the error for the right message.
+        except (Exception, *ENDING) as failure:
             raise Unfit from failure
         numbers: dict[Any, Any] = {}
         items: list[Any] = []
@@ -74,17 +75,17 @@ def reader_of(aggregation: Aggregation) -> Reader:
 
 
 class _Absent:
-    """A missing field; no column accepts this type."""
+    """Stands for a missing field. No column accepts this type, so a missing field raises Unfit."""
 
 
 _ABSENT = _Absent()
 
 
 def skipping_is_safe(values: Sequence[bytes]) -> bool:
-    """Whether decoding only some fields of these messages fails for the same messages as decoding all fields.
+    """Whether decoding only some fields fails for the same messages as decoding all fields.
 
-    The decoder checks the syntax of skipped fields. It does not check whether they are UTF-8, nor whether a float can
-    hold their numbers. So this function searches for both: bytes that are no UTF-8, and exponents like ``1E+400``.
+    The decoder checks the syntax of skipped fields. It does not check that they are UTF-8, or that their numbers fit
+    into a float. This function therefore looks for bytes that are not UTF-8, and for exponents such as ``1E+400``.
     """
     if max(map(len, values)) > DIGITS_MAX:
         return False

@@ -1,6 +1,6 @@
-"""One-line steps over the recent messages of a key.
+"""The steps ``drop_duplicates`` and ``moving_average``, which use the recent messages of a key.
 
-Dropping duplicates, and moving averages. Both keep state with a TTL.
+Both keep state with a TTL.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: Prefix of the state keys of texts in ``drop_duplicates``, and the state key of an average's numbers.
+#: The prefix of the state keys of ``drop_duplicates``, and the state key of the numbers of ``moving_average``.
 SEEN, NUMBERS = "seen/", "numbers"
-#: How long a key without messages is remembered.
+#: Default time for which a key without messages is remembered.
 REMEMBER = timedelta(days=1)
-#: A longer text in ``drop_duplicates``, in bytes, is hashed, so that state keys stay short.
+#: Texts of ``drop_duplicates`` above this length, in bytes, are hashed, so that state keys stay short.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -39,46 +39,46 @@ def _is_finite(number: float) -> bool:
     """Whether a float can hold the number."""
     try:
         return isfinite(number)
-    except OverflowError:  # a whole number above the largest float
+    except OverflowError:  # A whole number above the largest float.
         return False
 
 
 def _mean(numbers: Sequence[float]) -> float:
     try:
         return fsum(numbers) / len(numbers)
-    except OverflowError:  # the total is above the largest float; the mean is not
+    except OverflowError:  # The sum is above the largest float, but the mean is not.
         return float(sum(map(Fraction, numbers)) / len(numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Aggregator):
-    """The identity that distinguishes the messages of a key."""
+    """Reads the part of a message by which ``drop_duplicates`` recognizes duplicates."""
 
     kind: ClassVar[str] = "drop_duplicates"
 
     @property
     def written(self) -> str:
-        """The step."""
+        """The step's name, used in errors."""
         return self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged(Aggregator):
-    """The number that is averaged."""
+    """Reads the number that ``moving_average`` averages."""
 
     kind: ClassVar[str] = "moving_average"
 
     @property
     def written(self) -> str:
-        """The step."""
+        """The step's name, used in errors."""
         return self.kind
 
 
 class DropDuplicates(Step):
-    """The function of a filter that keeps the first of equal messages of a key.
+    """The filter of ``drop_duplicates``: keeps the first of equal messages of a key.
 
     Raises:
-        AggregationInvalid: ``by`` is no field and no function.
+        AggregationInvalid: ``by`` is neither a field nor a function.
         DurationInvalid: ``within`` is out of range.
     """
 
@@ -96,7 +96,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """The step alone uses its store."""
+        """The use of the step's store: only this step uses it."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -105,13 +105,13 @@ class DropDuplicates(Step):
         return (self._by.of,) if callable(self._by.of) else ()
 
     def options(self, store: str) -> StoreOptions:
-        """What the step's store is declared with."""
+        """Returns the options with which the step's store is declared."""
         keeping = Keeping(SEEN, (), self._within_ms, self._remember_ms)
         steps = (f"{self._by.describe()}, each key by its own time, remembered for {self._remember_ms} ms",)
         return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, state: DeclaredState) -> bool:
-        """False for a duplicate and for a late message."""
+        """Returns False for a duplicate and for a late message, so that the message is dropped."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)
@@ -134,10 +134,10 @@ class DropDuplicates(Step):
 
 
 class MovingAverage(Step):
-    """The function of a step that adds the average of a key's newest numbers to each value.
+    """The function of ``moving_average``: adds the average of a key's newest numbers to each value.
 
     Raises:
-        AggregationInvalid: ``of`` is no field and no function, or there is no name for the average.
+        AggregationInvalid: ``of`` is neither a field nor a function, or the average has no name.
         DurationInvalid: ``over`` is out of range.
     """
 
@@ -164,7 +164,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """The step alone uses its store."""
+        """The use of the step's store: only this step uses it."""
         return StoreUse(StoreForm.OWN)
 
     @property
@@ -173,7 +173,7 @@ class MovingAverage(Step):
         return (self._of.of,) if callable(self._of.of) else ()
 
     def options(self, store: str) -> StoreOptions:
-        """What the step's store is declared with."""
+        """Returns the options with which the step's store is declared."""
         over = f"{self._lasts_ms} ms" if self._count is None else f"{self._count} messages"
         line = f"{self.into} = {self._of.describe()} over {over}"
         if self._count is not None:
@@ -183,7 +183,7 @@ class MovingAverage(Step):
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: Any) -> dict[str, Any]:
-        """The value with the average."""
+        """Returns the value with the average as an additional field."""
         number = self._of.read(value, self.into)
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
             raise self._of.failed(self.into, f"is {repr(number)[:80]}, expected a number", type(number).__name__)
@@ -197,13 +197,13 @@ class MovingAverage(Step):
         return {**value, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
-        """The numbers with event times less than ``over`` before the newest event time of the key.
+        """Returns the numbers with event times less than ``over`` before the newest event time of the key.
 
-        A message ahead of the worker's clock gets an average up to its own time; averages of other messages leave it
-        out.
+        The average of a message with a future event time includes numbers up to that time. Averages of other messages
+        leave its number out.
         """
         times = state.key_times
-        admitted = times.admits()  # first: the numbers of a forgotten key leave with it
+        admitted = times.admits()  # This must be first, because it deletes the numbers of a forgotten key.
         held: list[list[Any]] = state.get(NUMBERS, default=[])
         if admitted:
             insort(held, [timestamp, number], key=lambda each: each[0])

@@ -1,8 +1,8 @@
-"""The column of ``Reduce``: a value that functions of users compute, message by message.
+"""The column of ``Reduce``: a value that user functions compute, message by message.
 
-A number stays an object in its row. Any other value is kept as JSON, and decoded for each call, because a function may
-change its argument, and a value that can't be stored must fail its own message. So a value always equals its stored
-form.
+A row holds a number as a Python object, and any other value as JSON. JSON is decoded for each call, because a function
+may change its argument. A value that can't be stored fails its own message. The value in a row therefore always equals
+its stored form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class _Empty:
-    """Marks a row without a value, because None is a value."""
+    """Marks a row without a value. None can't mark it, because None is a valid value."""
 
 
 _EMPTY = _Empty()
@@ -34,7 +34,8 @@ Raw = msgspec.Raw
 class ReduceColumn(Column):
     """The reduced value of each row.
 
-    Functions are called in the order of the messages. They are called again if the plain path must process the run.
+    The user functions are called in the order of the messages. They are called again if the run must be processed one
+    message at a time.
     """
 
     form = b"[%b]"
@@ -60,7 +61,7 @@ class ReduceColumn(Column):
         self._values[rows] = _EMPTY
 
     def run(self, items: Any, segments: Segments) -> tuple[list[Any], list[Any]]:
-        """The value after each message, and the final value of each row."""
+        """Returns the value after each message, and the final value of each row."""
         reducer, initializer = self._reducer, self._initializer
         rows = self._values[segments.rows].tolist()
         counts = segments.lasts - segments.starts + 1
@@ -80,7 +81,8 @@ class ReduceColumn(Column):
                     made = _kept(made)
                 rows[place] = made
                 add(made)
-        except (Exception, *ENDING) as failure:  # the plain path raises the error, at the right message
+        # The messages are then processed one by one, which raises the error for the right message.
+        except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return after, rows
 
@@ -95,7 +97,7 @@ class ReduceColumn(Column):
         self._values[segments.rows] = _objects(ran[1])
 
     def longest(self, ran: tuple[list[Any], list[Any]]) -> int:
-        """The length of the longest value of a run, in bytes."""
+        """Returns the length of the longest value of a run, in bytes."""
         return max((len(bytes(made)) for made in ran[1] if type(made) is Raw), default=0)
 
     def stored(self, rows: Places) -> list[list[bytes]]:
@@ -110,7 +112,7 @@ class ReduceColumn(Column):
 
 
 def _kept(made: Any) -> Any:
-    """A value in the form of a row; raises ValueNotStorable for a value that a store can't hold."""
+    """Converts a value to the form of a row; raises ValueNotStorable for a value that a store can't hold."""
     kind = type(made)
     if (kind is int and _LEAST <= made <= _MOST) or (kind is float and isfinite(made)) or kind is bool or made is None:
         return made

@@ -1,11 +1,11 @@
-"""Rows with the columns of an aggregation, and their stored form.
+"""A table of rows with the columns of an aggregation, and the stored form of the rows.
 
-Each row belongs to a message key; what else it stands for, its user knows. A row comes from a stored value at its first
-use, and returns to the store as one::
+Each row belongs to a message key; for windows, the caller also knows the window of each row. A row is loaded from a
+stored value at its first use, and is later converted back to a stored value::
 
     stored values ─► add ─► rows: arrays by column ─► run, keep ─► (commit) _state_form % parts ─► stored values
 
-``_state_form`` is a bytes template with ``%b`` places; filling it is faster than encoding objects.
+``_state_form`` is a template of bytes with ``%b`` placeholders. Filling the template is faster than encoding objects.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, pack_head
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Memory of a row in bytes, in addition to the key's bytes and the columns: the key's object and its share of the dict.
+#: Memory of a row in addition to the key's bytes and the columns, in bytes: the key's object and its place in the dict.
 ROW_BYTES = 200
 COLUMN_BYTES = 24
-#: The longest number in JSON, in characters; the longest character of a text in JSON, in bytes.
+#: The maximum length of a number in JSON, in characters; and of one character of a text in JSON, in bytes.
 NUMBER_CHARACTERS, CHARACTER_BYTES = 26, 6
 
 _JSON_HEAD = bytes([VALUE_VERSION, CODEC_JSON])
@@ -50,13 +50,13 @@ class RowTable:
 
     Attributes:
         keys: The message key of each row.
-        times: The timestamp of the last message of each row, in milliseconds.
-        there: Whether a row holds a value.
-        dirty: Whether a row has changed since it was stored.
-        used: Whether a row was used since the caller cleared this mark.
+        times: The event time of the last message of each row, in milliseconds.
+        there: Whether a row has a value.
+        dirty: Whether a row has changed since it was last stored.
+        used: Whether a row was used since the caller last cleared this mark.
 
     Raises:
-        Unfit: The aggregation has a column without a columnar form.
+        Unfit: numpy does not support a column of the aggregation.
     """
 
     keys: list[bytes]
@@ -78,24 +78,24 @@ class RowTable:
         self._state_form = _state_form(self._kinds, dict(zip(names, self._columns, strict=True)))
         self.row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
-        #: The bytes of a stored value without its texts, at most.
+        #: The maximum length of a stored value without its texts, in bytes.
         self.state_bytes = HEAD_SIZE + fixed
 
     def forget_all(self) -> None:
-        """Empties the arrays: no row belongs to a key."""
+        """Drops all rows."""
         self.keys = []
-        #: Rows without a key; the next one to use is the last.
+        #: Row numbers without a key. The last one is used next.
         self._free: list[int] = []
         self.dirty, self.used, self.there = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
         self.times = np.zeros(0, np.int64)
         self._columns = _columns_of(self._aggregation)
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in a store's overlay."""
+        """An estimate of the memory that changed rows will need in a store's overlay, in bytes."""
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a stored value with these items and a key of this length could exceed a limit."""
+        """Raises Unfit if a stored value with these items and this length of a key could exceed ``bytes_max``."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -104,7 +104,10 @@ class RowTable:
             raise Unfit
 
     def add(self, keys: Sequence[bytes], raws: Sequence[bytes | None]) -> list[int]:
-        """New rows with the stored values of keys; raises Unfit without a change if a row can't hold a value."""
+        """Adds rows with the stored values of keys, and returns their numbers.
+
+        If a row can't hold a value, nothing changes, and Unfit is raised.
+        """
         known = [number for number, raw in enumerate(raws) if raw is not None]
         stored = self._stored([raws[number] for number in known]) if known else []  # type: ignore[misc]
         for column, items in zip(self._columns, stored, strict=False):
@@ -124,16 +127,17 @@ class RowTable:
         return rows
 
     def release(self, rows: Sequence[int]) -> None:
-        """Frees rows; their changes are lost."""
+        """Frees rows for other keys. Changes that were not stored are lost."""
         if rows:
             self.dirty[rows] = False
             self._free.extend(rows)
 
     def run(self, items: Sequence[Any], segments: Segments, room: int = UNLIMITED) -> list[Any]:
-        """Computes a run of messages without a change.
+        """Computes a run of messages without changing the rows.
 
         Raises:
-            Unfit: It can't be computed to the bit, or a reduced value is longer than ``room`` bytes.
+            Unfit: The run can't be computed with the same bits as Python, or a reduced value is longer than ``room``
+                bytes.
         """
         ran = [column.run(item, segments) for column, item in zip(self._columns, items, strict=True)]
         for column, made in zip(self._columns, ran, strict=True):
@@ -142,11 +146,11 @@ class RowTable:
         return ran
 
     def shown(self, ran: Sequence[Any], segments: Segments) -> list[list[Any]]:
-        """By column, the outputs of a run in the order of its messages."""
+        """Returns the outputs of a run for each column, in the order of its messages."""
         return [column.shown(kept, segments) for column, kept in zip(self._columns, ran, strict=True)]
 
     def keep(self, ran: Sequence[Any], segments: Segments, times: Places) -> None:
-        """Keeps a run; ``times`` are the timestamps of its messages."""
+        """Stores the results of a run in the rows. ``times`` are the event times of its messages."""
         for column, kept in zip(self._columns, ran, strict=True):
             column.keep(segments, kept)
         rows = segments.rows
@@ -154,11 +158,11 @@ class RowTable:
         self.dirty[rows] = self.used[rows] = self.there[rows] = True
 
     def results(self, rows: Places) -> list[list[Any]]:
-        """The values of rows by column, as outputs."""
+        """Returns the values of rows for each column, as outputs."""
         return [column.results(rows) for column in self._columns]
 
     def stored(self, rows: Places) -> list[bytes]:
-        """The stored values of changed rows; the rows then count as unchanged."""
+        """Returns the stored values of changed rows, and marks these rows as unchanged."""
         by_name = {
             name: column.stored(rows) for name, column in zip(self._aggregation.columns, self._columns, strict=True)
         }
@@ -168,12 +172,13 @@ class RowTable:
         return list(map(self._state_form.__mod__, zip(heads, *parts, strict=True)))
 
     def _stored(self, raws: Sequence[bytes]) -> list[list[Any]]:
-        """The stored items by column; None if a value lacks the column."""
+        """Decodes stored values to the items of each column; None if a value lacks the column."""
         if {raw[:2] for raw in raws} != {_JSON_HEAD}:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        except (ValueError, RecursionError) as failure:  # the plain path raises the error, at the right message
+        # The messages are then processed one by one, which raises the error for the right message.
+        except (ValueError, RecursionError) as failure:
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):
             raise Unfit
@@ -194,7 +199,7 @@ class RowTable:
                 made = np.zeros(capacity, array.dtype)
                 made[:first] = array
                 setattr(self, name, made)
-            # The lowest rows are used first: row numbers below 2^16 sort faster.
+            # The lowest row numbers are used first, because row numbers below 2^16 sort faster.
             free[:0] = range(capacity - 1, first - 1, -1)
         rows = free[: -count - 1 : -1]
         del free[-count:]
@@ -205,7 +210,7 @@ def _columns_of(aggregation: Aggregation) -> list[Column]:
     columns = [_column_of(made) for made in aggregation.columns.values()]
     others = [column for column in columns if not isinstance(column, CountColumn)]
     if len(others) > 1 and any(isinstance(column, ReduceColumn) for column in others):
-        raise Unfit  # a reducer may change the message that the next column reads
+        raise Unfit  # A reducer may change the message that the next column reads.
     return columns
 
 
@@ -225,7 +230,7 @@ def _column_of(made: Aggregator) -> Column:
 
 
 def _state_form(kinds: Mapping[str, Sequence[str]], columns: Mapping[str, Column]) -> bytes:
-    """The template of a stored value, with ``%b`` for its head and for each part of its columns."""
+    """Builds the template of a stored value, with ``%b`` for its head and for each part of its columns."""
     by_kind = [
         _named(kind) + b"{" + b",".join([_named(name) + columns[name].form for name in names]) + b"}"
         for kind, names in kinds.items()
@@ -238,7 +243,7 @@ def _named(name: str) -> bytes:
 
 
 def _stored_decoder(aggregation: Aggregation) -> Callable[[bytes], Any]:
-    """A decoder of a list of stored values; it skips columns that are not part of the aggregation."""
+    """Returns a decoder for a list of stored values. It skips columns that are not part of the aggregation."""
     fields: list[tuple[str, Any, Any]] = []
     renamed = {}
     for number, (kind, names) in enumerate(aggregation.kinds.items()):

@@ -1,6 +1,6 @@
-"""The columns of a window: the aggregates of ``aggregation``, and the aggregates that only windows can have.
+"""The columns of a window: those of ``aggregation``, and further columns that only windows can have.
 
-The state of a window is one JSON value in the form that ``aggregation`` describes.
+The state of a window is one JSON value. ``aggregation`` describes its format.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
-#: Not subclasses of Exception, but a user's function may raise them: they count as failures of its window.
+#: A user's function may raise these, too. They are not subclasses of Exception, but also count as a failed window.
 _ENDING = (SystemExit, GeneratorExit)
 
 
 class FailedResult(dict[str, Any]):
-    """Start and end of a closing window whose column raised an error; replaces its result."""
+    """Takes the place of a closing window's result if one of its columns raised an error.
+
+    Has start, end and the error.
+    """
 
     def __init__(self, start: int, end: int, error: BaseException) -> None:
         super().__init__(start=start, end=end)
@@ -47,25 +50,25 @@ class FailedResult(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class First(Aggregator):
-    """The value of a field in the first message of the window that was processed, of any type."""
+    """The value of a field in the first processed message of a window. It may have any type."""
 
     kind: ClassVar[str] = "first"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The held list of one item, or a list of the new item."""
+        """Returns the stored value: a list with the first item."""
         return [item] if held is None else held
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The item of the earlier session."""
+        """Returns the item of the earlier session."""
         return earlier
 
     def result(self, held: Any, column: str) -> Any:
-        """The item."""
+        """Returns the item."""
         return held[0]
 
 
 class _ByTime(Aggregator):
-    """The item of the message whose event time ``wins``."""
+    """Base class of ``Earliest`` and ``Latest``. ``wins`` compares the new event time with the stored event time."""
 
     __slots__ = ()
     wins: ClassVar[Callable[[int, int], bool]]
@@ -86,7 +89,10 @@ class _ByTime(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Earliest(_ByTime):
-    """The value of a field in the message with the least event time; of equal times, the one processed first."""
+    """The value of a field in the message with the smallest event time.
+
+    Of equal times, the first processed one is kept.
+    """
 
     kind: ClassVar[str] = "earliest"
     wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new < held)
@@ -94,7 +100,10 @@ class Earliest(_ByTime):
 
 @dataclass(frozen=True, slots=True)
 class Latest(_ByTime):
-    """The value of a field in the message with the greatest event time; of equal times, the one processed last."""
+    """The value of a field in the message with the largest event time.
+
+    Of equal times, the last processed one is kept.
+    """
 
     kind: ClassVar[str] = "latest"
     wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new >= held)
@@ -102,33 +111,33 @@ class Latest(_ByTime):
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """All values of a field in processing order; each message stores the whole list again."""
+    """All values of a field, in processing order. Each message stores the whole list again."""
 
     kind: ClassVar[str] = "items"
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """The list with the new item."""
+        """Returns the list with the new item."""
         return [*(held or ()), item]
 
     def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
-        """The items of the earlier session, then the items of the later session."""
+        """Returns the items of the earlier session, followed by those of the later session."""
         return [*earlier, *later]
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Aggregator):
-    """A value that the user's functions compute; it is stored as JSON.
+    """A value that user functions compute. It is stored as JSON.
 
-    The functions must depend only on their arguments: they are called again if a message of their batch fails.
+    The functions must depend only on their arguments, because they are called again if a message of their batch fails.
 
     Args:
-        reducer: Returns the new value from the former one and a message's value.
-        initializer: Returns the first value from a message's value.
-        merger: Merges the values of two sessions that a message connects; the earlier one is the first argument.
-            Sessions need it.
+        reducer: Returns the new value, from the previous value and a message's value.
+        initializer: Returns the first value, from a message's value.
+        merger: Merges the values of two sessions that a message connects. The first argument is the earlier session.
+            Only session windows need it.
 
     Raises:
-        AggregationInvalid: An argument is no function.
+        AggregationInvalid: An argument is not a function.
     """
 
     kind: ClassVar[str] = "reduce"
@@ -154,23 +163,23 @@ class Reduce(Aggregator):
         object.__setattr__(self, "of", None)
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The reduced value; a list of one item, so that None is a value."""
+        """Returns the reduced value in a list of one item, because None is a valid value."""
         assert self.reducer is not None
         assert self.initializer is not None
         return [self.initializer(item) if held is None else self.reducer(held[0], item)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """The merger's result for two reduced values."""
+        """Merges two reduced values with the user's ``merger``."""
         assert self.merger is not None
         return [self.merger(earlier[0], later[0])]
 
     @property
     def merges(self) -> bool:
-        """Whether it has a merger."""
+        """Whether the declaration has a ``merger``."""
         return self.merger is not None
 
     def result(self, held: Any, column: str) -> Any:
-        """The reduced value."""
+        """Returns the reduced value."""
         return held[0]
 
     def describe(self) -> str:
@@ -178,14 +187,14 @@ class Reduce(Aggregator):
         return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
 
 
-#: What a column of a window may be; ``Collect`` of running aggregates keeps the newest items only.
+#: The allowed classes of window columns. ``Collect`` of ``aggregation`` keeps only the newest items.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
     *(First, Earliest, Latest, Collect, Reduce, CustomColumn, CollectedColumn),
 )
 
 
-#: Aggregators that store only finite numbers and texts.
+#: Aggregators whose stored values are only finite numbers and texts.
 _PLAIN = frozenset(made.kind for made in (Count, Sum, Mean, Min, Max))
 
 
@@ -201,11 +210,11 @@ class WindowAggregation(Aggregation):
 
     def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
         super().__init__(columns_of(columns))
-        #: Whether the single column was named by a method, such as ``sum``, and not by ``agg``.
+        #: Whether the only column was declared by a method such as ``sum``, instead of ``agg``.
         self.alone = alone
         #: Whether a user's function may change its argument.
         self.in_place = any(map(may_change, self.functions))
-        #: For each message: name, aggregator's name, aggregator, and whether it takes the event time.
+        #: For each column: its name, the aggregator's name, the aggregator, and whether it takes the event time.
         self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
         for taken in sorted({"start", "end"} & set(columns)):
             raise AggregationInvalid(
@@ -216,7 +225,7 @@ class WindowAggregation(Aggregation):
 
     @property
     def plain(self) -> bool:
-        """Whether all stored values are finite numbers and texts."""
+        """Whether all stored values are only finite numbers and texts."""
         return _PLAIN.issuperset(made.kind for made in self.columns.values())
 
     @property
@@ -229,7 +238,7 @@ class WindowAggregation(Aggregation):
         return (*super().functions, *given, *custom)
 
     def folded(self, held: Any, value: Any, time_ms: int) -> dict[str, Any]:
-        """The stored value of a window with one more message; ``held`` is None for a new window.
+        """Returns the stored value of a window after one more message. ``held`` is None for a new window.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -250,12 +259,12 @@ class WindowAggregation(Aggregation):
         return stored
 
     def seen(self, stored: Any) -> Any:
-        """The value of a window for triggers: its single column, or with ``agg`` a dict of the columns."""
+        """Returns the value that a trigger gets: the single column, or with ``agg`` a dict of all columns."""
         made = self.result(0, 0, stored)
         return made["value"] if self.alone else {name: made[name] for name in self.columns}
 
     def read(self, value: Any) -> dict[str, Any]:
-        """The items of the columns from a message, by name; a count reads nothing.
+        """Reads the items of all columns from a message, by name. A count reads nothing.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -263,7 +272,7 @@ class WindowAggregation(Aggregation):
         return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
 
     def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-        """A window's value, computed from event times and the items that the columns read; in the form of ``result``.
+        """Computes a window from event times and the items that its columns read. Returns the same form as ``result``.
 
         Raises:
             AggregationFailed: The messages can't be aggregated together.
@@ -281,7 +290,7 @@ class WindowAggregation(Aggregation):
         return computed
 
     def check_merges(self) -> None:
-        """Raises AggregationInvalid if a column can't merge: sessions have to."""
+        """Raises AggregationInvalid if a column can't merge. Session windows must merge."""
         for name, made in self.columns.items():
             if not made.merges:
                 raise AggregationInvalid(
@@ -293,10 +302,10 @@ class WindowAggregation(Aggregation):
                 )
 
     def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
-        """The merged stored value of two windows; all times of the first one are earlier.
+        """Merges the stored values of two windows. All event times of ``earlier`` come first.
 
         Raises:
-            AggregationFailed: A column's values of the two can't be merged.
+            AggregationFailed: The values of a column can't be merged.
         """
         first, second = stored_columns(earlier), stored_columns(later)
         stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
@@ -310,16 +319,19 @@ class WindowAggregation(Aggregation):
         return stored
 
     def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """``result`` for a window that closes without a message. No message can fail here, so an error is returned."""
+        """Returns the result of a window that a commit closes, or a ``FailedResult`` with the error.
+
+        The error is not raised, because there is no message that could fail.
+        """
         try:
             return self.result(start, end, stored)
         except FormatUnknown:
-            raise  # the state is at fault, not the window
+            raise  # the state is faulty, not the window
         except (Exception, *_ENDING) as error:
             return FailedResult(start, end, error)
 
     def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """A window's result: its start, its end, and its columns; a column without any message is None."""
+        """Returns a window's result: start, end, and all columns. A column without any message is None."""
         columns = stored_columns(stored)
         made: dict[str, Any] = {"start": start, "end": end}
         for name, kind, column, _ in self._folds:

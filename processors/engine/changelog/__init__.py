@@ -1,1 +1,1 @@
-"""Formats, names and configuration of changelogs. Imports ``infra``."""
+"""The record format, topic names and topic configuration of changelogs. Imports only ``infra``."""

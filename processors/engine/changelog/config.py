@@ -1,8 +1,8 @@
-"""The topic configuration of changelogs: its standard entries, their reasons, and checks of an application's entries.
+"""The topic configuration of changelogs: standard entries with their reasons, and checks of an application's entries.
 
 Invariants:
-    - An entry that can lose state is never set, and never accepted from an application.
-    - A topic that keeps records longer than configured is no drift: retention is never shortened.
+    - A configuration that can lose state is never set, and never accepted from an application.
+    - A topic that keeps records longer than configured is left unchanged: retention is never shortened.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from holdfast.infra.errors import BadConfiguration
 
 MIN_INSYNC = "min.insync.replicas"
 MIN_LAG, MAX_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
-#: The shortest ``delete.retention.ms``. A worker that is away for longer misses deletes and restores from the start.
+#: Minimum ``delete.retention.ms``. A worker that is down for longer may miss tombstones, and must restore from the
+#: first record.
 DELETE_RETENTION_MIN_MS = 3_600_000
-#: Copies of a changelog on a cluster with at least this many brokers.
+#: Number of replicas of a changelog, if the cluster has at least this many brokers.
 REPLICATION = 3
 
 
 class ChangelogConfigInvalid(BadConfiguration):
-    """A changelog's configuration endangers state or is invalid; fields: store, entry, seen, expected."""
+    """A changelog's configuration could lose state, or is invalid; fields: store, entry, seen, expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: its standard value, the rule for acceptable other values, and the reason."""
+    """One configuration entry: its standard value, which other values a topic may have, and the reason."""
 
     value: str
     rule: Literal["is", "at least", "at most"]
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether ``seen`` is at least as good as ``value``; texts must be equal."""
+        """Whether the present value ``seen`` is acceptable where ``value`` is expected; texts must be equal."""
         if self.rule == "is" or seen == value:
             return seen == value
         try:
@@ -59,7 +60,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
-#: The entries of a repartition topic; workers delete its messages after processing.
+#: The entries of a repartition topic, from which workers delete messages after processing.
 REPARTITION_ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry("delete", "is", "compaction would drop messages that are not processed yet"),
     "retention.ms": Entry("-1", "is", "nothing is deleted by age: workers delete what they have processed"),
@@ -75,7 +76,7 @@ CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTR
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The number of replicas, min.insync.replicas, and the reason for both."""
+    """The number of replicas and ``min.insync.replicas`` of a new changelog, and the reason for both."""
 
     replication: int
     min_insync: int
@@ -83,7 +84,10 @@ class Durability:
 
 
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
-    """The replication of a new changelog on a cluster of ``brokers``; at least that of its inputs."""
+    """The replication of a new changelog on a cluster with this many brokers.
+
+    It is at least ``inputs_replication``, the replication of the input topics, if the cluster has enough brokers.
+    """
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)
     if copies >= REPLICATION:
@@ -96,18 +100,18 @@ def durability(brokers: int, inputs_replication: int = 0) -> Durability:
 
 
 def min_insync(replication: int) -> int:
-    """The number of replicas that a commit waits for.
+    """The value of ``min.insync.replicas``: the number of replicas that a commit waits for.
 
-    Two of three: one broker may fail, and another broker still has every commit. One of two: waiting for both would
-    stop every commit while one broker restarts.
+    It is 2 of 3 replicas: if one broker fails, another broker still has every commit. It is 1 of 2 replicas, because
+    with 2 of 2 no commit would be possible while one broker restarts.
     """
     return 1 if replication < REPLICATION else replication // 2 + 1
 
 
 def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, str]:
-    """The configuration of one store's changelog: the standard entries with the application's overrides.
+    """The configuration of one store's changelog: the standard entries, changed by the application's overrides.
 
-    Raises ChangelogConfigInvalid if an override could lose state, or is no valid entry.
+    Raises ChangelogConfigInvalid if an override could lose state, or is invalid.
     """
     config = dict(CHANGELOG_CONFIG)
     for entry, value in (overrides or {}).items():
@@ -135,7 +139,10 @@ def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, 
 def drift(
     expected: Mapping[str, str], seen: Mapping[str, str], entries: Mapping[str, Entry] = ENTRIES
 ) -> dict[str, str]:
-    """The entries to set on the topic; an entry that keeps more than expected is left out."""
+    """The entries that must be changed on a topic, with their new values.
+
+    ``seen`` has the present entries. An entry with which the topic keeps more than expected is not changed.
+    """
     found = {}
     for name, value in _with_room(expected, seen).items():
         present, entry = seen.get(name), entries.get(name)
@@ -148,9 +155,9 @@ def drift(
 
 
 def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[str, str]:
-    """The expected entries, with ``max.compaction.lag.ms`` raised to the topic's ``min.compaction.lag.ms``.
+    """The expected entries, with ``max.compaction.lag.ms`` raised to the topic's present ``min.compaction.lag.ms``.
 
-    The topic keeps a larger minimum, and the broker refuses a maximum below the minimum.
+    A larger minimum on the topic is not changed, and the broker refuses a maximum that is less than the minimum.
     """
     kept = seen.get(MIN_LAG, "")
     if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdecimal():
@@ -161,14 +168,14 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Entries that differ but stay, because they keep more: name -> (seen, expected)."""
+    """By name, (seen, expected) of the entries that differ but are not changed, because the topic keeps more."""
     differing = {name: (seen[name], value) for name, value in expected.items() if seen.get(name, value) != value}
     repaired = drift(expected, seen)
     return {name: pair for name, pair in differing.items() if name not in repaired}
 
 
 def reason_for(entry: str, entries: Mapping[str, Entry] = ENTRIES) -> str:
-    """The reason for a standard entry; empty for an entry of the application."""
+    """The reason for a standard entry; empty for an entry that only the application sets."""
     return entries[entry].why if entry in entries else ""
 
 

@@ -4,12 +4,12 @@
     value  0x01 | codec | int64 BE event time in ms | payload          (no value: the key is deleted)
     meta   key 0x00 "meta", value JSON: next input offsets and more    (never part of the state)
 
-The first byte of a key and of a value is the format version. The message key is length-prefixed, so that different
-pairs of message key and state key have different bytes.
+The first byte of a key and of a value is the format version. The length before the message key makes changelog keys
+unambiguous: message key ``ab`` with state key ``c`` differs from ``a`` with ``bc``.
 
 Invariants:
-    - Every later version reads what this version writes; an unknown version is refused.
-    - Nothing is pickled.
+    - Every later version can read the records of this version; an unknown version is refused.
+    - Python's pickle is not used.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Number of owner commands that a task remembers by name; a repetition comes soon, or after few other commands.
+#: Number of ``once`` names that a task remembers. This is enough, because a client repeats a command soon, before many
+#: other commands.
 COMMANDS_KEPT = 8
-#: Names of the owner commands that a task carried out last; UNSET, and absent from the JSON, before the first.
+#: The ``once`` names of the last owner commands of a task; UNSET (absent from the JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
-#: The rules that compute the keys of a store, one line for each. UNSET in records of versions without this field, and
-#: for stores whose keys are the keys of their topics.
+#: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET in records of old
+#: versions, and for stores that use the unchanged message keys of their topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
-#: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
-#: offset, so no worker restores from such a changelog.
+#: The input offset in the meta record of a changelog that is being loaded from the warehouse. No group ever commits
+#: this offset, so no worker can restore from an incomplete changelog.
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
-#: The bytes of a changelog key before its message key: a version (one byte) and the length of the message key.
+#: Number of bytes before the message key in a changelog key: 1 for the version, 4 for the length of the message key.
 PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
@@ -53,23 +54,20 @@ pack_head = _JSON_HEAD.pack
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
-#: Values nested up to this depth can be read even if the reader itself is deep in calls.
+#: Maximum nesting of a value that is certainly readable, even from a deep call stack (Python's recursion limit).
 _NESTING_READ = 300
 _key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
-#: The action for bytes of a newer version.
+#: The suggested action in errors about an unknown format version.
 RUN_ITS_WRITER = "Run the Holdfast version that wrote it, or a newer version."
 _VALUE_HEADS = frozenset({bytes([VALUE_VERSION, CODEC_JSON]), bytes([VALUE_VERSION, CODEC_BYTES])})
 
 
 class FormatUnknown(BadConfiguration):
-    """Bytes on disk or in a changelog have no format that this code reads.
-
-    Another version wrote them, or they are damaged.
-    """
+    """Bytes on disk or in a changelog have an unknown format: another version wrote them, or they are damaged."""
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
-    """The error for ``what``, whose format has a version that this code does not read."""
+    """The error for an unknown format version; ``what`` names the thing that has it, for example a changelog key."""
     return FormatUnknown(f"{what} has format version {seen}, expected {expected}.", action=action, version=seen)
 
 
@@ -78,23 +76,23 @@ class ValueNotStorable(HoldfastError):
 
 
 def key_prefix(message_key: bytes) -> bytes:
-    """The prefix of all changelog keys of one message key."""
+    """The bytes with which all changelog keys of one message key begin."""
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
 
 
 def prefix_of(key: bytes) -> bytes:
-    """The ``key_prefix`` of the message key of a changelog key."""
+    """The first bytes of a changelog key, up to the end of its message key."""
     return key[: _bytes_needed(key)]
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """The changelog keys of one state key for many message keys, each with ``before`` in front."""
+    """The changelog keys for many message keys and one state key; ``before`` is put in front of each."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """The message key and the state key of a changelog key; raises FormatUnknown for any other bytes."""
+    """Splits a changelog key into message key and state key; raises FormatUnknown for any other bytes."""
     if key[:1] != bytes([KEY_VERSION]):
         raise _unknown(f"A changelog key begins with version {key[:1].hex() or 'nothing'}", f"{KEY_VERSION:02x}")
     end = _bytes_needed(key)
@@ -107,9 +105,9 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
-    """The stored form of a JSON value; raises ValueNotStorable, whose text ends with ``where``.
+    """Encodes a value as JSON for a store; ``where`` is text that an error names, for example the store.
 
-    A value that JSON would not return unchanged can't be stored.
+    Raises ValueNotStorable if JSON can't express the value, or would change it, for example NaN or a set.
     """
     try:
         payload = encode_json(value)
@@ -128,7 +126,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
-    """The stored form of raw bytes; raises TypeError for something else."""
+    """Encodes raw bytes for a store; raises TypeError for a value that is no bytes."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"the value is {repr(value)[:80]} of type {type(value).__name__}, expected bytes: use state.set()"
@@ -137,7 +135,7 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 
 def decode_value(stored: bytes) -> Any:
-    """The JSON value or the bytes of a stored value; raises FormatUnknown for any other bytes."""
+    """Decodes a stored value to its JSON value or raw bytes; raises FormatUnknown for an unknown format."""
     if stored[:2] not in _VALUE_HEADS or len(stored) < HEAD_SIZE:
         _check_head(stored)
     if stored[1] == CODEC_BYTES:
@@ -149,12 +147,12 @@ def decode_value(stored: bytes) -> Any:
 
 
 def is_too_deep(stored: bytes) -> bool:
-    """Whether a stored value may be nested too deeply for every reader."""
+    """Whether a stored value may be nested so deeply that some readers exceed Python's recursion limit."""
     return stored.count(b"[") + stored.count(b"{") > _NESTING_READ
 
 
 def _check_head(stored: bytes) -> None:
-    """Raises FormatUnknown unless the bytes begin like a stored value."""
+    """Raises FormatUnknown unless the bytes begin with the head of a stored value."""
     if len(stored) < HEAD_SIZE:
         raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
     if stored[0] != VALUE_VERSION:
@@ -165,9 +163,9 @@ def _check_head(stored: bytes) -> None:
 
 
 def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
-    """Whether all records have keys and values of these formats; a value's JSON is not read.
+    """Whether all keys and values have the format of this module; the JSON of values is not checked.
 
-    It is called for each batch of a restore, so the checks run over whole lists, without a Python step for each record.
+    A restore calls it for each batch. To be fast, it checks whole lists without a Python loop over the records.
     """
     present = cast(Sequence[bytes], values if None not in values else [each for each in values if each is not None])
     if not set(map(_value_head, present)) <= _VALUE_HEADS or min(map(len, present), default=HEAD_SIZE) < HEAD_SIZE:
@@ -180,7 +178,7 @@ def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
 
 
 def _bytes_needed(key: bytes) -> int:
-    """The minimum length of a changelog key in bytes, by the length of its message key."""
+    """The number of bytes of a changelog key up to the end of its message key."""
     return _LENGTH_BYTES + int.from_bytes(key[1:_LENGTH_BYTES], "big")
 
 
@@ -190,7 +188,7 @@ def check_records(
     """Check the format of a changelog's data records.
 
     Raises:
-        FormatUnknown: A record has another format; the error names its place.
+        FormatUnknown: A record has another format; the error names its topic, partition and offset.
     """
     if are_records(keys, values):
         return
@@ -201,10 +199,10 @@ def check_records(
 
 
 def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> ChangelogMeta:
-    """The meta record at a place of a changelog.
+    """Decodes a meta record; topic, partition and offset are for the error.
 
     Raises:
-        FormatUnknown: The bytes are of another version, or damaged; the error names their place.
+        FormatUnknown: The bytes are of another version, or damaged.
     """
     try:
         return ChangelogMeta.decode(raw)
@@ -226,22 +224,22 @@ def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
 
 
 def event_time_ms(stored: bytes) -> int:
-    """The event time of the message that wrote a value, in milliseconds; raises FormatUnknown for any other bytes."""
+    """The event time of the message that wrote a stored value, in ms; raises FormatUnknown for an unknown format."""
     _check_head(stored)
     return int(_JSON_HEAD.unpack_from(stored)[2])
 
 
 class ChangelogMeta(msgspec.Struct, frozen=True):
-    """The meta record that every transaction writes to each changelog of its task, as JSON.
+    """The meta record, which every transaction writes to each changelog of its task, as JSON.
 
     Attributes:
-        inputs: The next input offset of each topic; the state includes all messages before it.
-        sources: The topic ids of the inputs; a recreated source has another id.
+        inputs: By input topic, the next input offset; the state includes all messages before this offset.
+        sources: By input topic, the topic id; a recreated topic has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
-        processor: The processor that owns the changelog; empty in records of versions without this field.
-        generation: The generation of the deployment that started the worker; 0 for other workers.
-        commands: Names of the owner commands whose effects the state holds, oldest first.
-        keys: What the keys of the store's state are made of, in the lines of ``steps.meaning``.
+        processor: The processor that owns the changelog; empty in records of old versions.
+        generation: The generation of the deployment that started the worker; 0 for a worker without a deployment.
+        commands: The ``once`` names of the last owner commands that changed the state, oldest first.
+        keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
     """
 
     inputs: Mapping[str, int]
@@ -256,12 +254,12 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     keys: KeyLines = msgspec.UNSET
 
     def encode(self) -> bytes:
-        """The record as JSON."""
+        """Encodes the record as JSON."""
         return encode_json(self)
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """The record of these JSON bytes; raises FormatUnknown for any other bytes."""
+        """Decodes a record from JSON; raises FormatUnknown for an unknown version or damaged bytes."""
         try:
             version = _VERSIONED.decode(raw).version
             if version == META_VERSION:
@@ -272,7 +270,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """The names of a task's last commands plus one more; an empty name changes nothing."""
+    """Adds a ``once`` name to a task's last names, and keeps the last ``COMMANDS_KEPT``; an empty name adds nothing."""
     return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 
 

@@ -1,4 +1,4 @@
-"""The names of changelogs, repartition topics, groups of shadows and transactional ids; no other module builds them."""
+"""Makes the names of changelogs, repartition topics, groups of shadows, and transactional ids."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import re
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 
-#: Kafka's limit of a topic name, in characters.
+#: Kafka's maximum length of a topic name, in characters.
 TOPIC_NAME_MAX = 249
-#: A program of the supervisor has a name of at most 128 characters, slot included.
+#: Maximum characters of a shadow's name: with the slot, the program's name in the supervisor must stay below 128.
 SHADOW_NAME_MAX = 110
-#: The end of every changelog's name.
+#: The suffix of every changelog's name.
 CHANGELOG_SUFFIX = "-changelog"
-#: The end of every repartition topic's name.
+#: The suffix of every repartition topic's name.
 REPARTITION_SUFFIX = "-repartition"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class IllegalName(BadConfiguration):
-    """Kafka refuses a name."""
+    """A name is not allowed in Kafka."""
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself; raises IllegalName, with ``what`` as its description, if Kafka refuses it as a topic name."""
+    """Returns ``name``; raises IllegalName if Kafka does not allow it in a topic name. ``what`` describes the name."""
     if not isinstance(name, str):
         raise IllegalName(
             f"The {what} is {name!r} of type {type(name).__name__}; expected a text.",
@@ -46,14 +46,15 @@ def changelog_topic(processor: str, store: str) -> str:
 
 
 def repartition_topic(processor: str, name: str) -> str:
-    """The topic between the two sides of one ``group_by`` of one processor."""
+    """The repartition topic of one ``group_by`` of one processor."""
     return check_name(f"{processor}-{name}{REPARTITION_SUFFIX}", "name of a repartition topic")
 
 
 def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
-    """The other processors whose ``group_by`` could have a repartition topic of this name.
+    """Names of other processors that could have a repartition topic with the same name.
 
-    ``a-b-c-repartition`` is the topic of ``a`` with the name ``b-c``, and of ``a-b`` with the name ``c``.
+    For example, ``a-b-c-repartition`` is the topic of processor ``a`` with ``group_by`` ``b-c``, and also of processor
+    ``a-b`` with ``group_by`` ``c``.
     """
     parts = topic.removesuffix(REPARTITION_SUFFIX).split("-")
     found = ("-".join(parts[:end]) for end in range(1, len(parts)))
@@ -61,12 +62,12 @@ def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
 
 
 def is_repartition_topic(topic: str) -> bool:
-    """Whether a topic has the name of a repartition topic."""
+    """Whether a topic name has the suffix of repartition topics."""
     return topic.endswith(REPARTITION_SUFFIX)
 
 
 def shadow_group(processor: str, store: str) -> str:
-    """The consumer group of the shadow that rebuilds one store; short enough for a program's name."""
+    """The consumer group of the shadow that rebuilds one store; a long name is cut and gets a hash."""
     name = f"{processor}--rebuild-{store}"
     if len(name) <= SHADOW_NAME_MAX:
         return name
@@ -74,19 +75,19 @@ def shadow_group(processor: str, store: str) -> str:
 
 
 def filling_topic(processor: str, store: str) -> str:
-    """The topic to which a table is loaded before its store adopts it; it has the format of a changelog."""
+    """The temporary topic into which an Iceberg table is loaded, in changelog format, before a store adopts it."""
     return check_name(f"{processor}--fill-{store}{CHANGELOG_SUFFIX}", "name of the topic that a table is loaded to")
 
 
 def loading_id(processor: str) -> str:
-    """The transactional id for writing a processor's changelogs while no worker runs."""
+    """The transactional id of the loader, which writes a processor's changelogs while no worker runs."""
     return f"{WORKERS_PREFIX}{processor}{LOADS_SUFFIX}"
 
 
 def file_name(name: str, longest: int = 255) -> str:
-    """A name for a file or a folder: safe characters, and a long name cut, with a hash of the whole.
+    """A safe name for a file or a folder: other characters become ``_``; a long name is cut and gets a hash.
 
-    The name of a task joins the names of its topics, so it can exceed the 255 bytes that file systems allow.
+    A task's name contains the names of its topics, so it can exceed the 255 bytes that file systems allow.
     """
     safe = re.sub(r"[^A-Za-z0-9._+-]", "_", name)
     if len(safe) <= longest:
@@ -97,12 +98,12 @@ def file_name(name: str, longest: int = 255) -> str:
 
 
 def transactional_id(processor: str, folder_id: str, slot: str) -> str:
-    """The transactional id of one worker slot. It is stable, so a restarted worker ends its earlier open transaction.
+    """The transactional id of one worker slot. It stays the same, so that a restarted worker fences its old process.
 
     Args:
         processor: The processor's name.
-        folder_id: The id of the slot's state folder. Hosts may have equal names; folders never have equal ids.
-        slot: The slot.
+        folder_id: The id of the slot's state folder. It makes the result unique, because host names may be equal.
+        slot: The name of the slot.
     """
     return f"{WORKERS_PREFIX}{processor}-{folder_id}-{slot}"
 

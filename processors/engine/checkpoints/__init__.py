@@ -1,1 +1,1 @@
-"""Copies of state in an object store. Imports ``state``."""
+"""Checkpoints: copies of a task's RocksDB in an object store, with the offsets of the state."""

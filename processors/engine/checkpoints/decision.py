@@ -1,8 +1,8 @@
-"""The choice of the checkpoint that a task is restored from, with the reason for each refusal. Pure functions of facts.
+"""Chooses the checkpoint from which a task is restored, with a reason for each refused checkpoint. Pure functions.
 
 Invariants:
-    - A refused checkpoint costs time only: the changelog holds the whole state.
-    - The age limit is the same as in the coherence guard: an unpacked checkpoint is local state like any other.
+    - If a checkpoint is refused, only time is lost, because the changelog contains the whole state.
+    - The maximum age is the same as in the coherence guard, because a downloaded checkpoint becomes local state.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
-#: Minimum changelog offsets of a replay before a checkpoint is searched. A checkpoint is used if it saves this many
-#: offsets and half of all.
+#: A checkpoint is searched only if the replay without it has at least this many offsets. A checkpoint is used only if
+#: it saves this many offsets, and at least half of the replay.
 SPARES_AT_LEAST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The state that a task is about to restore.
+    """The facts about a task that is about to be restored.
 
-    ``committed`` has None for an input without a committed offset. ``now`` is wall-clock seconds since 1970. ``replay``
-    counts the changelog offsets to replay without a checkpoint.
+    ``committed`` has the group's offset by input topic; None for an input without a committed offset. ``now`` is
+    wall-clock seconds since 1970. ``replay`` is the number of changelog offsets to replay without a checkpoint.
     """
 
     task: str
@@ -44,19 +44,20 @@ class Refusal:
     why: str
 
 
-#: A download is abandoned after this many seconds without a new byte.
+#: Maximum seconds without a new byte; then a download is abandoned.
 SILENT_MAX_S = 60.0
-#: A store counts as hanging after this many seconds without any answer.
+#: Maximum seconds until the first byte; then the object store counts as hanging, and the download is abandoned.
 NOTHING_MAX_S = 15.0
-#: The expected speed of a replay, offsets per second. A download may take as long as the replay, or a minute.
+#: The expected speed of a replay, in offsets per second. A download may take as long as this replay, or
+#: ``SILENT_MAX_S`` seconds if that is longer.
 REPLAY_PER_S = 50_000
 
 
 @dataclass(slots=True)
 class Patience:
-    """The time limit of a download, after which the changelog is replayed instead.
+    """The timeouts of a download; after a timeout, the changelog is replayed instead.
 
-    ``replay`` counts the offsets of a full replay. ``began_at`` and ``now`` are seconds of one monotonic clock.
+    ``replay`` is the number of offsets of a full replay. ``began_at`` and ``now`` are monotonic seconds.
     """
 
     replay: int
@@ -65,7 +66,7 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """The reason to abandon the download; None while it may continue."""
+        """The reason to abandon the download; None while it may continue. ``received`` is in bytes."""
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
@@ -77,7 +78,7 @@ class Patience:
 
 
 def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], list[Refusal]]:
-    """Divides checkpoints into usable ones, ordered by length of the remaining replay, and refused ones."""
+    """Divides checkpoints into usable and refused ones; the usable checkpoint with the shortest replay comes first."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
     for manifest in found:
@@ -91,12 +92,12 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], l
 
 
 def worth_looking(replay: int) -> bool:
-    """Whether a replay of this many records is long enough to ask the checkpoint store."""
+    """Whether a replay of this many offsets is long enough to search for a checkpoint."""
     return replay >= SPARES_AT_LEAST
 
 
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
-    """The reason to refuse a checkpoint; None for a usable one."""
+    """The reason to refuse a checkpoint; None for a usable checkpoint."""
     return (
         _of_another_kind(manifest, wanted)
         or _of_other_topics(manifest, wanted)
@@ -107,7 +108,7 @@ def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def tail_of(manifest: Manifest, wanted: Wanted) -> int:
-    """The changelog offsets to replay after this checkpoint."""
+    """The number of changelog offsets to replay after this checkpoint, over all stores."""
     return sum(max(0, facts.end - manifest.meta.stores[store].offset) for store, facts in wanted.changelogs.items())
 
 
@@ -142,7 +143,10 @@ def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
-    """State is written after the commit of its offsets, so state ahead of the group belongs to lost offsets."""
+    """Refuses a checkpoint with offsets after the group's offsets: the group's offsets were then reset or lost.
+
+    A worker writes local state only after the commit of its offsets, so a checkpoint is normally never ahead.
+    """
     held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
     for topic, committed in wanted.committed.items():
         most = max((inputs[topic] for inputs in held if topic in inputs), default=None)

@@ -1,9 +1,9 @@
 """Downloads a task's best checkpoint into a scratch folder, and checks the checksum of every file.
 
 Invariants:
-    - A result is complete and has the checksums of its manifest; nothing else reaches a state folder.
-    - A download takes no more bytes than the manifest says: an object that grew can't fill the disk.
-    - A failure is a reason in the result, not an exception: the changelog then restores the task.
+    - Only a complete download whose checksums match its manifest is moved to a state folder.
+    - A download stops at the size in the manifest, so that an object that is too large can't fill the disk.
+    - A failure is no exception but a reason in the result, because the changelog can restore the task, too.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from holdfast.processors.engine.state.database import DatabaseFiles
 _log = structlog.get_logger("checkpoints.fetch")
 _searches = structlog.get_logger("checkpoints.fetching")
 
-#: The number of manifests that are read, the newest first.
+#: Maximum number of manifests that are read, newest first.
 MANIFESTS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a search for a checkpoint.
+    """The result of a search for a checkpoint; ``manifest`` is None if no checkpoint was downloaded.
 
-    ``path`` is the folder of the download, complete or not; None if nothing was downloaded.
+    ``path`` is the folder of the download, which may be incomplete without a manifest. ``refused`` has the reasons.
     """
 
     manifest: Manifest | None
@@ -45,7 +45,7 @@ class Fetched:
     refused: tuple[Refusal, ...] = ()
 
     def told(self) -> dict[str, object]:
-        """The result as fields for the log and the status."""
+        """The result as fields for log lines and the status page."""
         used = self.manifest
         return {
             "used": None if used is None else used.checkpoint_id,
@@ -60,7 +60,7 @@ class CheckpointUnavailable(HoldfastError):
 
 
 class Damaged(Exception):
-    """An object differs from its manifest."""
+    """An object has another size or checksum than its manifest says."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name.rpartition('/')[2]} {why}")
@@ -69,14 +69,14 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints; ``suspect`` collects the names of damaged objects."""
+    """Downloads checkpoints; adds the names of damaged objects to ``suspect``."""
 
     objects: Objects
     files: DatabaseFiles
     suspect: set[str]
 
     def run(self, place: Place, wanted: Wanted, path: Path, job: Job) -> Generator[None, None, Fetched]:
-        """Downloads the best usable checkpoint to ``path``, in steps; failures of the store are in the result."""
+        """Downloads the best usable checkpoint to ``path``, in steps; failures are returned in ``Fetched.refused``."""
         refused: list[Refusal] = []
         try:
             found: list[Manifest] = []
@@ -93,7 +93,7 @@ class Fetcher:
                         self.suspect.add(failure.object)
                     continue
                 return Fetched(manifest, path, tuple(refused))
-        except GeneratorExit:  # cancelled
+        except GeneratorExit:  # the job was cancelled
             self.files.clear(path)
             raise
         except StorageFailed as failure:
@@ -104,7 +104,7 @@ class Fetcher:
         return Fetched(None, path, tuple(refused))
 
     def _manifests(self, place: Place, found: list[Manifest], refused: list[Refusal]) -> Iterator[None]:
-        """Adds the newest manifests to ``found``, and those that can't be read to ``refused``."""
+        """Adds the newest manifests to ``found``, and unreadable manifests with the reason to ``refused``."""
         names = manifests_of(self.objects, place)
         yield
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:
@@ -141,16 +141,20 @@ def obtain_checkpoint(
     folder: Path,
     refuses: Callable[[Manifest], str | None] = lambda manifest: None,
 ) -> tuple[Manifest, Path]:
-    """A task's newest checkpoint as a local folder, for a reader.
+    """Downloads a task's newest checkpoint for a program that only reads it; returns its manifest and local folder.
 
-    A checkpoint that is already local is not downloaded again.
+    A checkpoint that was downloaded before is not downloaded again.
 
     Args:
-        folder: A scratch folder; a complete checkpoint is a folder in it, named by its id.
-        refuses: Returns the reason to refuse a checkpoint, or None.
+        objects: The object store.
+        files: The local databases.
+        place: The task whose checkpoint is wanted.
+        folder: A scratch folder; each complete checkpoint is a subfolder, named by the checkpoint's id.
+        refuses: Returns the reason to refuse a checkpoint, or None to accept it.
 
     Raises:
-        CheckpointUnavailable: There is none, or every checkpoint was refused or is damaged; with the reasons.
+        CheckpointUnavailable: No checkpoint exists, or every checkpoint is refused or damaged; the error has the
+            reasons.
     """
     fetcher, job = Fetcher(objects, files, set()), Job()
     found: list[Manifest] = []
@@ -204,16 +208,16 @@ def _why(failure: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSearch:
-    """The search for one task's checkpoint, and its time limit."""
+    """A running search for one task's checkpoint, with its timeouts."""
 
     task: str
     job: Job
     patience: Patience
 
     def ended(self, now: float) -> Fetched | None:
-        """The result of the search, with a log line for each unused checkpoint; None while the search continues.
+        """The result of the search; None while the search continues. Logs a line for each refused checkpoint.
 
-        A search that failed, or that is abandoned now, has found nothing. ``now`` is monotonic seconds.
+        If the search failed or its timeout has passed, the result has no checkpoint. ``now`` is monotonic seconds.
         """
         too_slow = None if self.job.done else self.patience.spent(now, self.job.progress.get("bytes", 0))
         if not self.job.done and too_slow is None:
@@ -230,7 +234,7 @@ class CheckpointSearch:
         return found
 
     def give_up(self) -> Fetched | None:
-        """Ends the search; returns its result, if it had ended before."""
+        """Cancels the search; returns its result if the search had already ended, otherwise None."""
         self.job.cancel()
         return self._found
 

@@ -1,11 +1,13 @@
-"""The checkpoints of one worker: made on a timer, on demand and at the worker's end; fetched when local state is lost.
+"""Makes and fetches the checkpoints of one worker.
 
-On the worker's thread a checkpoint costs a flush of RocksDB and hard links. Uploads and downloads run in parallel to
-the worker's turns, one upload at a time. If the store is unreachable, full or slow, only the checkpoints are late.
+Checkpoints are made at a fixed interval, on demand, and when the worker stops. They are fetched if local state is lost.
+
+On the worker's thread, a checkpoint only costs a flush of RocksDB and hard links. Uploads and downloads run in parallel
+to the worker's loop, one upload at a time. *Store* means the object store here.
 
 Invariants:
-    - Processing never waits for the store, and never fails because of it.
-    - An upload holds committed state and its offsets: both come from one checkpoint of the database.
+    - Processing never waits for the object store, and never fails because of it; only the checkpoints are late.
+    - A checkpoint has committed state and its offsets; both are from the same RocksDB checkpoint.
 """
 
 from __future__ import annotations
@@ -38,26 +40,26 @@ _log = structlog.get_logger("checkpoints")
 
 #: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: A store is reported as slow if a due checkpoint is not stored within the interval of checkpoints, but at least this
-#: many seconds. Without checkpoints, a restore after the loss of a disk takes longer and longer.
+#: The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval, but at least
+#: this many seconds.
 SLOW_AFTER_S = 10.0
-#: Scratch folders in the state folder of a slot.
+#: Names of the scratch folders in a slot's state folder.
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 class CheckpointedTask(Protocol):
-    """The port to a task for checkpoints; ``runtime.task.task.Task`` implements it."""
+    """A task, as far as checkpoints use it; ``runtime.task.task.Task`` implements it."""
 
     name: str
     partition: int
 
     @property
     def store(self) -> TaskStore | None:
-        """The open RocksDB; None without one."""
+        """The open RocksDB; None if the task has no stores, or is not open."""
 
     @property
     def meta(self) -> TaskMeta:
-        """The offsets of the committed state."""
+        """The meta record with the offsets of the committed state."""
 
     @property
     def running(self) -> bool:
@@ -65,7 +67,7 @@ class CheckpointedTask(Protocol):
 
 
 class CheckpointKeeper:
-    """Takes, uploads and fetches the checkpoints of one worker. All methods run on the worker's thread."""
+    """Makes, uploads and fetches the checkpoints of one worker. Call all methods on the worker's thread."""
 
     def __init__(  # tidy: allow-wide because each is a part of the world that only the caller can name.
         self,
@@ -101,16 +103,16 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: When the oldest checkpoint that is not stored became due; None if all are stored.
+        #: When the oldest checkpoint that is not stored yet became due (monotonic seconds); None if all are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
-        for leftover in (UPLOADS, DOWNLOADS):  # of a killed process
+        for leftover in (UPLOADS, DOWNLOADS):  # an earlier process may have been killed during a transfer
             files.clear(folder.path / leftover)
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Makes a checkpoint if one is due, and handles finished uploads; the worker calls this in each turn."""
+        """Makes a checkpoint if a checkpoint is due, and handles finished uploads; called in each turn of the loop."""
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
         self._watch(now, idle=idle and not self._due)
@@ -127,30 +129,30 @@ class CheckpointKeeper:
                 self._begin()
 
     def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints of these tasks; returns the names of the tasks with uncheckpointed state."""
+        """Schedules checkpoints of the tasks whose state is in no checkpoint yet; returns the names of these tasks."""
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Like ``ask``, and without the wait after a failure: a user asked for the checkpoints."""
+        """Schedules checkpoints like ``ask``, on a user's request: does not wait for the backoff after a failure."""
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
     def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Makes a checkpoint of each task, before the worker closes its databases.
+        """Makes a local checkpoint of each task with new state, before the worker closes RocksDB.
 
-        ``finish`` uploads the checkpoints.
+        ``finish`` uploads these checkpoints.
         """
         for task in tasks:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # ``close`` sets the database aside; the changelog has all of its state
+                except StateCorrupt as damage:  # nothing is lost: ``close`` sets RocksDB aside, and a restore follows
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
-        """Uploads the last checkpoints, within ``stop_wait_s``; then gives up."""
+        """Waits for the upload of the last checkpoints, for at most ``stop_wait_s`` seconds."""
         until = self._clock.monotonic() + self._settings.stop_wait_s
         while not self._is_idle() or self._taken:
             if self._job is None:
@@ -175,7 +177,7 @@ class CheckpointKeeper:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Wanted) -> CheckpointSearch:
-        """Starts the search for a checkpoint in parallel to the worker's turns."""
+        """Starts to search and download a checkpoint in the background; returns the search."""
         task = wanted.task
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task, replay=wanted.replay, store=self._storage.objects.shown)
@@ -184,24 +186,24 @@ class CheckpointKeeper:
         return CheckpointSearch(task, job, Patience(wanted.replay, self._clock.monotonic()))
 
     def wait(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for running uploads and downloads, while the worker is idle."""
+        """Waits for the end of a running upload or download, for at most ``seconds``."""
         self._work.turn()
         self._work.wait(seconds)
 
     def discard(self, fetched: Fetched) -> None:
-        """Deletes a download that is not used."""
+        """Deletes the files of a download that is not used."""
         if fetched.path is not None:
             self._files.clear(fetched.path)
 
     @property
     def database(self) -> str:
-        """The file format of the local databases."""
+        """The name of the file format of the local databases; a checkpoint of another format can't be used."""
         return self._files.kind
 
     # -- status ------------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """The fields of the worker's status: the store's condition, and the last checkpoint of each task."""
+        """Fields for the worker's status page: state of the object store, counts, and the last checkpoint by task."""
         now = self._clock.monotonic()
         error = self._error or self._slow(now)
         return {
@@ -218,10 +220,10 @@ class CheckpointKeeper:
             "tasks": dict(self._last),
         }
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Notes when a checkpoint became due, and warns once if the store is slow."""
+        """Remembers since when a checkpoint is due, and logs one warning if the object store is slow."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return
@@ -234,14 +236,14 @@ class CheckpointKeeper:
             )
 
     def _slow(self, now: float) -> str | None:
-        """The reason why the store counts as slow, or None."""
+        """Text about the slow object store; None if it is not slow."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None
         return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
     def _is_new(self, task: CheckpointedTask) -> bool:
-        """Whether the task has state that this worker's last checkpoint of the task lacks."""
+        """Whether the task has committed state that this worker's last checkpoint of the task does not contain."""
         meta = task.meta
         if not task.running or task.store is None or not meta.stores or meta.restoring:
             return False
@@ -324,12 +326,12 @@ def open_keeper(
     clock: Clock,
     topology: Topology,
 ) -> CheckpointKeeper | None:
-    """A worker's keeper, with ``storage`` or the store of the settings; None if there is nothing to checkpoint.
+    """Creates the keeper of a worker, with ``storage`` or the object store of the settings.
 
-    The cases of None: checkpoints are off, no store of the processor is restored, or its databases have no files.
+    Returns None if checkpoints are disabled, if no store has a changelog, or if state is kept in memory only.
 
     Raises:
-        StorageUnusable: No driver is installed for the store of the settings.
+        StorageUnusable: No driver is installed for the object store of the settings.
     """
     chosen = settings.checkpoints
     if not chosen.enabled or not topology.logged or not isinstance(databases, DatabaseFiles):

@@ -1,14 +1,14 @@
-"""The manifest of a checkpoint, and all object names of a checkpoint store.
+"""The manifest of a checkpoint, and the names of all objects in a checkpoint store.
 
-    <processor>/<task>/manifests/<generation>-<upload>.json     written last; it completes the checkpoint
-    <processor>/<task>/files/<upload>/<file of the database>    written once, shared by later manifests
-    <processor>/<task>/uploads/<holder>.<upload>                 a mark, present while an upload runs
+    <processor>/<task>/manifests/<generation>-<upload>.json     written last; completes the checkpoint
+    <processor>/<task>/files/<upload>/<file of RocksDB>         written once; later manifests may refer to it, too
+    <processor>/<task>/uploads/<holder>.<upload>                the mark of a running upload
 
 Invariants:
-    - Names are unique to an upload: no upload replaces an object of another one.
-    - A manifest names only objects that were complete before it was written.
-    - Ids, names and sizes of a manifest are checked when it is decoded: another writer of the store can't make a
-      reader write elsewhere.
+    - Names contain a unique id of the upload, so that no upload replaces an object of another upload.
+    - A manifest refers only to objects that were complete before the manifest was written.
+    - Ids, names and sizes in a manifest are checked when it is decoded. Otherwise a manipulated manifest could make a
+      download write files outside of its folder.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from holdfast.processors.engine.checkpoints.ports import Objects
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
-#: The format versions inside of the database: changelog key, value and offsets.
+#: The format versions of the RocksDB content: of keys, values and meta records.
 STATE_FORMAT = f"{KEY_VERSION}.{VALUE_VERSION}.{META_VERSION}"
 _GENERATION_DIGITS = 12
-#: The id of a checkpoint, or the name of a file of a database: one part of a path.
+#: A safe id of a checkpoint, or file name: one part of a path, without separators.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class ManifestDamaged(Exception):
-    """The bytes are no manifest."""
+    """An object is not a valid manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file of the database: its object, its size in bytes, and its SHA-256 as hex."""
+    """One file of a checkpoint: its file name, the name of its object, its size in bytes, and its SHA-256 as hex."""
 
     name: str
     object: str
@@ -50,9 +50,9 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a checkpoint.
+    """The description of a checkpoint: its task, its offsets and its files.
 
-    ``meta`` has the same offsets as the database itself. ``created_at`` is the time of the checkpoint, in wall-clock
+    ``meta`` is a copy of the meta record in RocksDB. ``created_at`` is the time of the checkpoint, in wall-clock
     seconds since 1970.
     """
 
@@ -69,11 +69,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """The manifest as JSON."""
+        """Encodes the manifest as JSON."""
         meta = self.meta
         stores = {name: _Store(at.topic, at.topic_id, at.offset, dict(at.inputs)) for name, at in meta.stores.items()}
         document = _Document(
@@ -91,11 +91,11 @@ class Manifest:
 
     @staticmethod
     def decode(raw: bytes) -> Manifest:
-        """The manifest of these JSON bytes.
+        """Decodes a manifest from JSON.
 
         Raises:
-            FormatUnknown: A newer version wrote it.
-            ManifestDamaged: The bytes are no manifest.
+            FormatUnknown: A newer version wrote the manifest.
+            ManifestDamaged: The bytes are not a valid manifest.
         """
         try:
             version = msgspec.json.decode(raw, type=_Version).version
@@ -135,7 +135,7 @@ class _Store(msgspec.Struct, frozen=True):
 
 
 class _Document(_Version, frozen=True, kw_only=True):
-    """The JSON of a manifest."""
+    """The JSON document of a manifest."""
 
     checkpoint_id: str
     processor: str
@@ -155,12 +155,12 @@ class _Document(_Version, frozen=True, kw_only=True):
     keys: dict[str, tuple[str, ...]] = {}
 
 
-#: The fields that a manifest and its JSON have in common.
+#: The names of the fields that ``Manifest`` and ``_Document`` have in common.
 _OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Manifest) if field.name != "meta")
 
 
 def _check_names(checkpoint_id: str, files: tuple[CheckpointFile, ...]) -> None:
-    """Raises ManifestDamaged if a name could lead outside of a folder or of the checkpoint store, or a size is none."""
+    """Raises ManifestDamaged if a name could lead outside of its folder or the object store, or a size is negative."""
     if not _NAME.fullmatch(checkpoint_id):
         raise ManifestDamaged(f"its id is {checkpoint_id[:80]!r}")
     for file in files:
@@ -175,12 +175,12 @@ def _check_names(checkpoint_id: str, files: tuple[CheckpointFile, ...]) -> None:
 
 
 def read_manifest(objects: Objects, name: str) -> Manifest:
-    """The manifest in the object of this name.
+    """Reads the manifest in the object with this name.
 
     Raises:
-        ManifestDamaged: The object is too large, is no manifest, or is that of another checkpoint.
-        FormatUnknown: A newer version wrote it.
-        StorageFailed: The store could not be read; ObjectMissing without the object.
+        ManifestDamaged: The object is too large, is no valid manifest, or belongs to another checkpoint.
+        FormatUnknown: A newer version wrote the manifest.
+        StorageFailed: The object store can't be read; ObjectMissing if the object does not exist.
     """
     try:
         found = Manifest.decode(objects.read(name))
@@ -193,55 +193,55 @@ def read_manifest(objects: Objects, name: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folders and names of one task's checkpoints in the store."""
+    """Makes the folder names and object names of one task's checkpoints in the object store."""
 
     processor: str
     task: str
 
     @property
     def folder(self) -> str:
-        """The task's folder."""
+        """The folder with all objects of the task."""
         return f"{folder_of(self.processor)}{file_name(self.task)}/"
 
     @property
     def manifests(self) -> str:
-        """The folder of manifests."""
+        """The folder with the task's manifests."""
         return f"{self.folder}manifests/"
 
     @property
     def files(self) -> str:
-        """The folder of database files."""
+        """The folder with the RocksDB files of all the task's checkpoints."""
         return f"{self.folder}files/"
 
     @property
     def uploads(self) -> str:
-        """The folder of marks of running uploads."""
+        """The folder with the marks of running uploads."""
         return f"{self.folder}uploads/"
 
     def manifest(self, generation: int, upload: str) -> str:
-        """The name of a manifest; names sort by generation."""
+        """The object name of a manifest; the names sort by generation."""
         return f"{self.manifests}{generation:0{_GENERATION_DIGITS}d}-{upload}.json"
 
     def file(self, upload: str, name: str) -> str:
-        """The name of a file of an upload."""
+        """The object name of a file that an upload writes."""
         return f"{self.files}{upload}/{name}"
 
     def mark(self, holder: str, upload: str) -> str:
-        """The name of an upload's mark."""
+        """The object name of the mark of a running upload."""
         return f"{self.uploads}{holder}.{upload}"
 
 
 def folder_of(processor: str) -> str:
-    """The folder of a processor's checkpoints."""
+    """The folder with all checkpoints of a processor."""
     return f"{file_name(processor)}/"
 
 
 def generation_of(manifest: str) -> int:
-    """The generation in a manifest's name; 0 for any other name."""
+    """The generation in a manifest's object name; 0 for a name that is not a manifest's."""
     found = re.fullmatch(r"(\d+)-.*\.json", manifest.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 
 
 def id_of(manifest: str) -> str:
-    """The checkpoint's id: the manifest's name without folders and suffix."""
+    """The id of a checkpoint: the object name of its manifest without folders and suffix."""
     return manifest.rpartition("/")[2].removesuffix(".json")

@@ -1,4 +1,4 @@
-"""The ports of checkpoints: an object store, jobs in parallel to the worker's turns, and unique names."""
+"""The interfaces that checkpoints use: an object store, background jobs, and a source of unique names."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class Objects(Protocol):
         """The store's address without secrets."""
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Names and sizes (bytes) of all objects below a folder; its name ends with ``/``."""
+        """By name, the sizes in bytes of all objects below the folder ``prefix``, which ends with ``/``."""
 
     def read(self, name: str) -> bytes:
-        """The content of a small object; raises ObjectMissing if it is absent, and ObjectTooLarge.
+        """The content of a small object; raises ObjectMissing, or ObjectTooLarge above the implementation's limit.
 
-        It stops at the implementation's limit, 16 MiB in ``FsspecObjects``, before the whole object is in memory.
+        ``FsspecObjects`` has a limit of 16 MiB. Reading stops there, before the whole object is in memory.
         """
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of an object in pieces; raises ObjectMissing if it is absent."""
+        """The content of an object in pieces; raises ObjectMissing if the object does not exist."""
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Creates or replaces an object atomically."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes objects; absent names are ignored."""
+        """Deletes objects; missing objects are ignored."""
 
 
 @dataclass(slots=True)
 class Job:
-    """An upload or a download that runs in parallel to the worker's turns."""
+    """An upload or a download that runs in parallel to the worker's loop."""
 
     done: bool = False
     cancelled: bool = False
     result: Any = None
     failure: BaseException | None = None
-    #: Numbers for the status.
+    #: Numbers for the status page, for example ``bytes`` and ``bytes_total``.
     progress: dict[str, int] = field(default_factory=dict)
 
     def cancel(self) -> None:
@@ -49,21 +49,21 @@ class Job:
         self.cancelled = True
 
 
-#: A job: each step reads or writes one piece, the return value is the job's result.
+#: The generator of a job: each step reads or writes one piece; the return value is the job's result.
 Steps = Generator[None, None, Any]
 
 
 class Work(Protocol):
-    """Runs jobs in parallel to the worker's turns: on threads, or in simulated time one step in each turn."""
+    """Runs jobs in parallel to the worker's loop: on threads, or in tests by one step in each turn of the loop."""
 
     def start(self, work: Callable[[Job], Steps]) -> Job:
-        """Starts a job."""
+        """Starts a job, and returns it."""
 
     def turn(self) -> None:
-        """Called in each turn of the worker."""
+        """Must be called in each turn of the worker's loop."""
 
     def wait(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for the end of a job."""
+        """Waits for the end of a job, for at most ``seconds``."""
 
     def close(self) -> None:
         """Cancels all jobs."""
@@ -71,7 +71,7 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The outside world of checkpoints: the store, the runner of jobs, and a source of unique names."""
+    """The parts that checkpoints need: the object store, the runner of jobs, and a function that makes unique names."""
 
     objects: Objects
     work: Work

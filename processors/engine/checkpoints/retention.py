@@ -1,13 +1,13 @@
 """Decides which checkpoints of a task are kept, and deletes all files that no kept checkpoint needs.
 
-An upload can run at the same time on another machine. These rules keep its files:
+An upload may run at the same time on another machine. These rules protect its files:
 
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
-- ``collect`` lists files, manifests, marks, and manifests again, in this order. It deletes nothing if it sees a mark.
+- ``collect`` lists files, manifests, marks, and manifests again, in this order. If it sees a mark, it deletes nothing.
 
-So an upload without a visible mark is in one of two states. Either its manifest is in the second list, or it has not
-read the newest manifest yet. In the second state it will read a manifest that ``collect`` keeps, or one that
-``collect`` never saw. A pause before the deletion changes nothing: no later manifest ever names a deleted file.
+So an upload whose mark ``collect`` does not see is in one of two states. Either its manifest is in the second list of
+manifests. Or it has not read the newest manifest yet; it will then read a manifest that ``collect`` keeps, or a newer
+manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a deleted file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from holdfast.processors.engine.checkpoints.manifest import (
 )
 from holdfast.processors.engine.checkpoints.ports import Objects
 
-#: Number of checkpoints of a task that are kept: one for restores, and one in case its files are damaged.
+#: Number of checkpoints that are kept for each task: the newest, and one more in case the newest is damaged.
 CHECKPOINTS_KEPT = 2
-#: A mark older than this, in seconds, belongs to a dead upload.
+#: A mark that is older than this many seconds belongs to an upload whose process died, and is ignored.
 MARK_ABANDONED_S = 86_400.0
 
 
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
-    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running."""
+    """Deletes a task's old checkpoints and unused files, in steps; deletes nothing while an upload is running."""
     files = objects.sizes(place.files)
     yield
     first = sorted(manifests_of(objects, place))
@@ -53,14 +53,14 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
 
 
 def delete_all(objects: Objects, processor: str) -> None:
-    """Deletes all checkpoints of a processor; manifests first, so that none names a missing file."""
+    """Deletes all checkpoints of a processor; manifests first, so that no manifest refers to a deleted file."""
     found = sorted(objects.sizes(folder_of(processor)))
     objects.delete([name for name in found if generation_of(name)])
     objects.delete(found)
 
 
 def manifests_of(objects: Objects, place: Place) -> list[str]:
-    """The names of a task's manifests, in no order."""
+    """The names of a task's manifests, unsorted."""
     return [name for name in objects.sizes(place.manifests) if generation_of(name)]
 
 
@@ -72,7 +72,7 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
         except ObjectMissing:
             continue
         except (ObjectTooLarge, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            since = time()  # an unreadable mark is a mark of an upload too
+            since = time()  # treat an unreadable mark as the mark of a running upload
         if time() - since < MARK_ABANDONED_S:
             alive.append(mark)
         else:
@@ -83,14 +83,14 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
 
 
 def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, None, set[str] | None]:
-    """The objects that these manifests name; None if a manifest can't be read."""
+    """The names of the objects to which these manifests refer; None if a manifest can't be read."""
     named: set[str] = set()
     for name in sorted(manifests):
         try:
             named.update(file.object for file in read_manifest(objects, name).files)
         except (ObjectMissing, FormatUnknown):
-            return None  # another collector is running, or a newer version uploads here
+            return None  # another worker has just deleted this manifest, or a newer version wrote it
         except ManifestDamaged:
-            pass  # no restore can use this manifest
+            pass  # no restore can use this manifest, so its files need not be kept
         yield
     return named

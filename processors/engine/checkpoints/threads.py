@@ -1,4 +1,4 @@
-"""Runs uploads and downloads on threads of this process."""
+"""Runs uploads and downloads of checkpoints on threads of the worker's process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from holdfast.processors.engine.checkpoints.ports import Job, Steps, Work
 
-#: Jobs that run at the same time; further jobs wait.
+#: Maximum number of jobs that run at the same time; further jobs wait.
 THREADS_MAX = 4
 
 
 class ThreadedWork(Work):
-    """Runs each job on a daemon thread, which ends with the process."""
+    """Runs each job on a daemon thread, so that a running job does not delay the end of the process."""
 
     def __init__(self) -> None:
         self._room = threading.Semaphore(THREADS_MAX)
@@ -41,7 +41,8 @@ class ThreadedWork(Work):
         try:
             with self._room:
                 run_steps(work(job), job)
-        # A driver may raise a BaseException, such as asyncio's CancelledError. It must end the job, or waiters hang.
+        # A driver may raise a BaseException, such as asyncio's CancelledError. The job must then end, too, otherwise
+        # its waiters wait forever.
         except BaseException as failure:
             job.failure = failure
             job.done = True
@@ -55,7 +56,7 @@ def run_steps(steps: Steps, job: Job) -> None:
 
 
 def step(steps: Steps, job: Job) -> None:
-    """Runs one step of a job, and stores its end, result or failure in the job."""
+    """Runs one step of a job; if the job ends with this step, stores its result or failure in ``job``."""
     try:
         if job.cancelled:
             steps.close()
@@ -71,5 +72,5 @@ def step(steps: Steps, job: Job) -> None:
 
 
 def random_id() -> str:
-    """A unique name: 64 random bits as hex."""
+    """A unique name: 64 random bits as 16 hex digits."""
     return uuid.uuid4().hex[:16]

@@ -1,13 +1,13 @@
 """Uploads one checkpoint.
 
-The steps, and the situation if the process dies after each:
-    1. write a mark of the running upload    - other workers delete nothing until the mark is gone, or a day old
-    2. read the newest manifest              - its files can be shared; they are kept while it is the newest
-    3. write new files                       - no manifest names them; they are deleted after the mark is gone
+The steps, and the situation if the process dies after each step:
+    1. write the upload's mark (an object)   - other workers delete nothing until the mark is deleted, or a day old
+    2. read the newest manifest              - unchanged files are not uploaded again; the new manifest refers to them
+    3. write new files                       - no manifest refers to them; they are deleted when the mark is gone
                                                (if a write fails, the uploader deletes them itself)
     4. write the manifest                    - the checkpoint is complete
     5. delete the mark                       - the checkpoint is complete
-    6. delete old manifests and unused files - ``retention`` has the rules
+    6. delete old manifests and unused files - by the rules of ``retention``
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from holdfast.processors.engine.checkpoints.retention import collect, manifests_
 from holdfast.processors.engine.state.database import DatabaseFiles, LocalFile
 from holdfast.processors.engine.state.task_store import TaskMeta
 
-#: Checksums of local files in memory; beyond this number files are read again.
+#: Maximum number of checksums of local files that are kept in memory.
 CHECKSUMS_KNOWN_MAX = 20_000
 
-#: Files of a checkpoint by size and SHA-256.
+#: The files of the newest checkpoint, by size in bytes and then by SHA-256.
 Sharable = dict[int, dict[str, CheckpointFile]]
 
 
@@ -57,7 +57,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A finished upload: its manifest, the bytes that were written, and the files shared with earlier checkpoints."""
+    """A finished upload: its manifest, the uploaded bytes, and the number of files that earlier checkpoints share."""
 
     manifest: Manifest
     bytes_new: int
@@ -69,9 +69,11 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        holder: The worker's name in marks, unique among live workers.
-        known: The SHA-256 of local files by their identity.
-        suspect: Damaged objects; they are uploaded again instead of shared.
+        holder: The worker's name in the names of marks; unique among running workers.
+        new_id: Makes a unique name for an upload.
+        time: Returns the wall clock, in seconds since 1970.
+        known: By identity of a local file, its SHA-256.
+        suspect: Names of damaged objects; their files are uploaded again instead of shared.
     """
 
     objects: Objects
@@ -83,7 +85,7 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Uploads a checkpoint in steps, and deletes the local copy; raises StorageFailed, or OSError of the disk."""
+        """Uploads a checkpoint in steps, and deletes the local copy; raises StorageFailed, or OSError (local disk)."""
         try:
             place, upload = taken.place, self.new_id()
             yield from self._mark(place, upload)
@@ -108,14 +110,14 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload; otherwise its retries would fill a store that is already full."""
+        """Deletes the files of a failed upload; otherwise retries would fill the object store."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         start = place.mark(self.holder, "")
         ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
-        if ours:  # of failed uploads, or of a killed process
+        if ours:  # marks of this worker's failed uploads, or of its killed process
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
@@ -131,7 +133,7 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """The undamaged files of the newest checkpoint, by size and checksum."""
+        """The files of the newest checkpoint that a new checkpoint can share: present, complete and not suspect."""
         found: Sharable = {}
         if before is not None and before[1] is not None:
             there = self.objects.sizes(place.files)
@@ -144,7 +146,7 @@ class Uploader:
     def _carry(
         self, taken: Taken, upload: str, sharable: Sharable, job: Job
     ) -> Generator[None, None, list[CheckpointFile]]:
-        """Writes new files; returns all files of the checkpoint."""
+        """Uploads the files that can't be shared; returns all files of the checkpoint."""
         parts: list[CheckpointFile] = []
         local = self.files.files(taken.path)
         job.progress.update(bytes=0, bytes_total=sum(file.size for file in local))
@@ -184,7 +186,7 @@ class Uploader:
 
 
 class Digest:
-    """SHA-256 and size of a stream of pieces, so far."""
+    """Computes SHA-256 and size in bytes of a stream of pieces."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -192,11 +194,11 @@ class Digest:
 
     @property
     def hex(self) -> str:
-        """The checksum of the pieces so far."""
+        """The SHA-256 of the pieces so far, as hex."""
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the pieces, and adds them to checksum and size."""
+        """Yields the same pieces, and adds each to the checksum and the size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)

@@ -1,1 +1,1 @@
-"""Work that only the owner of state may do: clear, adopt, reseed, read up to a bound. Imports ``runtime``."""
+"""The owner commands: work that only the worker that owns the state may do, for example clear, adopt and reseed."""

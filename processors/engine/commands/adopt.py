@@ -1,14 +1,14 @@
-"""The command ``adopt``: make a store equal to another changelog, byte for byte.
+"""The command ``adopt``: makes a store equal to another changelog, byte for byte.
 
-The other changelog is replayed into a scratch database. Then both contents are read in parallel in key order, and only
-differences are written, batch by batch.
+The other changelog is replayed into a scratch RocksDB. Then both contents are read in parallel in the order of keys,
+and only differences are written, in batches.
 
 Invariants:
-    - Nothing is changed before the other changelog was replayed completely, from its first record to its end.
-    - No window and no timer is due in the store when it is exchanged: those that were due are sent before.
-    - The same command a second time changes nothing.
-    - With an export, the file is complete before the first change, and no input is processed between both. The first
-      change of a task records the command's name, so a repetition does not write a store that is changed in part.
+    - Nothing is changed before the other changelog is replayed completely, from its first record to its end.
+    - Before the first change, due windows are closed and due timers fire, so that their results are sent.
+    - Repeating the same command changes nothing.
+    - With an export, the file is complete before the first change, and no input is processed in between. The first
+      change of a task stores the ``once`` name, so a repeated command does not export a partly changed store.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
-    """Make a store equal to another changelog; each task's last commit also sets the positions.
+    """Make a store equal to another changelog; each task's last commit also sets its new positions.
 
     Raises:
         CommandWrong: A store, topic or offset does not exist, or the changelog is incomplete.
-        CommandRefused: The worker is not paused, or does not own a partition.
+        CommandRefused: The worker is not paused, or does not own one of the partitions.
     """
     check_paused(worker)
     tasks = tasks_of(worker, (asked.store,), asked.upto)
@@ -125,7 +125,7 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Set a task's stream time to the other store's stream time: the task's own clock may be further or less far."""
+    """Move a task's stream time forward to the stream time of the other store, so that the same windows are due."""
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)
     if task.time is not None and stored is not None:

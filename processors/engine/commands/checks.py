@@ -1,8 +1,8 @@
-"""The checks of every owner command before its first step, and separate commits of one task's writes.
+"""The checks of owner commands before their first step, and the commits of owner commands.
 
-A command refuses before it changes anything: for a wrong name, a partition of another worker, or a worker that still
-opens its partitions. Before each of its own commits, it commits the task's open work, so that its commits contain
-nothing else.
+A command is refused before it changes anything. Reasons are for example an unknown store, a partition of another
+worker, or a task that is still being restored. Before each commit of a command, the worker commits all its uncommitted
+work, so that the command's commit contains only the command's writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.processors.engine.topology import Topology
 class Last:
     """Extra effects of a command's commit.
 
-    The task remembers the command's name; stores are emptied in the database.
+    ``command`` is the ``once`` name that the task stores. ``emptied`` has the stores that are emptied in RocksDB.
     """
 
     command: str = ""
@@ -36,18 +36,18 @@ class Last:
 
 NOT_LAST = Last()
 
-#: By task, topic to the next offset to read.
+#: By task name and topic, the next offset to read.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
 
 
 def is_carried_out(task: Task, once: str) -> bool:
-    """Whether a task remembers a command with this name; False for a command without a name."""
+    """Whether the task has already carried out a command with this ``once`` name; False for an empty name."""
     return bool(once) and once in (task.meta.commands or ())
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The stores with records of their own, and the stores that are restored from the topic of a table."""
+    """Divides stores into those with their own changelog (or none), and tables restored from their source topic."""
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics
 
@@ -55,9 +55,10 @@ def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, 
 def check_writable(
     topology: Topology, stores: Sequence[str], verb: str, tasks: Sequence[Task] = (), moves: Moves = NO_MOVES
 ) -> None:
-    """Raise CommandWrong for a table that is restored from its topic: only the topic may change it.
+    """Raise CommandWrong if a store is a table that is restored from its source topic.
 
-    It may be emptied together with a move of its topic, in all of the tasks.
+    Such a table may only be changed by records of the topic, because a restore would undo any other change. It may be
+    emptied if ``moves`` also sets new positions of the topic in all of the tasks.
     """
     for log in topology.source_logs:
         moved = bool(tasks) and all(log.topic in moves.get(task.name, {}) for task in tasks)
@@ -74,7 +75,7 @@ def check_writable(
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
     """The running tasks that have all of these stores, in these partitions (None: all partitions of the worker).
 
-    Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not run the partitions.
+    Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not own the partitions.
     """
     topology = worker.topology
     known = [spec.name for spec in topology.stores]
@@ -105,7 +106,7 @@ def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] |
 
 
 def check_windows(tasks: Sequence[Task], stores: Sequence[str], selection: Selection) -> None:
-    """Raise CommandWrong if windows are selected in a store that has none with a start and an end."""
+    """Raise CommandWrong if windows are selected by time in a store without tumbling, hopping or session windows."""
     if selection.span is None:
         return
     for task in tasks:
@@ -133,7 +134,7 @@ def check_settled(worker: Owner) -> None:
 
 
 def check_paused(worker: Owner) -> None:
-    """Raise CommandRefused unless the worker is paused: a change while functions process messages is refused."""
+    """Raise CommandRefused unless the worker is paused, so that no messages are processed during the change."""
     if not worker.paused:
         raise CommandRefused(
             "The worker is not paused; positions and whole stores can be changed only while it is.",
@@ -144,12 +145,16 @@ def check_paused(worker: Owner) -> None:
 def moves_of(
     worker: Owner, positions: Offsets, within: Sequence[Task] | None = None, emptied: Sequence[str] = ()
 ) -> dict[str, dict[str, int]]:
-    """By task, topic to the next offset to read, checked against the offsets that the topics have.
+    """Checks new positions against the offsets that the topics have; returns them by task name and topic.
 
-    ``emptied`` are stores that are emptied with the move.
+    Args:
+        positions: The next offset to read, by topic and partition.
+        within: The tasks that the command selects; None for all tasks.
+        emptied: The stores that the same commit empties.
 
-    Raises CommandWrong for an invalid offset or a topic that is not read, CommandRefused for a partition of another
-    worker.
+    Raises:
+        CommandWrong: The topic is no input, or the offset does not exist.
+        CommandRefused: The worker is not paused, or does not own the partition.
     """
     if not positions and within is not None:
         return {}
@@ -189,7 +194,7 @@ def moves_of(
 
 
 def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied: Sequence[str]) -> None:
-    """Raise CommandWrong if a table that is restored from this topic would not match the new offset."""
+    """Raise CommandWrong if a table is restored from this topic, and its rows would not match the new offset."""
     topic, offset = to
     log = next((each for each in topology.source_logs if each.topic == topic), None)
     if log is None or log.store in emptied or offset == task.committed.get(topic):
@@ -205,7 +210,7 @@ def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied
 
 
 def check_running(task: Task, ticket: Ticket) -> None:
-    """Raise CommandFailed after the task was revoked."""
+    """Raise CommandFailed if the task was revoked from this worker."""
     if task.phase is not TaskPhase.RUNNING:
         raise CommandFailed(
             f"Task {task.name} was revoked from this worker in mid-command.",
@@ -216,7 +221,10 @@ def check_running(task: Task, ticket: Ticket) -> None:
 
 
 def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> Generator[None, None, None]:
-    """Commit all open work, so that a command's commit contains nothing else; raises CommandFailed after a revoke."""
+    """Commit all uncommitted work, so that the next commit contains only a command's writes.
+
+    Raises CommandFailed if the task was revoked. With ``due``, due windows and timers are part of the commit.
+    """
     check_running(task, ticket)
     while not worker.commit_all(due=due):
         yield
@@ -224,9 +232,10 @@ def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> G
 
 
 def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
-    """Commit all open work, and commit until no window or timer is due; raises CommandFailed after a revoke.
+    """Commit all uncommitted work, and continue until no window or timer is due.
 
-    Two runs at the same offsets have then sent the same results, regardless of the size of their commits.
+    Two runs at the same offsets have then sent the same results, regardless of the size of their commits. Raises
+    CommandFailed if the task was revoked.
     """
     yield from settle(worker, task, ticket, due=True)
     while task.time is not None and task.time.more:
@@ -242,10 +251,10 @@ def commit_apart(
     inputs: Mapping[str, int],
     last: Last = NOT_LAST,
 ) -> Generator[None, None, None]:
-    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
+    """Commit a command's writes (by store) and new positions (``inputs``) of one task without uncommitted work.
 
-    ``last`` holds the extra effects of a command's last commit. When positions go back, the stream time goes back, too,
-    so that the messages are not late when they are read again.
+    ``last`` has the extra effects of a command's last commit. If a position moves back, stream time is reset, too, so
+    that the messages are not late when they are read again.
     """
     back = any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items())
     if task.time is not None and back:
@@ -268,7 +277,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """The writes, plus deletes of the stream time that these stores hold under these changelog keys."""
+    """The writes, with a delete added for the record of stream time of each store; ``clock_keys`` has its key."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

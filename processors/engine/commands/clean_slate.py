@@ -1,13 +1,14 @@
-"""A clean slate: every store of an application empty, without a registry and a supervisor.
+"""Implements ``Application.clear_state``: empties every store of an application, without registry and supervisor.
 
-    alone? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology ──► checkpoints ──► local state
+    no other member? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology
+                     ──► delete the checkpoints ──► delete the local state
 
-The worker deletes the keys in ordinary transactions, as for ``holdfast apply clear``. It reads no input.
+The worker deletes all keys in ordinary transactions, like ``holdfast apply clear``. It reads no input.
 
 Invariants:
-    - The changelogs are emptied first. What an interrupted run leaves in checkpoints and folders is older than the
-      deletes, and a restore replays them.
-    - It ends as done only if the worker owned all partitions all the time: no other member can have written.
+    - The changelogs are emptied before checkpoints and local state are deleted. If the run is interrupted, a restore
+      from an old checkpoint replays the deletes of the changelog.
+    - The run succeeds only if the worker owned all partitions all the time, so that no other member can have written.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("clean_slate")
 
-#: Maximum time until the only member of a group gets all partitions, seconds.
+#: Maximum seconds to wait until the worker owns all partitions of its inputs.
 OWN_ALL_S = 60.0
-#: Seconds between two looks at the partitions.
+#: Seconds between two checks of the owned partitions.
 LOOK_EVERY_S = 0.5
 
 
 class CleanSlate:
     """Empties the stores of one application.
 
-    The caller runs ``prepare``, then a worker with ``start``, ``settings`` and ``errand`` if ``needs_worker``, then
-    ``finish``. After an interruption the same steps complete it.
+    The caller runs ``prepare``. If ``needs_worker``, the caller then runs a worker with ``start``, ``settings`` and
+    ``errand``. At the end, the caller runs ``finish``. After an interruption, repeat all steps.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class CleanSlate:
         self._checkpoints = FsspecObjects(settings.checkpoint_store, kept.options) if kept.enabled else None
         self._rewind = rewind
         self._done = False
-        #: Whether a changelog has records, or offsets are to be moved.
+        #: Whether a worker must run: a changelog has records, or input offsets have to be moved.
         self.needs_worker = rewind
-        #: A changelog that is missing or was never written stops no clean slate.
+        #: Start options of that worker; ``begin_empty`` accepts changelogs that were never written.
         self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})
-        # Its last checkpoint would be of state that is to be deleted.
+        # Without checkpoints, because the worker's last checkpoint would contain state that must be deleted.
         self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
 
     def prepare(self) -> None:
-        """Refuse while a worker runs, here or on another host; delete local state that has no changelog.
+        """Check that no worker runs, here or on another host; delete the local state if there is no changelog.
 
         Raises:
             CommandRefused: The group has a live member.
-            CommandWrong: A table is restored from its topic, and its rows would come back.
-            StateFolderTaken: A live process holds a slot of this machine.
+            CommandWrong: A table is restored from its source topic, so that its rows would come back.
+            StateFolderTaken: A running process has locked a slot on this machine.
         """
         if not self._rewind:
             check_writable(self._topology, [spec.name for spec in self._topology.stores], "clear")
@@ -82,7 +83,7 @@ class CleanSlate:
             self.needs_worker |= any(topics.end_offsets(name, committed=False).values())
 
     def errand(self, worker: Owner, ticket: Ticket) -> Work:
-        """The work of the worker: empty every store, move the offsets if asked, and stop."""
+        """The command that the worker runs: empty every store, move the input offsets if ``rewind``, and stop."""
         yield from self._own_all(worker)
         partitions = {spec.name: self._partitions_of(spec.name) for spec in self._topology.inputs}
         try:
@@ -93,7 +94,7 @@ class CleanSlate:
                 elif firsts:
                     yield from work_of(Position(positions=firsts), worker, ticket)
         except (CommandRefused, CommandFailed):
-            self._check_members(expected=1)  # the group revoked a task; the error names the other member
+            self._check_members(expected=1)  # if another member caused a revoke, this raises a clearer error
             raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)
@@ -107,10 +108,10 @@ class CleanSlate:
         return {}
 
     def finish(self) -> None:
-        """Delete checkpoints and local state.
+        """Delete the checkpoints and the local state.
 
         Raises:
-            CommandFailed: The worker was stopped before the end of the command.
+            CommandFailed: The worker was stopped before its command was complete.
         """
         processor = self._topology.processor
         if self.needs_worker and not self._done:
@@ -125,9 +126,9 @@ class CleanSlate:
         _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
 
     def _first_of(self, topic: str) -> dict[int, int]:
-        """The first offset of each partition after a rewind.
+        """By partition, the offset at which the processor begins to read after a rewind.
 
-        A repartition topic starts at its end, because its content is from before.
+        A repartition topic begins at its end, because its records were made before the rewind.
         """
         topics = self._cluster.topics()
         if self._topology.is_repartition(topic):
@@ -135,7 +136,7 @@ class CleanSlate:
         return topics.start_offsets(topic)
 
     def _own_all(self, worker: Owner) -> Work:
-        """Wait until the worker runs the tasks of all partitions; refuse when another member gets a share."""
+        """Wait until the worker runs the tasks of all partitions; raise an error if the group has another member."""
         began = looked_at = worker.clock.monotonic()
         while True:
             worker.maintenance.waits = True

@@ -1,8 +1,8 @@
-"""Replays a changelog into a scratch database, and computes the writes that turn one content into another.
+"""Replays a changelog into a scratch RocksDB, and computes the writes that make one store equal to another.
 
 Invariants:
-    - A replay is complete, from the first record to the high watermark, before anything is compared with it.
-    - Both contents are read in the order of their keys; only differences are written, batch by batch.
+    - A replay must be complete, from the first record to the high watermark, before its content is compared.
+    - Both contents are read in the order of their keys. Only differences are written, in batches.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Maximum records of one step of a replay.
 RECORDS_PER_STEP = 10_000
-#: Entries compared in one step, at most.
+#: Maximum entries compared in one step.
 LOOKS_MAX = 50_000
-#: Seconds without a new record after which a replay fails.
+#: Maximum seconds without a new record; then the replay fails.
 NO_PROGRESS_S = 120.0
 
-#: Reads the entries of one content from a changelog key on, in order of keys.
+#: A function that returns (key, value) entries in the order of keys, starting at the given changelog key.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """The writes that turn the content ``current`` into ``wanted``, in batches."""
+    """Computes in batches the writes that make the content ``current`` equal to ``wanted``."""
 
     def __init__(self, current: Read, wanted: Read) -> None:
         self._current, self._wanted = current, wanted
         self._after = b""
         self.done = False
-        #: Entries so far: written, deleted, and left unchanged.
+        #: Number of entries so far that are to be written, to be deleted, or equal.
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """The next writes; empty when all entries compared in this step are equal."""
+        """The next batch of writes; empty if all entries that were compared in this step are equal."""
         first = self._after + b"\x00" if self._after else b""
         writes, looked, size = Writes([], []), 0, 0
         for key, old, new in _side_by_side(self._current(first), self._wanted(first)):
@@ -63,7 +63,7 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """A content without the message keys that are not in ``keys``."""
+    """Reads only those entries of ``content`` whose message key also occurs in ``keys``."""
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -82,7 +82,7 @@ def of_keys_in(keys: Read, content: Read) -> Read:
 def _side_by_side(
     current: Iterator[tuple[bytes, bytes]], wanted: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Key, current value and wanted value; None for a value that does not exist."""
+    """Merges two sorted contents into (key, current value, wanted value); None for a missing value."""
     old, new = next(current, None), next(wanted, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -98,9 +98,9 @@ def _side_by_side(
 
 
 class Replay:
-    """A complete replay of one changelog partition into an empty scratch database, as the entries of ``store``.
+    """Replays one changelog partition completely into an empty scratch RocksDB, as the entries of ``store``.
 
-    ``bounds`` are its first offset, and the high watermark at which the replay ends.
+    ``bounds`` has the partition's first offset, and the high watermark at which the replay ends.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: The offset after the changelog's last record, without commit markers.
+        #: The offset after the last replayed record; transaction markers do not count.
         self.last = 0
         #: The input offsets in the last meta record.
         self.inputs: Mapping[str, int] = {}
@@ -119,15 +119,15 @@ class Replay:
 
     @property
     def done(self) -> bool:
-        """Whether the replay reached its end."""
+        """Whether the replay is complete."""
         return self.position >= self._end
 
     def step(self) -> None:
         """Replay some records.
 
         Raises:
-            CommandFailed: No progress for ``NO_PROGRESS_S``, or the changelog can't be read.
-            StateFailed: The disk refused a write.
+            CommandFailed: No new record for ``NO_PROGRESS_S`` seconds, or the changelog can't be read.
+            StateFailed: A write to the local disk failed.
         """
         try:
             batches, ends = self._consumer.poll(RECORDS_PER_STEP, 0.05)
@@ -175,7 +175,7 @@ class Replay:
 
 
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
-    """Replay to the end; ``still`` is called after each step and raises to stop the replay."""
+    """Replay to the end, with one yield after each step; ``still`` is then called, and may raise to stop the replay."""
     before = ticket.done
     while not replay.done:
         replay.step()
@@ -185,9 +185,10 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """By partition, the first offset and the high watermark of a changelog that has no writer.
+    """By partition, the first offset and the high watermark of a changelog that nobody writes to.
 
-    Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before ``upto``.
+    Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before ``upto``, which has
+    the expected end by partition.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):

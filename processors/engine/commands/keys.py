@@ -1,18 +1,18 @@
 """The commands ``count``, ``export``, ``clear`` and ``position``, task by task and batch by batch.
 
-Each function is a generator that carries out one command; ``runtime.maintenance`` runs it. The checks run before its
-first step, and the worker's loop runs at each yield.
+Each function is a generator that carries out one command. ``runtime.maintenance`` runs the generator; the worker's loop
+continues at each yield.
 
 Invariants:
-    - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
-    - ``clear`` with an export finishes the file under its final name before it sends the first delete. No input is
-      processed between both, so the file has what is deleted.
-    - A table that is restored from its topic is emptied in the commit that moves the topic to its beginning, and not
-      before: until then it has the rows of the offsets that are committed.
-    - Positions change in the commit of their task's last deletes, or after it.
-    - A ``clear`` with a name (``once``) changes nothing in a task that has carried it out: the task's last commit of
-      deletes records the name in the meta records and beside the data. So a sender that died before it knew the result
-      repeats it, and one that was frozen may send it late: keys that were set since stay.
+    - Deletes are committed like all writes: changelog and offsets in one transaction, then RocksDB.
+    - ``clear`` with an export completes the file before it sends the first delete. No input is processed in between, so
+      the file contains exactly the deleted entries.
+    - A table that is restored from its source topic is emptied in the same commit that moves the topic's position to
+      its first offset. Before that commit, its rows must match the committed offset.
+    - Positions change in the commit of the task's last deletes, or after it.
+    - A ``clear`` with a ``once`` name changes nothing in a task that has already carried it out: the last commit of
+      deletes writes the name into the meta records. So a client may repeat the command if it does not know the result,
+      even much later, and keys that were set since are not deleted.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from holdfast.processors.engine.state.store import Writes
 
 
 def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
-    """Count the selected keys; functions may write between two batches."""
+    """Count the selected entries. The inputs are not paused, so entries may change during the count."""
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the group may have revoked the task during the previous task's turn
+        check_running(task, ticket)  # the task may have been revoked while the previous task was counted
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -66,9 +66,9 @@ def export(  # tidy: allow-wide because these are the parts of one command
     due: bool = False,
     once: str = "",
 ) -> Work:
-    """Write the selected keys to a file as of one moment.
+    """Write the selected entries to a file; the inputs are paused, so that all entries are of the same moment.
 
-    The inputs are paused; ``due`` first fires due windows and timers.
+    With ``due``, due windows are closed and due timers fire before.
     """
     worker.maintenance.hold()
     yield
@@ -105,11 +105,11 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     selection: Selection,
     moves: Mapping[str, Mapping[str, int]],
 ) -> Work:
-    """Delete the selected keys; set positions in the commit of each task's last deletes."""
+    """Delete the selected entries; each task's last commit also sets its new positions (``moves``)."""
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # a task that has carried out the command only has keys that were set later; these must not be deleted
+    # a task that has carried out the command only has entries that were set later; these must not be deleted
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -117,7 +117,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
-        check_running(task, ticket)  # the group may have revoked the task during the previous task's turn
+        check_running(task, ticket)  # the task may have been revoked while the previous task was cleared
         if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)
@@ -141,25 +141,25 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
-    """The files from earlier attempts of a command with this name on this machine, oldest first."""
+    """Paths of the export files from earlier attempts of a command with this ``once`` name here, oldest first."""
     folder = worker.options.exports
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
 
 def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
-    """The part of a result about files: the file of this attempt, and the files of earlier attempts."""
+    """The fields ``export`` (file of this attempt) and ``before`` (files of earlier attempts) of a command's result."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 
 
 def _mark(once: str) -> str:
-    """The suffix of a command's file names, by which a repetition finds the files."""
+    """The suffix of export files for a ``once`` name, so that a repeated command finds the earlier files."""
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
-    """Set positions, in one commit for each task."""
+    """Set new positions, with one commit for each task; ``moves`` has them by task name and topic."""
     worker.maintenance.hold()
-    tasks = {task.name: task for task in worker.assignment.tasks}  # the group may revoke a task in the next turn
+    tasks = {task.name: task for task in worker.assignment.tasks}  # read now: a task may be revoked after the yield
     yield
     ticket.total = len(moves)
     for name, inputs in moves.items():

@@ -1,17 +1,17 @@
-"""How an export's entries return into a store that keeps time: its windows, its indexes, its stream time.
+"""Puts the entries of an export back into a store that keeps stream time. The entries are merged by these rules:
 
-    message keys      the entries of the export instead of the present ones; of windows, beside the present ones
-    indexes by time   the entries of the export beside the present ones
-    stream time       the present one; that of the export if the store has none
+    message keys      the export's entries replace the present entries; for windows, both are kept
+    indexes by time   the export's entries are added to the present entries
+    stream time       the present stream time is kept; the export's is used if the store has none
 
 Invariants:
-    - Into a store that is empty since its export, all records come back byte for byte.
-    - A window that was open is closed and sent once, also if stream time has passed its end meanwhile: its entry in the
-      index moves behind those that are closed. A window that was closed is not sent again.
-    - Of a window that the store has now, the store knows whether it is closed. So a put-back that is repeated, after it
-      was broken off, sends nothing twice.
-    - An entry of an index whose record is gone is harmless: it leaves when it is due.
-    - Index and stream time come behind the records, so that what they name is there.
+    - If the store was not written since the export and the clear, all records come back byte for byte.
+    - A window that was open in the export is closed and sent once, even if stream time has already passed its end. For
+      this, its index entry moves after the entries that are already closed. A closed window is not sent again.
+    - If the store already has the same window, the store's own mark decides whether it is closed. So a put-back that
+      was interrupted and is repeated sends no window twice.
+    - An index entry without its record is harmless: it is removed when it is due.
+    - Index entries and stream time are written after the records that they refer to.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from holdfast.processors.engine.state.time.window_keys import (
 )
 from holdfast.processors.engine.windows import stored as stored_windows
 
-#: Merges an entry that both contents have: arguments are its changelog key, the export's value and the present value.
+#: Merges the two values of an entry: called with the changelog key, the export's value and the present value.
 Both = Callable[[bytes, bytes, bytes], bytes]
 _CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
 
 
 def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
-    """The writes that put an export back; the export is in a scratch database as entries of ``store``.
+    """Returns the writes that put an export back; ``export`` is a scratch RocksDB with the entries of ``store``.
 
     Raises:
-        CommandFailed: Another strategy, or another version of Holdfast, closed the windows of the export.
+        CommandFailed: The windows of the export have another format version, or were closed by another strategy.
     """
     assert task.store is not None
     wanted, held = partial(export.items, store), partial(task.store.items, store)
@@ -83,7 +83,7 @@ def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None,
 
 
 def united(first: Read, second: Read, both: Both) -> Read:
-    """All entries of two contents, in order of their keys."""
+    """Reads all entries of two contents, in the order of keys; ``both`` merges entries with the same key."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         one, other = first(begin), second(begin)
@@ -119,7 +119,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """The content without windows that are open in it but that the store has closed since."""
+    """Reads ``content`` without the windows that are open in ``content`` but that the store has closed since."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -132,7 +132,7 @@ def _open_now(content: Read, look: Look) -> Read:
 
 
 def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
-    """Whether the time of the entry's key has not yet closed a window of the store."""
+    """Whether a window of the store is still open: a record marks it as open, or the record of its key lists it."""
     if look(message_key, open_key(*window)) is not None:
         return True
     known = look(message_key, KEY_TIME)
@@ -140,7 +140,10 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 
 
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
-    """The merged value: the export's window; both records of a key's windows; the present held-back results."""
+    """Merges one entry of windows: the export's value for a window, the present value for held-back results.
+
+    The records of a key's time and open windows are combined.
+    """
     message_key, state = split_key(key)
     if state == HELD:
         return present
@@ -165,12 +168,15 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Bounds of open windows beyond both records: the first end, or the least and the greatest name."""
+    """Combines the bounds of the open windows that are not listed in the records: the outer bounds of both."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
-    """Of two clocks the present one, from the first entry on that may have to be removed."""
+    """Merges an internal record: the present stream time is kept; every other record is taken from the export.
+
+    ``removed``, the place from which entries may have to be removed, is the earlier of both.
+    """
     if key not in _CLOCKS:
         return files
     one, other = decode_value(files), decode_value(present)
@@ -183,7 +189,7 @@ def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) ->
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
-    """The stream time of a store and its places in the index; None without one."""
+    """The record of a store's stream time and its progress in the index; None if the store has no such record."""
     found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
     return next((decode_value(stored) for stored in found if stored is not None), None)
 
@@ -205,12 +211,11 @@ def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) ->
 def _moved(
     export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
 ) -> Generator[None, None, None]:
-    """Move entries of the export that were open to after ``closed``, the place up to which entries are closed.
+    """Moves the export's index entries of open windows after ``closed``, so that these windows are closed and sent.
 
-    If the store now has an entry for the same window, that entry is dropped, because the store has another window.
-
-    ``was_closed`` is the place up to which the export's entries were closed; None for sessions, whose records contain
-    it.
+    ``closed`` is the index place up to which the store has closed windows. ``was_closed`` is the same place at the time
+    of the export; None for sessions, whose records contain it. If the store already has the same window, the export's
+    index entry is deleted instead.
     """
     if closed == first_due():
         return
@@ -245,7 +250,7 @@ def _moved(
 
 
 def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
-    """The record of an entry's open session, with another entry; empty if there is none."""
+    """The record of an open session, changed to refer to the index entry ``entered``; empty if there is no session."""
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)
     if stored is None:

@@ -1,9 +1,9 @@
-"""The command ``read``: returns some of the selected entries as of the last commit.
+"""The command ``read``: returns some of the selected entries in their state at the last commit.
 
 Invariants:
-    - Nothing is changed and nothing is committed: entries and offsets are those of the last commit, and fit together.
-    - A value that has ended is not shown, also where it has not left yet.
-    - An answer is bounded in entries and bytes, because the worker's loop waits for it.
+    - The command changes and commits nothing. Entries and offsets are both those of the last commit.
+    - Expired values are not returned, even if they are not deleted yet.
+    - The number of entries and bytes of an answer is limited, because the worker's loop is blocked during the read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from holdfast.processors.engine.state.keys import store_prefix
 
 
 def read(asked: Read, worker: Owner) -> dict[str, Any]:
-    """The entries in the form of export files; whether there are ``more``; by partition, the committed input offsets.
+    """Returns ``rows`` (the entries as in export files), ``more``, and ``positions`` (by partition).
 
-    Raises CommandWrong for a wrong store or limit, CommandRefused if the worker does not run the partitions.
+    ``more`` says whether further entries are selected. ``positions`` has the committed input offsets by topic. Raises
+    CommandWrong for a wrong store or limit, and CommandRefused if the worker does not own the partitions.
     """
     if not 1 <= asked.limit <= READ_ENTRIES_MAX:
         raise CommandWrong(
@@ -61,7 +62,7 @@ def read(asked: Read, worker: Owner) -> dict[str, Any]:
 
 
 def _is_over(task: Task, store: str, key: bytes, stored: bytes) -> bool:
-    """Whether the value of an entry had ended by the stream time of the last commit."""
+    """Whether the value of an entry had expired at the stream time of the last commit."""
     time = None if task.time is None else task.time.stores.get(store)
     kept = task.store
     if time is None or kept is None:

@@ -1,10 +1,10 @@
-"""Re-seed: rewrite changelogs from correct local state, after one was lost, recreated or turned on later.
+"""Re-seed: rewrites changelogs from correct local state, after a changelog was lost, recreated or turned on later.
 
-The task stays RESTORING meanwhile; it processes and commits input only when its changelogs are complete. Until then the
-local offsets name no topic, and a worker without ``--reseed`` refuses them.
+During the re-seed, the task stays in the phase RESTORING and processes no input. The meta record of the local state has
+the mark ``RESEEDING`` until the changelogs are complete, so that a worker without ``--reseed`` refuses this state.
 
 Invariants:
-    - The changelog gets its meta record after all of its data: no restore treats a part of it as the state.
+    - The meta record is written to the changelog after all data, so that no restore uses an incomplete changelog.
     - The local state is never changed, and is at the group's committed offsets.
 """
 
@@ -32,7 +32,7 @@ _log = structlog.get_logger("runtime.reseeding")
 
 
 def reseed(worker: Owner, ticket: Ticket) -> Work:
-    """Rewrite the changelogs of all waiting tasks; each task runs once its own changelogs are complete."""
+    """Rewrite the changelogs of all waiting tasks; a task starts to run when its own changelogs are complete."""
     worker.maintenance.hold()
     yield
     told = {"set": 0, "deleted": 0, "same": 0}

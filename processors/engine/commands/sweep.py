@@ -1,12 +1,12 @@
 """Reads the selected entries of a task's stores, in batches that fit into a transaction.
 
-    message keys ──► their records ──► the store's own records about them: indexes by time (of stores that keep time)
+    selected message keys ──► their records ──► the store's internal records about these keys (indexes by time)
 
-A selection of windows covers only a part of a key's records, so a record may stay with another value.
+If only some windows of a key are selected, a record may be changed instead of deleted, for example a list of windows.
 
 Invariants:
-    - No iterator of the database is open between two batches, because the task may be revoked there.
-    - Each batch begins behind the last one, so that a sweep returns each entry once.
+    - No RocksDB iterator is open between two batches, because the task may be revoked and closed there.
+    - Each batch begins after the last key of the previous batch, so that each entry is returned once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from holdfast.processors.engine.state.time.time_records import (
 #: Maximum entries of a batch, and maximum bytes of their values.
 ENTRIES_MAX = 10_000
 BYTES_MAX = 8 << 20
-#: Maximum records that a batch reads.
+#: Maximum records that a batch reads, selected or not.
 LOOKS_MAX = 50_000
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
 
-#: Reads the entries of one store from a changelog key on, in order of keys.
+#: A function that returns the (key, value) entries of a store in the order of keys, starting at a changelog key.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 Entries = list[tuple[bytes, bytes]]
 
@@ -52,7 +52,7 @@ def message_key_of(key: bytes) -> bytes:
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """The entries of the selected message keys of one store after the changelog key ``after``, in key order."""
+    """The entries of one store with a selected message key, in the order of keys, after the changelog key ``after``."""
     return _beginning(read, selection, after + b"\x00" if after else b"")
 
 
@@ -62,7 +62,7 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
         return
     for head in selection.heads:
         if first > head and not first.startswith(head):
-            continue  # an earlier batch returned it
+            continue  # an earlier batch has returned the entries of this message key
         for key, value in read(max(head, first)):
             if not key.startswith(head):
                 break
@@ -70,7 +70,7 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
 
 
 def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys are sorted by length first: for each length, seek to the keys with the prefix, which are adjacent."""
+    """The entries whose message key has a prefix. Keys are sorted by length first, so each length needs one seek."""
     begin: bytes | None = max(first, _head(len(prefix)) + prefix)
     while begin is not None:
         at, begin = begin, None
@@ -89,7 +89,7 @@ def _head(length: int) -> bytes:
 
 
 class Seen(NamedTuple):
-    """A record that a sweep read: whether it is selected, and its remaining value without the selection."""
+    """A record that a sweep has read; ``part`` says whether it is selected, and what value remains without it."""
 
     key: bytes
     stored: bytes
@@ -97,9 +97,9 @@ class Seen(NamedTuple):
 
 
 def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sessions: bool) -> Iterator[Seen]:
-    """The records of the selected message keys, behind a changelog key.
+    """The records of the selected message keys, after the changelog key ``after``.
 
-    ``timed``: whether the store keeps time. ``sessions``: whether its windows are sessions.
+    ``timed`` says whether the store keeps stream time, and ``sessions`` whether its windows are session windows.
     """
     span = selection.span
     if span is None:
@@ -108,7 +108,7 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
             yield Seen(key, stored, Part(selected=not own))
         return
     head, others = b"", set[int]()
-    # From the key's first record, because the remaining value of a record depends on the records before it.
+    # Start at the first record of the message key, because a record's remaining value depends on earlier records.
     for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
         if not head or not key.startswith(head):
             head, others = prefix_of(key), set()
@@ -122,7 +122,7 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
 
 
 def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, sessions: bool) -> Iterator[Seen]:
-    """The store's internal records after a changelog key: index entries of the selected message keys or windows."""
+    """The store's internal records after a changelog key; index entries of selected keys or windows are selected."""
     for key, stored in read(max(after + b"\x00", OWN)):
         if not key.startswith(OWN):
             return
@@ -136,7 +136,7 @@ def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, s
 
 @dataclass(slots=True)
 class Totals:
-    """Message keys, entries, and bytes of values, over all sweeps of a command so far."""
+    """Number of message keys, entries, and bytes of values, over all sweeps of a command so far."""
 
     keys: int = 0
     entries: int = 0
@@ -144,9 +144,10 @@ class Totals:
 
 
 class Sweep:
-    """The selected entries of one running task, counted in ``totals``; ``stores`` of other tasks are ignored.
+    """Reads the selected entries of one running task, and counts them in ``totals``.
 
-    ``with_clocks`` also selects the stream time of stores that keep time, which a put-back of the entries needs.
+    Stores that this task does not have are ignored. With ``with_clocks``, the records of stream time are selected, too,
+    because putting an export back needs them.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Sweep:
         self._totals = totals
         self._after = b""
         self._last = b""
-        #: Remaining values of entries of the last batch, by store and changelog key; other entries have none.
+        #: By (store, changelog key), the value that an entry of the last batch must get; other entries are deleted.
         self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property
@@ -176,7 +177,7 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next entries, by store; empty if ``LOOKS_MAX`` records in a row are not selected."""
+        """The next selected entries, by store; may be empty before ``done`` if many records are not selected."""
         found: dict[str, Entries] = {}
         self.rest = {}
         entries = size = looks = 0
@@ -199,7 +200,10 @@ class Sweep:
         return found
 
     def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
-        """The passes over a store: over message keys, and over internal records if some are selected separately."""
+        """The passes over a store: False reads the records of message keys, True reads the internal records.
+
+        The second pass is only needed if the store keeps stream time and not everything is selected.
+        """
         timed = self._time is not None and store in self._time.clock_keys
         return (False, True) if timed and not selection.everything else (False,)
 

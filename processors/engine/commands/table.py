@@ -1,4 +1,4 @@
-"""Maps each owner command to the generator that carries it out; the application passes this table to the worker."""
+"""Maps each owner command to the generator that carries it out; the application passes ``COMMANDS`` to the worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
-    """Check a command and return its work; raises CommandWrong or CommandRefused."""
+    """Check a command, and return the generator that carries it out; raises CommandWrong or CommandRefused."""
     if isinstance(command, Position):
         return keys.position(worker, ticket, checks.moves_of(worker, command.positions))
     if isinstance(command, Until):

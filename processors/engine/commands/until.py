@@ -1,7 +1,7 @@
-"""The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits.
+"""The command ``until``: a shadow (a worker that rebuilds a store) reads its inputs up to given offsets, and commits.
 
-It also closes all windows and fires all timers that are due at the bounds, because the owner that adopts the store has
-already sent their results.
+The command also closes all windows and fires all timers that are due at these offsets. The processor that later adopts
+the store has already sent their results, so they must not be due again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
-    """Process the inputs up to the bounds, with all due windows and timers, and commit.
+    """Process the inputs up to the given offsets, with all due windows and timers, and commit.
 
     Raises:
-        CommandWrong: A partition was already read past its bound.
-        CommandRefused: The worker is not a shadow, is paused, or does not read a partition.
+        CommandWrong: A partition was already read past the given offset.
+        CommandRefused: The worker is not a shadow, is paused, or does not own one of the partitions.
     """
     if not worker.reach.bounded or worker.paused:
         raise CommandRefused(
@@ -82,7 +82,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # otherwise a transaction was aborted, and its records are read again
+                break  # otherwise a transaction was aborted, and its records are processed again
     finally:
         gap.close()
     ticket.done = first
@@ -93,11 +93,11 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """By partition that is before its bound: its position and its bound."""
+    """By partition, (position, bound); only partitions that have not reached their bound."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 
 
 def _left(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> int:
-    """Number of offsets that remain to the bounds, over all partitions."""
+    """Total number of offsets left before the bounds, over all partitions."""
     return sum(bound - position for position, bound in _waiting(bounds, tasks).values())

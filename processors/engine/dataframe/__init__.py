@@ -1,1 +1,1 @@
-"""Steps of a stream and built-in aggregations. Imports ``state`` and ``schema``."""
+"""The steps of a stream, and their compilation to a loop. This package imports ``state`` and ``schema``."""

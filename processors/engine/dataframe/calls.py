@@ -1,4 +1,4 @@
-"""``apply_async`` and ``join_lookup``: the methods of a stream that wait for other systems."""
+"""The methods of a stream that await other systems: ``apply_async`` and ``join_lookup``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Stream = TypeVar("Stream")
 
 
 class StreamCalls(Generic[Stream]):
-    """The methods of a stream that wait for other systems."""
+    """The methods of a stream that await other systems: ``apply_async`` and ``join_lookup``."""
 
     def apply_async(
         self: Any,
@@ -41,20 +41,22 @@ class StreamCalls(Generic[Stream]):
         order: Literal["key", "none"] = "key",
         timeout: float | timedelta = 5.0,
     ) -> Stream:
-        """Replaces each value by the result of ``func``; many calls wait at the same time, inside the transaction.
+        """Replaces each value by the result of the async function ``func``. Many calls run at the same time.
 
-        The messages keep their order. A call may be repeated after a crash or an aborted commit; its result is sent
-        once. The step must precede steps with state or outputs of its stream.
+        The calls run inside the transaction, and the messages keep their order. After a crash or an aborted commit a
+        call may be repeated, but its result is sent once. The step must come before the stream's steps with state or
+        outputs.
 
         Args:
             func: An async function of the value.
-            concurrency: Maximum simultaneous calls for each task, 1 to 1,000.
-            order: ``key`` starts a call after the previous call of its key has ended; ``none`` starts it when there is
-                room.
-            timeout: Seconds or a timedelta after which a call has failed, at most 10 seconds.
+            concurrency: Maximum number of simultaneous calls for each task, 1 to 1,000. Default 16.
+            order: ``key`` starts a call after the previous call for the same key has ended. ``none`` starts a call as
+                soon as ``concurrency`` allows it.
+            timeout: Maximum duration of a call, in seconds or as a timedelta; at most 10 seconds, 5 by default. A
+                longer call fails.
 
         Raises:
-            AsyncInvalid: ``func`` is no async function, or an argument is out of range.
+            AsyncInvalid: ``func`` is not an async function, or an argument is out of range.
             StepInvalid: ``func`` takes other arguments.
         """
         check_async(func, "`apply_async`", ("value",))
@@ -76,30 +78,31 @@ class StreamCalls(Generic[Stream]):
         order: Literal["key", "none"] = "key",
         timeout: float | timedelta = 5.0,
     ) -> Stream:
-        """Adds a row from another system to each value; an async function reads the row, and a cache keeps it.
+        """Adds a row from another system to each value. An async function reads the row, and a cache keeps it.
 
-        The cache is memory of the worker, not state. Calls, their order, time, failures and place in the stream are as
-        in ``apply_async``.
+        The cache is in the worker's memory, not in the state. For the order, the failures and the place of the calls in
+        the stream, the same rules hold as for ``apply_async``.
 
         Args:
-            lookup: An async function of the key, which returns the row, any value, or raises ``NotFound``.
-            fields: New fields of the value: by name, the row's field or a function of the row; or names that value and
-                row share. None merges the row by ``on_merge``.
-            on: The key: a field of the value, a function of (value, key), or None for the message's key. A key of None
-                makes no call and finds no row.
+            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``.
+            fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
+                of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
+            on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
+                None makes no call and finds no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: As in ``join_table``, of (value, row).
-            default: The row of a key that has none, with ``how="left"``.
-            ttl: How long an answer is cached, seconds or a timedelta, including the answer that there is no row; 0
-                calls each time.
-            cache_size: Answers that a worker keeps at most.
-            concurrency: As in ``apply_async``.
-            order: As in ``apply_async``.
-            timeout: As in ``apply_async``.
+            on_merge: How to merge (value, row), as in ``join_table``.
+            default: The row that is used if a key has no row, with ``how="left"``.
+            ttl: How long an answer is cached, in seconds or as a timedelta. The answer that there is no row is cached,
+                too. 0 disables the cache.
+            cache_size: Maximum number of cached answers of a worker.
+            concurrency: The same as in ``apply_async``.
+            order: The same as in ``apply_async``.
+            timeout: The same as in ``apply_async``.
 
         Raises:
-            AsyncInvalid: ``lookup`` is no async function, or an argument is out of range.
-            JoinInvalid: ``fields``, ``on``, ``how``, ``on_merge`` and ``default`` can't be used.
+            AsyncInvalid: ``lookup`` is not an async function, or an argument is out of range.
+            JoinInvalid: ``fields``, ``on``, ``how``, ``on_merge`` or ``default`` is invalid, or two of them contradict
+                each other.
             StepInvalid: A function takes other arguments.
         """
         check_async(lookup, "`join_lookup`", ("key",))
@@ -129,7 +132,7 @@ class StreamCalls(Generic[Stream]):
 
 
 def check_async(func: Any, method: str, arguments: tuple[str, ...]) -> None:
-    """Raises AsyncInvalid unless ``func`` is an async function, StepInvalid unless it takes these arguments."""
+    """Raises AsyncInvalid unless ``func`` is async, and StepInvalid unless it takes these arguments."""
     if not is_async(func):
         raise AsyncInvalid(
             f"{method} got {func!r}, expected an async function.",
@@ -167,9 +170,9 @@ def _kept_s(ttl: Any) -> float:
 
 
 def lookup_figures(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
-    """By function, the figures of the lookups of these streams.
+    """Returns the cache figures of all lookups in these streams, by the name of the lookup function.
 
-    ``hits``, ``misses`` and ``entries`` of their caches.
+    The figures are ``hits``, ``misses`` and ``entries``.
     """
     told: dict[str, dict[str, int]] = {}
     for node in steps_of(sources):
@@ -194,10 +197,10 @@ def _timeout_ms(timeout: Any) -> int:
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:
-    """The steps before the first waiting step, and that step; None for a stream without one.
+    """Returns the steps before the first step that awaits a function, and that step; None if no step awaits.
 
     Raises:
-        AsyncInvalid: A step beside or before it has state or outputs, or gives several values.
+        AsyncInvalid: A step before or beside that step has state or outputs, or returns several values.
     """
     waiting = [node for node in source.walk() if node.call is not None]
     if not waiting:

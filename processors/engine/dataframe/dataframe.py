@@ -1,7 +1,7 @@
-"""The stream of one topic, and its steps as a tree of nodes.
+"""A stream of messages of one or more topics. Its steps form a tree of nodes.
 
-``apply``, ``filter``, ``process``, ``set_timestamp`` and windows return a new stream behind the new node; ``update``
-and ``to_topic`` extend the stream. A node with several children is a branch.
+``apply``, ``filter``, ``process``, ``set_timestamp`` and windows return a new stream that begins after the new node.
+``update`` and ``to_topic`` add their node to the stream itself. A node with several children is a branch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StreamingDataFrame(
 ):
     """The stream of one input topic.
 
-    A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets ``(value, key,
-    timestamp, headers)``, followed by the state if it is stateful.
+    A user function is called with ``(value)``, or with ``(value, state)`` if ``stateful`` is set. With ``metadata``, it
+    is called with ``(value, key, timestamp, headers)``, followed by the state if it is stateful.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ class StreamingDataFrame(
     ) -> None:
         self.topic = topic
         self._renamed = renamed
-        #: The declarations of ``app.store``; all streams of an application share them.
+        #: The declarations made with ``app.store``. All streams of an application share this dict.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
-        #: The streams of the application by topic; None for a stream outside of an application.
+        #: The streams of the application, by topic; None for a stream outside of an application.
         self._groups = groups
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
-        #: The parents of the next step: one node, or one node of each concatenated stream.
+        #: The nodes to which the next step is added: one node, or one node of each concatenated stream.
         self._tails: tuple[Node, ...] = (node or self._source,)
-        #: The topics of the stream's messages.
+        #: The topics that the stream's messages come from.
         self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
-        #: The table whose changes this stream has; empty for a stream of messages.
+        #: The name of the table whose changes this stream has; empty for a stream of messages.
         self._changes_of = ""
 
     @property
     def source(self) -> Node:
-        """The root of all steps on this topic."""
+        """The root of the tree of steps on this topic."""
         return self._source
 
     def apply(
@@ -91,21 +91,22 @@ class StreamingDataFrame(
         store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Replaces each value by the result of ``func``; with ``expand``, by each item of the result.
+        """Replaces each value by the result of ``func``. With ``expand``, replaces it by each item of the result.
 
         Args:
-            func: The function, with the arguments that the class describes.
+            func: The function. The class describes its arguments.
             stateful: Whether the function gets the state of the message's key.
-            expand: Whether the function returns several values.
+            expand: Whether the function returns several values, as an iterable.
             metadata: Whether the function gets key, timestamp and headers.
-            store: The store of the state. None means the stream's own store, which has the name of its topic. Steps of
-                one stream share that store; steps of two streams share a store only if both name it.
-            model: The model of the store's values, for typed columns in the warehouse: a pydantic model (or another
-                type) for every value; a mapping of state keys to models, with ``"*"`` for all other keys; or
-                ``"infer"``. One of the steps that share a store declares it.
+            store: The name of the store for the state. None means the stream's own store, which is named like its
+                topic. All steps of one stream share this store. Steps of two streams share a store only if both name
+                it.
+            model: The model of the store's values, which gives typed columns in the warehouse. A pydantic model (or
+                another type) for every value; or a mapping of state keys to models, with ``"*"`` for all other keys; or
+                ``"infer"``. If several steps share a store, one of them declares the model.
 
         Raises:
-            StepInvalid: The function takes other arguments; or the store's name or the model can't be used.
+            StepInvalid: The function takes other arguments, or the store's name or the model is invalid.
         """
         check_step_function(func, "apply", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
@@ -122,9 +123,9 @@ class StreamingDataFrame(
         store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Calls ``func`` for its effect on the value or the state and ignores its result. Works in place.
+        """Calls ``func`` to change the value or the state, and ignores its result. Extends this stream itself.
 
-        The arguments are those of ``apply``.
+        The arguments have the same meaning as in ``apply``.
         """
         check_step_function(func, "update", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
@@ -141,7 +142,7 @@ class StreamingDataFrame(
         store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
+        """Keeps only values for which ``func`` returns a true value. The arguments are the same as in ``apply``."""
         check_step_function(func, "filter", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._then(
@@ -159,17 +160,17 @@ class StreamingDataFrame(
         """Replaces each value by the running aggregates of its key: a dict with one entry for each column.
 
         Args:
-            columns: Aggregators by the column's name, for example ``{"orders": Count(), "total": Sum("amount")}``.
-            store: A store that no other step uses; None means ``<topic>-aggregate``.
-            model: A pydantic model with more exact types for the warehouse. Without it, the column of a sum is a
-                double; the columns of min, max and last are text.
+            columns: An aggregator for each column name, for example ``{"orders": Count(), "total": Sum("amount")}``.
+            store: The name of a store that no other step uses; None means ``<topic>-aggregate``.
+            model: A pydantic model that gives more exact column types in the warehouse. Without a model, a sum is a
+                double, and min, max and last are text.
             named: More columns, for example ``total=Sum("amount")``.
 
         Raises:
-            AggregationInvalid: There are no columns, or one is no aggregator.
-            StepInvalid: The store's name can't be used.
+            AggregationInvalid: There is no column, or a column is not an aggregator.
+            StepInvalid: The store's name is invalid.
         """
-        if isinstance(model, Aggregator):  # a column with the name "model"
+        if isinstance(model, Aggregator):  # The column has the name "model".
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self._stem}-aggregate")
@@ -177,17 +178,17 @@ class StreamingDataFrame(
         return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model, meaning=means))
 
     def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
-        """Replaces each value by the values that a processor emits for it, and for its timers.
+        """Replaces each value by the values that a processor object emits. Timers of the object emit values, too.
 
         Args:
-            processor: A class with ``on_message(value, context)``, and with ``on_timer(name, time, context)`` if it
-                sets timers; or a function without arguments that returns such an object. Each task has a separate
-                object.
-            store: The store of state and timers; None takes ``<topic>-process``.
+            processor: A class with the method ``on_message(value, context)``, and with ``on_timer(name, time,
+                context)`` if it sets timers. Or a function without arguments that returns such an object. Each task has
+                its own object.
+            store: The name of the store for state and timers; None means ``<topic>-process``.
 
         Raises:
-            ProcessorInvalid: ``processor`` is no such class or function.
-            StepInvalid: The store's name can't be used.
+            ProcessorInvalid: ``processor`` is not such a class or function.
+            StepInvalid: The store's name is invalid.
         """
         kept = self._store(store, f"{self._stem}-process")
         made = Processing(processor)
@@ -201,19 +202,20 @@ class StreamingDataFrame(
         store: str | None = None,
         remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Keeps the first of equal messages of a key, and drops the others; each key has its own time.
+        """Keeps the first of equal messages of a key, and drops the later ones. Each key has its own time.
 
-        A message that is ``within`` or more older than the newest message of its key is late, and is also dropped.
+        A message is late if it is at least ``within`` older than the newest message of its key. Late messages are
+        dropped, too.
 
         Args:
-            by: The identity of a message: a field's name, a function of the value, or None for the whole value.
-            within: How long after the event time of the first message its duplicates are dropped, in milliseconds or as
-                a timedelta.
-            store: The store; None takes ``<topic>-duplicates``.
-            remember: How long a key without messages is remembered, by the stream time; at least ``within``.
+            by: What is compared: a field's name, a function of the value, or None for the whole value.
+            within: How long duplicates are dropped, counted from the event time of the first message. In milliseconds
+                or as a timedelta.
+            store: The store's name; None means ``<topic>-duplicates``.
+            remember: How long a key without messages is remembered, in stream time; at least ``within``. Default 1 day.
 
         Raises:
-            AggregationInvalid: ``by`` is no field and no function.
+            AggregationInvalid: ``by`` is neither a field nor a function.
             DurationInvalid: ``within`` or ``remember`` is out of range.
         """
         made, kept = DropDuplicates(by, within, remember), self._store(store, f"{self._stem}-duplicates")
@@ -230,17 +232,19 @@ class StreamingDataFrame(
         store: str | None = None,
         remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Adds the average of a key's newest numbers to each value, which is an object.
+        """Adds the average of a key's newest numbers to each value. The values must be objects (dicts).
 
         Args:
             of: The number: a field's name, or a function of the value.
-            over: A number of messages; or a timedelta: all messages within this event time before the newest message.
-            into: The field of the average; None takes ``<of>_average``.
-            store: The store; None takes ``<topic>-<into>``.
-            remember: With a timedelta: how long a key without messages is remembered, by the stream time.
+            over: A number of messages. Or a timedelta: all messages whose event times are less than this before the
+                newest one.
+            into: The field that gets the average; None means ``<of>_average``.
+            store: The store's name; None means ``<topic>-<into>``.
+            remember: Only with a timedelta: how long a key without messages is remembered, in stream time. Default 1
+                day.
 
         Raises:
-            AggregationInvalid: An argument can't be used.
+            AggregationInvalid: An argument is invalid.
         """
         made = MovingAverage(of, over, into, remember)
         kept = self._store(store, f"{self._stem}-{made.into}")
@@ -255,12 +259,13 @@ class StreamingDataFrame(
         *,
         headers: Callable[[Any], Mapping[str, Any] | Sequence[tuple[str, Any]] | None] | None = None,
     ) -> StreamingDataFrame:
-        """Sends each value to ``topic``, with the key, the headers and the timestamp of its message. Works in place.
+        """Sends each value to ``topic``, with its message's key, headers and timestamp. Extends this stream itself.
 
         Args:
             topic: The output topic.
-            key: Makes another key from the value.
-            headers: Makes other headers from the value: names with bytes, texts or None. None sends no headers.
+            key: A function that makes another key from the value; None sends the message's key.
+            headers: A function that makes other headers from the value: names with bytes, texts or None. If it returns
+                None, no headers are sent.
         """
         check_topic(topic, "to_topic")
         if self._groups is not None:
@@ -270,10 +275,10 @@ class StreamingDataFrame(
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
     def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
-        """Gives each message another event time, for all steps after this one, including windows and outputs.
+        """Gives each message another event time, which all later steps use, including windows and outputs.
 
         Args:
-            func: Returns milliseconds since 1970, from (value, key, timestamp, headers).
+            func: A function of (value, key, timestamp, headers) that returns milliseconds since 1970.
         """
         check_function(func, "`set_timestamp`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
@@ -288,7 +293,7 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # After a repartition topic, watermarks move stream time; messages do not.
+        # After a repartition topic, only watermarks of upstream tasks advance stream time, not messages.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
@@ -304,17 +309,18 @@ class StreamingDataFrame(
         return made
 
     def suppress(self, every: int | timedelta) -> StreamingDataFrame:
-        """Limits how often a key's newest result is sent.
+        """Limits how often the results of a key are sent.
 
-        The step must come first after ``current()`` of a window by time.
+        The step must directly follow ``current()`` of a window by time.
 
         Args:
-            every: Minimum stream time between two results of a key, in milliseconds or as a timedelta. An earlier
-                result is held back. It is sent when the time has passed, unless a newer result of its key replaces it.
+            every: Minimum stream time between two results of a key, in milliseconds or as a timedelta. A result that
+                comes earlier is held back. It is sent when the time has passed, unless a newer result of the key has
+                replaced it.
 
         Raises:
             DurationInvalid: ``every`` is out of range.
-            StepInvalid: The step does not come first after ``current()`` of a window by time.
+            StepInvalid: The step does not directly follow ``current()`` of a window by time.
         """
         node, every_ms = self._tails[0], milliseconds("every", every, least=1)
         spec = window_of(node)
@@ -327,16 +333,16 @@ class StreamingDataFrame(
         return self
 
     def print(self) -> StreamingDataFrame:
-        """Prints each value, for development. Works in place."""
+        """Prints each value, for development. Extends this stream itself."""
         return self.update(print)
 
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
-        """One stream of the messages of both.
+        """Returns one stream with the messages of both streams.
 
-        A later stateful step shares its store between the inputs, so the inputs are read in the order of their times.
+        A later stateful step has one store for all inputs, so the inputs are read in the order of event times.
 
         Raises:
-            JoinInvalid: The other stream is of another application.
+            JoinInvalid: The other stream belongs to another application.
         """
         self._check_stream(other, "concat")
         made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared, self._groups)
@@ -347,7 +353,7 @@ class StreamingDataFrame(
         return made
 
     def _as_changes_of(self, table: str) -> StreamingDataFrame:
-        """A copy, marked as the changes of ``table``."""
+        """Returns a copy of this stream that is marked as the changes of ``table``."""
         made = copy(self)
         made._changes_of = table
         return made
@@ -358,27 +364,27 @@ class StreamingDataFrame(
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # other steps with state return results of their own
+        if node.store is None or reads_rows:  # Other steps with state return their own results, not changes.
             made._changes_of = self._changes_of
         return made
 
     def _first_of(self, topic: Topic) -> StreamingDataFrame:
-        """The stream of a repartition topic that this stream writes to."""
+        """Returns the stream of a repartition topic that this stream writes to."""
         made = StreamingDataFrame(topic, None, None, self._renamed, self.declared, self._groups)
         made._behind_window = self._behind_window
         return made
 
     @property
     def _stem(self) -> str:
-        """The prefix of store names that the user does not choose."""
+        """The prefix of default store names."""
         return "-".join(self._topics)
 
     def _is_unnamed(self, store: str | None) -> bool:
-        """Whether a store has the default name of its single stream; no other stream may share such a store."""
+        """Whether a step uses the default store of its stream. No other stream may share such a store."""
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:
-        """The name under which a step's store is stored; ``unnamed`` for one without a name."""
+        """Returns the stored name of a step's store. ``unnamed`` is the default name."""
         check_text(store, "The name of a step's store", 'store="totals"')
         store = unnamed if store is None else own_store(store, self.declared)
         renamed = next((new for new, old in self._renamed.items() if old == store), None)

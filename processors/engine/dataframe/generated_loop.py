@@ -1,8 +1,8 @@
-"""The loop for each message is generated as text; ``print(run_text(sdf.source))`` prints the text.
+"""Generates the loop over messages as Python code. To read the code, run ``print(run_text(sdf.source))``.
 
-The text is Python code made from the steps, with no calls but those of user functions: a filter becomes an ``if``, an
-expansion a ``for``, an output three appends. Its results are those of ``plain_loop``, which defines what steps do.
-``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+The code is made from the steps, and calls only user functions: a filter becomes an ``if``, an expansion a ``for``, an
+output three appends. Its results equal those of ``plain_loop``, which defines what steps do. ``sdf.filter(a).apply(b,
+stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
 
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
@@ -21,12 +21,12 @@ expansion a ``for``, an output three appends. Its results are those of ``plain_l
       box.keep(len(box.timestamps))                          # remove the outputs of the failed message
       raise
 
-A task with several inputs may process their records in one run. Its function also gets the rank of each record's input,
-and has the steps of each input after ``if rank == 0:``, ``elif rank == 1:`` and so on.
+A task with several inputs may process records of all inputs in one run. Its function also gets the rank of each
+record's input. The steps of each input come after ``if rank == 0:``, ``elif rank == 1:`` and so on.
 
-The function gets iterators. It stops at the first message that raises, after it removed that message's outputs; all
-earlier messages are complete. A second call with the same iterators continues after the failed message. The caller
-undoes the failed message's writes to state.
+The function gets iterators. At the first message that raises, it removes the outputs of this message and stops. All
+earlier messages are complete. A second call with the same iterators continues after the failed message. The caller must
+undo the failed message's writes to state.
 
 ``tests/unit/processors/engine/dataframe/test_generated_loop.py`` compares both loops for random chains of steps.
 """
@@ -70,12 +70,12 @@ from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
 from holdfast.processors.engine.windows.stored import MessagePlace
 
-#: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
-#: ``Run.wants_headers``.
+#: The generated function. It takes iterators of values, raw keys, timestamps, deserialized keys and headers. Headers
+#: may be empty unless ``Run.wants_headers`` is true.
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
-#: The same function, with the ranks of the messages' inputs as first argument.
+#: The generated function for several inputs. Its first argument gives the rank of the input for each message.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]
@@ -83,7 +83,7 @@ WovenFunction = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stream's compiled steps; ``wants_headers``: whether a step reads headers or forwards them."""
+    """The compiled steps of a stream. ``wants_headers`` tells whether a step reads headers or sends them on."""
 
     function: RunFunction
     wants_headers: bool
@@ -97,14 +97,14 @@ def compile_run(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit.
+    """Compiles all steps of one stream to a function. An output topic without an entry has no size limit.
 
-    With a window as ``source``: the steps after the window, as a function of its results.
+    If ``source`` is a window, compiles the steps after the window to a function of the window's results.
     """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
         function: RunFunction = writer.compile([source], [timing])
-    except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
+    except (SyntaxError, RecursionError, MemoryError):  # Python limits how deeply loops and blocks may be nested
         return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
     return Run(function, uses_headers(source))
 
@@ -117,7 +117,7 @@ def compile_interleaved(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
 ) -> WovenFunction | None:
-    """All steps of several streams of one task as one function of their messages; None if that is impossible."""
+    """Compiles the steps of several streams of one task to one function; None if that is impossible."""
     writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
     try:
         function: WovenFunction = writer.compile(sources, timings)
@@ -127,7 +127,7 @@ def compile_interleaved(
 
 
 def uses_headers(source: Node) -> bool:
-    """Whether a step of a stream reads headers, or sends them on."""
+    """Whether a step of a stream reads headers or sends them on."""
     return any(map(_uses_headers, source.walk()))
 
 
@@ -138,7 +138,7 @@ def _uses_headers(node: Node) -> bool:
 
 
 def run_text(source: Node) -> str:
-    """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
+    """Returns the generated code for a stream's steps, for people who want to read it."""
     empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
     nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
     stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
@@ -159,7 +159,7 @@ def loop_over(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """The same function from the closures of ``plain_loop``, for steps of any depth."""
+    """Makes the same function from the closures of ``plain_loop``. It supports steps of any nesting depth."""
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
     stream = timing.stream if source.kind == "source" else None
@@ -191,7 +191,7 @@ def loop_over(
 
 
 class _At(NamedTuple):
-    """The names of the value, the event time and the headers at a step."""
+    """The variable names of the value, the event time and the headers at a step of the generated code."""
 
     value: str
     timestamp: str
@@ -203,18 +203,19 @@ _FIRST = _At("value", "timestamp", "header")
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
-    """The code of a text.
+    """Compiles generated code.
 
-    All tasks of a subtopology have the same text, so it is compiled only once.
+    All tasks of a subtopology have the same code, so the result is cached.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
+    # With this entry, tracebacks show the generated lines.
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the text of the function, and collects the objects that its names refer to."""
+    """Writes the generated code, and collects the objects that its names refer to."""
 
     stores: Mapping[str, StoreState]
     outboxes: Outboxes
@@ -229,7 +230,7 @@ class _Writer:
     known: dict[int, str] = field(default_factory=dict)
 
     def compile(self, sources: Sequence[Node], timings: Sequence[Timing]) -> Any:
-        """The function of the sources; ``timings`` are theirs, in the same order."""
+        """Compiles the function of the sources. ``timings`` has one item for each source, in the same order."""
         text = self.write(sources, timings)
         exec(_compiled(text), self.names)  # noqa: S102 # nosec B102: our own text, with literals
         return self.names["run"]
@@ -238,13 +239,15 @@ class _Writer:
         nodes, is_woven = steps_of(sources), len(sources) > 1
         boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
-        # If the only output is the last step, a message that raises has added no complete output: marks are not needed.
+        # If the only output is the last step, a message that raises has added no complete output, so no marks are
+        # needed.
         simple = not is_woven and self._ends_with_its_only_sink(sources[0])
         taken = ["value", "raw_key", "timestamp", "key", "header"]
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            if self.times.limits(topic):  # once for a run: its messages are processed within milliseconds
+            # The bounds are read once for a run, because its messages are processed within milliseconds.
+            if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
         for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
@@ -267,7 +270,7 @@ class _Writer:
             self.timing, self.limit = timing, f"limit_{rank}"
             self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
-        # An exception between the three appends (such as a signal's) leaves the last list the shortest.
+        # If an exception interrupts the three appends (for example from a signal), the last list is the shortest one.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
@@ -288,11 +291,11 @@ class _Writer:
         return "\n".join(self.lines) + "\n"
 
     def _message(self, source: Node, depth: int) -> None:
-        """Generates the code for the steps of a source's message."""
+        """Generates the code for the steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # A step after a window or after another event time sets its store's message again, and so do the steps after
-        # that branch.
+        # After a window or ``set_timestamp``, a step must set the message of its store again. Steps after that branch
+        # must do so, too.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -307,13 +310,13 @@ class _Writer:
             self._write(depth, f"if {seen} > stream.time_ms:")
             self._write(
                 depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
-            )  # without a call, as of most messages
+            )  # without a call, because this is the usual case
             self._write(depth + 1, f"else: stream.advance({seen})")
         self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(depth, "pass")
 
     def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
-        # Both bounds are checked inline, so that a message with a normal time costs no call.
+        # Both bounds are checked inline, so that a message with a valid time needs no call.
         return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod
@@ -332,7 +335,7 @@ class _Writer:
             self._step(child, depth, self._own(depth, at) if copies else at, pointed)
 
     def _own(self, depth: int, at: _At) -> _At:
-        """Copies for a branch that may change its value."""
+        """Generates copies of value and headers for a branch that may change them."""
         line = len(self.lines)
         self._write(depth, f"value_{line} = copied({at.value})")
         if at.header == "None":
@@ -444,11 +447,11 @@ class _Writer:
         return f"earliest_{box}", f"latest_{box}"
 
     def _name(self, kind: str, thing: Any) -> str:
-        """A name for an object; the same object has the same name."""
+        """Returns a name for an object. The same object always gets the same name."""
         name = self.known.get(id(thing))
         if name is None:
             name = self.known[id(thing)] = f"{kind}_{len(self.known)}"
-            self.names[name] = thing  # this reference also keeps the object's id from being used again
+            self.names[name] = thing  # this reference keeps the object alive, so that its id is not used again
         return name
 
     def _write(self, depth: int, line: str) -> None:

@@ -1,8 +1,8 @@
-"""``group_by``: gives the messages of a stream another key, through an internal topic of the processor.
+"""The method ``group_by``: gives messages another key, by sending them through an internal topic of the processor.
 
     source topic ──► steps ──► group_by ──► repartition topic ──► steps with state of the new key
 
-Messages of one key are in one partition, so a new key needs other partitions: each message is written to the
+All messages of a key must be in one partition, so a new key needs another partitioning. Each message is written to the
 *repartition topic* under its new key, and read again from this topic. Both sides commit exactly-once.
 """
 
@@ -26,19 +26,19 @@ Stream = TypeVar("Stream")
 
 
 class GroupByInvalid(BadConfiguration):
-    """A ``group_by`` can't run as declared."""
+    """The declaration of a ``group_by`` has an invalid argument."""
 
 
 @dataclass(slots=True)
 class Streams(Generic[Stream]):
-    """The facts that the streams of one application share: the processor's name, and the streams by topic."""
+    """The data that all streams of one application share: the processor's name, and the streams by topic."""
 
     processor: str
     by_topic: dict[str, Stream]
 
 
 class StreamGroups(Generic[Stream]):
-    """The method of a stream that groups it by another key."""
+    """The method that groups the messages of a stream by another key."""
 
     def group_by(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self: Any,
@@ -51,23 +51,24 @@ class StreamGroups(Generic[Stream]):
         *,
         partitions: int | None = None,
     ) -> Stream:
-        """The messages under another key, for steps with state of that key. Values, times and headers stay unchanged.
+        """Returns a stream of the same messages under another key. Later steps with state use the new key.
 
-        Each message passes through a topic ``<processor>-<name>-repartition``, which the processor owns and keeps
-        short.
+        Values, times and headers stay unchanged. Each message passes through the topic
+        ``<processor>-<name>-repartition``, which the processor owns and keeps short.
 
         Args:
             key: A field of the value, or a function of the value. A message whose key is None fails.
-            name: The grouping's name; None takes the field's. A function needs one.
-            value_deserializer: How values are read behind the topic.
-            key_deserializer: The deserializer of keys after the topic, for functions that read the key.
-            value_serializer: How values are written.
-            key_serializer: How keys are written; by default texts, bytes and whole numbers, as text.
-            partitions: Partitions of the topic; None means as many as the widest input, or as a topic that it is joined
-                with.
+            name: The name of the grouping; None means the field's name. A function needs a name.
+            value_deserializer: How values are read from the repartition topic.
+            key_deserializer: How keys are read from the repartition topic, for functions that read the key.
+            value_serializer: How values are written to the repartition topic.
+            key_serializer: How keys are written to the repartition topic. The default writes texts, bytes and whole
+                numbers as text.
+            partitions: The number of partitions of the repartition topic. None means the number of the widest input, or
+                of a topic that it is joined with.
 
         Raises:
-            GroupByInvalid: The name is missing or already in use; or the stream has the changes of a table.
+            GroupByInvalid: The name is missing or already in use, or the stream has the changes of a table.
             StepInvalid: The function takes other arguments.
         """
         grouped = GroupKey(key, _name_of(key, name))
@@ -100,7 +101,7 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _through(self: Any, topic: Topic, grouped: GroupKey, meaning: tuple[str, ...] = ()) -> Stream:
-        """The messages of this stream after they passed through a repartition topic of the application."""
+        """Sends the messages of this stream through a repartition topic, and returns the stream after the topic."""
         for tail in self._tails:
             tail.children.append(Node("to_topic", grouped, topic=topic, meaning=meaning))
         made: Stream = self._first_of(topic)
@@ -108,10 +109,12 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
-        """The JSON messages of this stream under another key, through a topic between two steps of a join.
+        """Sends JSON messages under another key through a topic between two steps of a join.
+
+        Returns the stream after it.
 
         Raises:
-            GroupByInvalid: The stream is of no application, or the name is used already.
+            GroupByInvalid: The stream belongs to no application, or the name is already in use.
         """
         if self._groups is None:
             raise _without_application("A join by a key inside the row")

@@ -1,7 +1,7 @@
-"""Compiles steps into closures that process one message: the reference implementation of steps.
+"""Compiles steps to closures that process one message. This module is the reference for what steps do.
 
-Tasks run the loop that ``generated_loop`` generates from the same steps, with the same results for a run of messages.
-The compiled function gets ``(value, key, timestamp_ms, headers)`` with deserialized value and key. Each task compiles
+Tasks run the code that ``generated_loop`` generates from the same steps, with the same results for a run of messages.
+The compiled function takes ``(value, key, timestamp_ms, headers)``, with value and key deserialized. Each task compiles
 its own function, because stateful steps refer to the task's stores.
 """
 
@@ -26,7 +26,7 @@ from holdfast.processors.engine.steps.topic import TimestampType, Topic
 from holdfast.processors.engine.windows.counts import CountStore, count_window_of
 from holdfast.processors.engine.windows.stored import Taker
 
-#: The errors by which a serializer refuses a value.
+#: The exceptions with which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 Compiled = Callable[[Any, Any, int, Headers], None]
@@ -38,7 +38,7 @@ class NullKey(HoldfastError):
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the current message, and its greatest event time so far."""
+    """The raw key of the current message, and its largest event time up to this step."""
 
     key: bytes | None = None
     latest_ms: int = NO_TIME
@@ -46,10 +46,10 @@ class CurrentMessage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The times that the steps of one stream use.
+    """Stream time, timestamp type and windows, as the steps of one stream use them.
 
     ``stream`` is None for a task without stream time. ``kind`` is the type of the topic's timestamps. ``windows`` has
-    the windows of the task by store.
+    the task's windows by store name.
     """
 
     stream: StreamTime | None = None
@@ -57,7 +57,7 @@ class Timing:
     windows: Mapping[str, Taker] = field(default_factory=dict)
 
 
-#: For streams without windows.
+#: The default, for streams without windows.
 NO_TIMING = Timing()
 
 
@@ -82,10 +82,10 @@ def compile_steps(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Compiled:
-    """All steps of one stream as a function of one message; the task sets ``current`` before each message.
+    """Compiles all steps of one stream to a function of one message. The task must set ``current`` before each message.
 
-    ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
-    record times that these topics accept. After a message that succeeded, the caller advances the stream time to
+    ``record_bytes_max`` is the maximum record size of each output topic, in bytes; no entry means no limit. ``times``
+    are the record times that these topics accept. After each successful message, the caller must advance stream time to
     ``current.latest_ms``.
     """
     around = _Surroundings(stores, current, emit, record_bytes_max, times, timing)
@@ -93,7 +93,7 @@ def compile_steps(
 
 
 def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
-    """The steps with the message's event time: from the topic's extractor, or from the record's timestamp."""
+    """Adds the message's event time to the steps: from the topic's extractor, or from the record's timestamp."""
     extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
     if extract is None and stream is None:
         return child
@@ -112,7 +112,10 @@ def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def sets_timestamps(source: Node) -> bool:
-    """Whether event times don't count on arrival: ``set_timestamp`` sets them, or they never count."""
+    """Whether a message's event time on arrival does not advance stream time.
+
+    This is so if ``set_timestamp`` sets another time, or after a repartition topic.
+    """
     moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
     return moves or source.max_ahead_ms is None
 
@@ -132,9 +135,9 @@ def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
-    """The object that adds messages to the windows of a step.
+    """Returns the object that adds messages to the windows of a step.
 
-    The task's window store, or a new one for count windows.
+    For windows by time, it is the task's window store. For count windows, it is a new object.
     """
     assert node.store is not None
     counts = count_window_of(node)
@@ -174,7 +177,7 @@ def _children(node: Node, around: _Surroundings) -> Compiled:
 
 
 def _own(step: Compiled) -> Compiled:
-    """A branch that processes a copy of each value, because its functions may change the value."""
+    """Makes a branch process a copy of each value, because its functions may change the value."""
 
     def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         step(copied(value), key, timestamp, headers and list(headers))
@@ -226,7 +229,7 @@ def _compile(node: Node, around: _Surroundings) -> Compiled:
 def _call(
     node: Node, stores: Mapping[str, StoreState], current: CurrentMessage
 ) -> Callable[[Any, Any, int, Headers], Any]:
-    """The user function with the arguments ``(value, key, timestamp, headers)``."""
+    """Wraps the user function so that it takes the arguments ``(value, key, timestamp, headers)``."""
     function = node.function
     assert function is not None
     if node.store is None:
@@ -290,7 +293,7 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> C
 
 
 def null_key(function: object) -> NullKey:
-    """The error for a message without a key at a stateful step."""
+    """The error for a message without a key that reaches a stateful step."""
     name = getattr(function, "__name__", repr(function))
     return NullKey(
         f"A message without a key reached the stateful step {name!r}: state belongs to a key.",

@@ -1,4 +1,4 @@
-"""The descriptions of an application's stores, from its steps and from its declarations of stores."""
+"""Describes the stores of an application, from its steps and its store declarations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def described_stores(
     nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
 ) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores; ``users`` maps each store to the topics whose streams use it.
+    """Returns the descriptions of an application's stores. ``users`` has the topics of the streams that use each store.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.
@@ -68,7 +68,7 @@ def described_stores(
 
 
 def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
-    """The same stores with the meaning of their steps and of all earlier steps; ``sources`` are by topic.
+    """Returns the same stores with ``meaning``: the recorded lines of all steps on which their state depends.
 
     A key of ``group_by`` is valid up to the next ``group_by``, which gives the messages another key.
     """
@@ -95,7 +95,7 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
 
 
 def _check_join(store: str, steps: Sequence[Node]) -> None:
-    """Raises StepInvalid if the store of a join or a table has steps of something else."""
+    """Raises StepInvalid if the store of a join or a table is also used by other steps."""
     uses = [node.store_use for node in steps]
     joins = {id(use.join) for use in uses if use.form is StoreForm.JOIN}
     tables = [use for use in uses if use.form is StoreForm.ROWS and use.writes]
@@ -111,7 +111,10 @@ def _check_join(store: str, steps: Sequence[Node]) -> None:
 
 
 def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model, an aggregation or windows; raises as ``described_stores``."""
+    """Returns the typed columns of each store with a model, an aggregation or windows.
+
+    Raises as ``described_stores``.
+    """
     modelled: dict[str, Node | StoreOptions] = {
         store: options for store, options in declared.items() if options.model is not None
     }
@@ -127,7 +130,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
             )
     if not modelled:
         return {}
-    # Descriptions need this module, workers do not.
+    # Imported here, because only descriptions need this module, not workers.
     from holdfast.processors.engine.windows.typed_columns import schema_of_store
 
     return {
@@ -137,7 +140,10 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
 
 
 def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
-    """The kept state of built-in steps, by store; raises StepInvalid if another step uses the same store."""
+    """Returns the declaration of the built-in step of each store.
+
+    Raises StepInvalid if another step shares the store.
+    """
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:

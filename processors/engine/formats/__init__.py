@@ -1,1 +1,1 @@
-"""Formats of keys, values and headers in Kafka: bytes in, Python objects out, and back."""
+"""Converts keys, values and headers between Python objects and the bytes in Kafka."""

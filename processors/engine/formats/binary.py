@@ -1,7 +1,7 @@
-"""Binary formats by name: the numbers of Kafka's own serializers, and msgpack.
+"""Named binary formats: the number formats of Kafka's own serializers, and msgpack.
 
-A number is big-endian and signed, as in the classes of ``org.apache.kafka.common.serialization``: ``short`` has 2
-bytes, ``integer`` 4, ``long`` 8, ``float`` 4 and ``double`` 8. msgpack is read and written by msgspec.
+Numbers are big-endian and signed, as in ``org.apache.kafka.common.serialization``: ``short`` has 2 bytes, ``integer``
+4, ``long`` 8, ``float`` 4 and ``double`` 8. The library msgspec reads and writes msgpack.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-#: By name, the form of a number as ``struct`` writes it.
+#: For each named number format, its format in ``struct``.
 NUMBERS = {
     "short": Struct(">h"),
     "integer": Struct(">i"),
@@ -22,14 +22,14 @@ NUMBERS = {
     "double": Struct(">d"),
 }
 _WHOLE = ("short", "integer", "long")
-#: Exact types that msgpack returns unchanged.
+#: Types whose values are the same after msgpack encoding and decoding.
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 _only_scalars = _SCALARS.issuperset
 _pack = msgspec.msgpack.Encoder().encode
 
 
 def number_reader(name: str) -> Callable[[bytes], int | float]:
-    """The deserializer of a number; bytes of another length raise ValueError."""
+    """Returns the deserializer of a number format. Bytes of another length raise ValueError."""
     form = NUMBERS[name]
 
     def read(raw: bytes) -> int | float:
@@ -42,7 +42,7 @@ def number_reader(name: str) -> Callable[[bytes], int | float]:
 
 
 def number_writer(name: str) -> Callable[[Any], bytes]:
-    """The serializer of a number; it raises TypeError for another type, and ValueError for a number out of range."""
+    """Returns the serializer of a number format. It raises TypeError for another type, ValueError if out of range."""
     form, types = NUMBERS[name], (int,) if name in _WHOLE else (int, float)
 
     def write(value: Any) -> bytes:
@@ -57,7 +57,7 @@ def number_writer(name: str) -> Callable[[Any], bytes]:
 
 
 def write_msgpack(value: Any) -> bytes:
-    """A value as msgpack; it raises TypeError for a value that would come back as another type."""
+    """Encodes a value as msgpack; raises TypeError for a value that would be decoded as another type."""
     kind = type(value)
     parts = value.values() if kind is dict else value if kind is list else (value,)
     if not _only_scalars(map(type, parts)):
@@ -79,5 +79,5 @@ def _faults(value: Any, path: str) -> Iterator[str]:
 
 
 def _is_extension(value: Any) -> bool:
-    """Whether a value has a type of msgpack beyond JSON's: an extension, or a time with its zone, which is one."""
+    """Whether msgpack has an extension type for the value: ``Ext``, or a ``datetime`` with a time zone."""
     return isinstance(value, msgspec.msgpack.Ext) or (type(value) is datetime and value.tzinfo is not None)

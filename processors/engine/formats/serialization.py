@@ -1,4 +1,4 @@
-"""The serializers and deserializers of keys and values, by name."""
+"""The named serializers and deserializers of keys and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class SerializerUnknown(BadConfiguration):
-    """No (de)serializer has this name."""
+    """There is no serializer or deserializer with this name."""
 
 
 class ValueUnreadable(HoldfastError):
@@ -40,7 +40,7 @@ def _json_out(value: Any) -> bytes:
 
 
 def as_is(raw: bytes) -> bytes:
-    """The bytes themselves: the deserializer ``bytes``."""
+    """Returns the bytes unchanged: the deserializer named ``bytes``."""
     return raw
 
 
@@ -75,19 +75,19 @@ _SERIALIZERS: dict[str, Serializer] = {
 
 
 def name_of_deserializer(given: Deserializer) -> str | None:
-    """The first name of a deserializer; None for a function of the user's."""
+    """Returns the name of a built-in deserializer; None for a user's function."""
     return next((name for name, known in _DESERIALIZERS.items() if known is given), None)
 
 
 def deserializer(given: str | Deserializer) -> Deserializer:
-    """The deserializer with this name, or SerializerUnknown; a function is returned unchanged."""
+    """Returns the deserializer with this name; raises SerializerUnknown. A function is returned unchanged."""
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 
 def serializer(given: str | Serializer) -> Serializer:
-    """The serializer with this name.
+    """Returns the serializer with this name.
 
-    A user's function is wrapped: a result that Kafka does not accept fails its message.
+    A user's function is wrapped, so that a result that Kafka does not accept fails only its message.
 
     Raises:
         SerializerUnknown: No serializer has this name.
@@ -98,9 +98,10 @@ def serializer(given: str | Serializer) -> Serializer:
 
 
 def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
-    """The same serializer; a text becomes UTF-8, bytes-like results become bytes, others raise TypeError.
+    """Wraps a serializer so that it returns bytes: texts become UTF-8, bytes-like results become bytes.
 
-    The Kafka client would refuse such a result when the message is sent: too late to fail this message alone.
+    Any other result raises TypeError. Otherwise the Kafka client would refuse it at the send, too late to fail only
+    this message.
     """
 
     def serialized(value: Any) -> bytes:
@@ -117,10 +118,10 @@ def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
 
 
 def written_headers(made: Any, topic: str) -> Headers:
-    """Headers in the form of the Kafka client, from the headers that a user's function made.
+    """Converts the headers that a user's function made to the form of the Kafka client.
 
     Raises:
-        ValueUnwritable: They are no names with bytes, texts or None.
+        ValueUnwritable: A name is not a text, or a value is not bytes, text or None.
     """
     if made is None:
         return None
@@ -138,7 +139,7 @@ def written_headers(made: Any, topic: str) -> Headers:
 def _header_name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a header's name is {name!r}, expected a text")
-    name.encode()  # the client library crashes at a lone surrogate
+    name.encode()  # Raises an error for a lone surrogate, because the client library would crash.
     return name
 
 
@@ -151,7 +152,7 @@ def _header_value(value: Any) -> bytes | None:
 
 
 def headers_size(headers: Headers) -> int:
-    """The bytes of names and values."""
+    """Returns the total length of the names and the values of headers, in bytes."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers or ())
 
 

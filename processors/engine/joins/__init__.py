@@ -1,1 +1,1 @@
-"""Tables, joins and lookups. Imports ``windows``, ``steps`` and ``state``."""
+"""Tables, joins and lookups. This package imports ``windows``, ``steps`` and ``state``."""

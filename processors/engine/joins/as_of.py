@@ -1,18 +1,19 @@
-"""The steps of as-of joins: the records of the right side in the join's store, and the lookups of the left side.
+"""The steps of as-of joins: one stores right messages in the join's store, the other looks them up for left messages.
 
 State keys of a message key::
 
-    right          [look, sealed, [time, value], ...]: its newest right messages, in the order of their times
-    past/<time>    [end, [time, value], ...]: older ones, from this time on, as they were sealed together
+    right          [look, sealed, [time, value], ...]: the newest right messages, sorted by time
+    past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
 
-``look`` is the time of the key's entry in the index of ends, 0 if there is no entry. Times up to ``sealed`` are below
-``past/``; -1 if there are none. ``<time>`` has 15 digits. Values are inside lists, because None, 0, "" and false are
-valid values.
+``look`` is the time of the key's index entry, 0 without an entry. Messages up to the time ``sealed`` are in records
+``past/``; it is -1 if there are none. ``<time>`` has 15 digits. Values are inside lists, because None, 0, "" and false
+are valid values.
 
-A right message ends ``grace_ms`` after the next right message in time; with a tolerance, it ends at the latest at its
-own time plus tolerance plus ``grace_ms``. So no end is stored, and an ended message is never found. It is deleted with
-the next right message of its key, or when the index visits the key. (One index entry for each message would be most of
-the join's writes.) One key's messages are one record, which is written once in a commit, however many messages arrived.
+A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, it expires at the
+latest at its own time plus tolerance plus ``grace_ms``. The expiry time follows from the messages, so it is not stored.
+An expired message is never found. It is deleted with the next right message of its key, or when its index entry is due.
+One index entry for each message would be most of the join's writes. All new messages of a key are in one record, which
+a commit writes once.
 """
 
 from __future__ import annotations
@@ -39,41 +40,41 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: The state key of the newest right messages, and the prefix of the state keys of sealed messages.
+#: The state key of the newest right messages, and the prefix of the state keys of sealed records.
 RIGHT, PAST = "right", "past/"
-#: A record of newest messages with more messages or bytes than this is divided: its older messages are sealed, and at
-#: most ``OPEN_KEPT`` stay.
+#: If the record of the newest messages has more messages or bytes than this, its older messages are moved to a sealed
+#: record, and at most ``OPEN_KEPT`` messages stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
-#: Maximum messages of a sealed record. A late message above this limit divides the record.
+#: Maximum messages of a sealed record. A late message that exceeds this number splits the record.
 SEALED_MAX = 32
-#: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
-#: newest message of each key is kept forever, so keeping a few older ones for some minutes costs little more.
+#: Without a tolerance, an expired right message may stay in the store for this long, in milliseconds. The newest
+#: message of each key is kept forever, so a few older messages for some minutes cost little more.
 SLACK_MS = 600_000
-#: Maximum overhead of a record that holds a single message, in bytes.
+#: Maximum bytes of a record with a single message, in addition to the message.
 _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A parsed record of right messages: the numbers at its beginning; the times of its messages, ascending; and for each
-#: message the text ``[time,value]``.
+#: A parsed record of right messages: the numbers at its beginning, the times of its messages (ascending), and for each
+#: message the JSON text ``[time,value]``.
 Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
 _NO_LINE: Line = ((0, -1), (), ())
 
 
 def _line_of(raw: bytes, numbers: int) -> Line:
-    """Parses a record that begins with this number of numbers."""
+    """Parses a record. ``numbers`` is how many numbers are at its beginning."""
     try:
         parts = _decode_parts(raw[HEAD_SIZE:])
         head = tuple(int(bytes(part)) for part in parts[:numbers])
         items = tuple(bytes(part) for part in parts[numbers:])
         return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
     except (msgspec.DecodeError, ValueError):
-        decode_value(raw)  # its error reports the state as the cause
+        decode_value(raw)  # This error names the state as the cause, not the message.
         raise
 
 
 def _read_open(state: DeclaredState) -> Line:
-    """The newest right messages of the current message's key, from their record; ``_NO_LINE`` without one."""
+    """Reads the record of the newest right messages of the current key; ``_NO_LINE`` without a record."""
     raw = state.read_plain(RIGHT)
     line = _NO_LINE
     if raw is not None:
@@ -83,10 +84,10 @@ def _read_open(state: DeclaredState) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The declaration of an as-of join; durations in milliseconds, ``tolerance_ms`` None for no limit.
+    """The declaration of an as-of join. Durations are in milliseconds; ``tolerance_ms`` None means no limit.
 
     Raises:
-        JoinInvalid: An argument can't be used.
+        JoinInvalid: An argument is invalid.
     """
 
     how: Literal["inner", "left"]
@@ -99,18 +100,18 @@ class AsOf:
         check_merge(self.on_merge)
 
     def options(self, store: str) -> StoreOptions:
-        """What the join's store is declared with."""
+        """Returns the options with which the join's store is declared."""
         steps = ("join as of, right messages together",)
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a right message with this time has ended, whatever message follows."""
+        """Whether a right message with this time has expired by its tolerance, regardless of later messages."""
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
-        """The number of ended right messages, counted from the oldest.
+        """Returns the number of expired right messages, counted from the oldest.
 
-        ``times`` are the event times of one key's right messages, ascending; the last is the newest message of the key.
+        ``times`` are the event times of all right messages of a key, ascending. The last one is the newest message.
         """
         newest = len(times) - 1
         if newest < 0 or self.is_over(times[-1], now_ms):
@@ -123,7 +124,7 @@ class AsOf:
         return count
 
     def look_at(self, times: tuple[int, ...]) -> int:
-        """The stream time at which the index next visits these right messages of a key; 0 if none of them ends."""
+        """Returns the stream time at which these right messages of a key must be checked next; 0 for never."""
         if self.tolerance_ms is not None:
             look_ms = times[-1] + self.tolerance_ms + self.grace_ms + 1
         elif len(times) > 1:
@@ -133,13 +134,13 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """The remaining part of a record whose index entry is due, and the time of the next visit."""
+        """Returns the part of a record that remains when its index entry is due, and the time of the next check."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # it has another entry
+            return Rest(raw)  # The record has another index entry.
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)
@@ -147,7 +148,7 @@ class AsOf:
         return Rest(_open_record(raw[:HEAD_SIZE], look_ms, sealed, items[ended:]), look_ms or None)
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
@@ -156,7 +157,7 @@ def _open_record(head: bytes, look_ms: int, sealed: int, items: tuple[bytes, ...
 
 
 class AsOfRight(Step):
-    """Keeps the messages of the right side."""
+    """Stores the messages of the right side of an as-of join."""
 
     __name__ = "join_asof"
     ignores_headers = True
@@ -169,11 +170,11 @@ class AsOfRight(Step):
         self.store_use = StoreUse(StoreForm.JOIN, join=spec)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
-        """Processes one message."""
+        """Stores one right message in the record of its key."""
         spec, dated = self.spec, state.dated
         try:
             made = encode_value(value, timestamp)
-        except ValueNotStorable:  # raised again with the place, whose text would cost time for each message
+        except ValueNotStorable:  # the text of the place costs time, so it is made only after a failure
             made = encode_value(value, timestamp, where=f" for key {RIGHT!r} of store {state.name!r}")
         head, item = made[:HEAD_SIZE], b"[%d,%b]" % (timestamp, made[HEAD_SIZE:])
         (look_ms, sealed), times, items = dated.read.get(state.message_key) or _read_open(state)
@@ -208,7 +209,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """The number of oldest messages to seal, so that the record of the other messages stays small."""
+        """Returns how many of the oldest messages to move to a sealed record, so that the newest record stays small."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:
@@ -219,7 +220,7 @@ class AsOfRight(Step):
         return len(items) - kept
 
     def _put_sealed(self, state: DeclaredState, timestamp: int, item: bytes, head: bytes, open_ms: int) -> None:
-        """Stores a message among sealed ones; ``open_ms`` is the first time that is not sealed."""
+        """Stores a late message in a sealed record. ``open_ms`` is the earliest time that is not in a sealed record."""
         grace_ms = self.spec.grace_ms
         state.check_room(PAST + time_text(timestamp), len(item) + _AROUND)
         found = state.neighbour(PAST, PAST + time_text(timestamp + 1), before=True)
@@ -242,14 +243,17 @@ class AsOfRight(Step):
     def _seal(
         self, state: DeclaredState, times: tuple[int, ...], items: tuple[bytes, ...], end_ms: int, head: bytes
     ) -> None:
-        """Writes messages as one sealed record, which ends."""
+        """Writes messages as one sealed record that expires at ``end_ms``."""
         place = place_of(line_of(state.message_key, PAST.encode()), times[0])
         state.write_place(place, b"%b[%d,%b]" % (head, end_ms, b",".join(items)))
         state.dated.ends(PAST + time_text(times[0]), end_ms)
 
 
 def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
-    """Divides messages into records of limited size, by the index of the first message and the index after the last."""
+    """Splits messages into records of limited size.
+
+    Yields the index of the first message, and the index after the last.
+    """
     if len(items) <= SEALED_MAX and sum(map(len, items)) <= most:
         yield 0, len(items)
         return
@@ -263,7 +267,7 @@ def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
 
 
 class AsOfLeft(Step):
-    """Finds for each left message the right message that was the newest at its time."""
+    """Finds for each left message the newest right message that is not later than the left message."""
 
     __name__ = "join_asof"
     ignores_headers = True
@@ -280,18 +284,18 @@ class AsOfLeft(Step):
         self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return self.spec.describe()
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """The joined value, or nothing."""
+        """Returns the joined value in a list. An empty list drops the message."""
         found = self._found(timestamp, state)
         if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
             return [self._merge(value, found[1])]
         return [] if self._inner else [self._merge(value, None)]
 
     def _found(self, timestamp: int, state: DeclaredState) -> Any:
-        """The time and value of the newest right message that is not younger, as a list; None if there is none."""
+        """Returns the newest right message up to ``timestamp`` as [time, value]; None if there is none."""
         (_, sealed), times, items = state.dated.read.get(state.message_key) or _read_open(state)
         if not times:
             return None
@@ -307,14 +311,17 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # The next right message may have ended and left the store: then the next known one gives a later end than the
-        # true one.
+        # If the next right message has expired, it may be deleted. The next message that is still stored then gives an
+        # expiry time that is too late.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """The first time of the sealed record after a time; a late message may have arrived between two sealed records."""
+    """Returns the first time in a sealed record after ``time_ms``.
+
+    It exists if a late message arrived between two sealed records.
+    """
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

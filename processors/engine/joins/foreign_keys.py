@@ -6,19 +6,20 @@
                                        right table ──► subscriptions ──► right row ──► …-answers ──► joined rows
                                                        (2)               (3)           topic, by     (4)
                                                                                        left key
-    (1) has by left key the version of its newest row, and the foreign key that it was sent to.
-    (2) has by foreign key the left rows that have it.
+    (1) stores by left key: the version of the newest row, and the foreign key that it was sent to.
+    (2) stores by foreign key: the left rows that refer to this key.
     (3) reads the right table.
-    (4) has by left key the joined row, and the version of the newest answer.
+    (4) stores by left key: the joined row, and the version of the newest answer.
 
 A change of a left row is sent to its former foreign key, which removes the row, and to its new foreign key, which
-answers. A change of a right row is answered to all left rows with its key. Two foreign keys may be in two partitions,
-which are read at different speeds. So each change of a left row has a greater *version* than the change before, and an
-answer is dropped if an answer with a greater version arrived earlier. The joined table ends in the same state,
-whichever partition is read first.
+answers. For a change of a right row, all left rows with its key get an answer. Two foreign keys may be in two
+partitions that are read at different speeds. Each change of a left row therefore has a larger *version* than the
+previous change. An answer is dropped if an answer with a larger version arrived before it. The final joined table does
+not depend on which partition is read first.
 
 Invariants:
-    - A version is never used again for a left key, also after the row was deleted: the version stays in (1) and (4).
+    - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
+      (4).
     - Only the foreign key that has the newest version of a left row answers with that version.
 """
 
@@ -44,27 +45,30 @@ from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.processing import Context, Processing
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 
-#: The key of the other table's row: a field of the row, or a function of the row. None means no row.
+#: The source of the other table's key: the name of a field of the row, or a function of the row. A key of None means no
+#: row.
+#: row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum left rows that one message of the right table is answered to in its commit; each later commit answers as many
-#: of the remaining rows.
+#: Maximum number of left rows that get an answer in the commit of one right message. Each later commit answers up to as
+#: many of the remaining rows.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions. "here": the row refers to this key now. "gone": it refers to another key. "ends": it was
-#: deleted or refers to no key, so its joined row ends. "alone": a row of a left join has no foreign key.
+#: Kinds of subscriptions. "here": the row refers to this foreign key now. "gone": it refers to another key. "ends": the
+#: row was deleted or refers to no key, so its joined row is deleted. "alone": a row of a left join without a foreign
+#: key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
 class ForeignKeyInvalid(HoldfastError):
-    """A join of tables can't use a row's value as the key of another row."""
+    """A join of tables can't use a value in a row as the key of another row."""
 
 
 class ForeignKeys(Step):
-    """Sends a changed left row to its new foreign key, and a removal to its former foreign key."""
+    """Sends a changed left row to its new foreign key, and its removal to its former foreign key."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -80,13 +84,13 @@ class ForeignKeys(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """The records for the topic of subscriptions; each is [foreign key, left key, version, kind, row].
+        """Returns the records for the topic of subscriptions; each is [foreign key, left key, version, kind, row].
 
-        ``state`` has the version and the foreign key that were sent last.
+        ``state`` holds the last sent version and foreign key of the left key.
         """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
@@ -124,13 +128,14 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Keeps the left rows of a foreign key, and answers them; a value is (is a subscription, value).
+    """Stores the left rows of a foreign key, and emits an answer for each left row when a row changes.
 
-    It emits (event time, left key, version, left row, whether it may have a right row).
+    A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
+    whether a right row may exist).
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
-        """Processes a change of a left row, or of the right row of this key."""
+        """Handles a change of a left row, or of the right row of this key."""
         if not tagged[0]:
             self._answer(context, _LEFT, context.timestamp)
             return
@@ -143,7 +148,10 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Answers the rows that the previous step left; none if the key was cleared meanwhile."""
+        """Answers the left rows that the previous commit did not reach.
+
+        Does nothing if a command has cleared the key.
+        """
         left = context.state.get(_NEXT)
         if left is not None:
             start, at = left
@@ -156,7 +164,7 @@ class Subscriptions:
             context.emit((at, place[len(_LEFT) :], version, row, True))
         if len(found) > ANSWERED_AT_ONCE:
             state.set(_NEXT, [found[-1][0], at])
-            # Not at the time of the firing timer, because this commit would then fire the new timer, too.
+            # Later than the firing timer, because otherwise this commit would fire the new timer, too.
             context.set_timer(_MORE, max(context.now(), fired) + 1, "processing")
         elif state.exists(_NEXT):
             state.delete(_NEXT)
@@ -164,54 +172,54 @@ class Subscriptions:
 
 
 class SubscriptionsProcessing(Processing):
-    """The declaration of the step that keeps the left rows of a foreign key."""
+    """The declaration of the step that stores the left rows of a foreign key."""
 
     def __init__(self) -> None:
         super().__init__(Subscriptions)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """None are the user's."""
+        """Empty, because the step calls no user functions."""
         return ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return "subscriptions"
 
 
 class AnswerTime(Step):
-    """The event time of an answer: the event time of the table change that caused it."""
+    """Returns the event time of an answer: the event time of the table change that caused the answer."""
 
     __name__ = "join"
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
-        """The time in milliseconds since 1970."""
+        """Returns the event time in milliseconds since 1970."""
         time_ms: int = emitted[0]
         return time_ms
 
 
 class Answer(Step):
-    """Adds the right row; ``state`` is that of the right table."""
+    """Adds the row of the right table to an answer. ``state`` is the state of the right table."""
 
     __name__ = "join"
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
-        """[left key, version, left row, right row]."""
+        """Returns [left key, version, left row, right row]."""
         _, left, version, row, reads = emitted
         return [left, version, row, _written(state.get(ROW)) if reads else []]
 
 
 class ForeignJoined(Step):
-    """Keeps the joined row of a left key, and sends its changes: a row, or None when an existing row ends."""
+    """Stores the joined row of a left key. Sends the row when it changes, and None when it is deleted."""
 
     __name__ = "join"
     order = "feeds"
@@ -226,11 +234,11 @@ class ForeignJoined(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return self._rule
 
     def __call__(self, answer: list[Any], state: State) -> list[Any]:
-        """The change, or nothing; ``state`` is the state of the result."""
+        """Returns the change in a list, empty for no change. ``state`` is the state of the joined table."""
         _, version, *rows = answer
         newest = state.get(_VERSION, -1)
         if version < newest:
@@ -243,17 +251,17 @@ class ForeignJoined(Step):
 
 
 def subscription_key(value: list[Any]) -> bytes:
-    """The foreign key of a subscription."""
+    """Returns the foreign key of a subscription; it is the key of the record."""
     return _raw(value[0])
 
 
 def answer_key(value: list[Any]) -> bytes:
-    """The left key of an answer."""
+    """Returns the left key of an answer; it is the key of the record."""
     return _raw(value[0])
 
 
 def _text(key: bytes) -> str:
-    """A key as a text of JSON and of state keys, in the order of its bytes."""
+    """Converts a key to a text for JSON and state keys. The texts sort in the same order as the keys' bytes."""
     return key.decode("latin-1")
 
 
@@ -262,7 +270,7 @@ def _raw(key: str) -> bytes:
 
 
 def _written(row: Any) -> list[Any]:
-    """A row in a message: a list without it for no row."""
+    """Wraps a row for a message: a list with the row, or an empty list for no row."""
     return [] if row is None else [row]
 
 

@@ -1,7 +1,7 @@
-"""Global tables: the whole of a topic, in the memory of each worker, read by any key.
+"""Global tables: all rows of a topic in the memory of each worker, so that functions can read any key.
 
-A declared ``GlobalTable`` has no rows. A worker makes its loaded rows available to functions while it runs
-(``rows_in_use``), so that one application object serves several workers.
+A declared ``GlobalTable`` holds no rows. A worker makes its loaded rows available with ``rows_in_use`` while it runs.
+Several workers can therefore share one application object.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class Unreadable(NamedTuple):
-    """Why a row can't be deserialized, and its place in the topic."""
+    """The reason why a row can't be deserialized, and its place in the topic."""
 
     partition: Partition
     offset: int
     reason: str
 
     def __str__(self) -> str:
-        """The place and the reason, for texts."""
+        """The place and the reason as text."""
         return f"{self.partition.topic}[{self.partition.number}] offset {self.offset}: {self.reason}"
 
 
 class Rows(dict[bytes, bytes]):
-    """Stored values by key, as in their topic; ``unreadable`` has the rows that can't be deserialized."""
+    """The stored values of a topic by key. ``unreadable`` holds the rows that can't be deserialized."""
 
     __slots__ = ("unreadable",)
 
@@ -42,10 +42,10 @@ class Rows(dict[bytes, bytes]):
         self.unreadable: dict[bytes, Unreadable] = {}
 
 
-#: By topic, the rows of the worker that runs on this thread.
+#: For each topic, the rows of the worker that runs on this thread.
 _rows: ContextVar[Mapping[str, Rows]] = ContextVar("rows")
 
-#: The key of a row: a field of the value, or a function of the value; None for the message's own key.
+#: The source of a row's key: the name of a field of the value, a function of the value, or None for the message's key.
 On = str | Callable[[Any], Any] | None
 
 
@@ -55,7 +55,7 @@ class GlobalTableUnread(HoldfastError):
 
 @contextmanager
 def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
-    """Lets functions on this thread read these rows, by topic."""
+    """Makes these rows (by topic) readable for functions on this thread, until the end of the block."""
     token = _rows.set(rows)
     try:
         yield
@@ -64,12 +64,12 @@ def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
 
 
 class GlobalTable:
-    """All rows of a topic, on every worker.
+    """All rows of a topic, in the memory of each worker.
 
-    Functions read the table; only the topic changes it.
+    User functions read the table. Only messages of the topic change it.
 
     Attributes:
-        topic: The topic.
+        topic: The topic that the rows come from.
     """
 
     def __init__(self, topic: Topic, application: object) -> None:
@@ -80,16 +80,19 @@ class GlobalTable:
         return f"the global table of topic {self.topic.name}"
 
     def is_of(self, application: object) -> bool:
-        """Whether this application declared the table; the argument is the object that its streams share."""
+        """Whether this application declared the table.
+
+        ``application`` is the object that all streams of an application share.
+        """
         return self._application is application
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The newest row of a key that this worker has read, or ``default`` if there is none.
+        """Returns the newest row of ``key`` that this worker has read, or ``default`` without a row.
 
         Args:
-            key: The key, in the form that the topic's ``key_serializer`` accepts. A text is also accepted if the
-                serializer is ``bytes``.
-            default: What is returned for no row.
+            key: The key, in the form that the topic's ``key_serializer`` accepts. If the serializer is ``bytes``, a
+                text is accepted, too.
+            default: The result if the key has no row.
 
         Raises:
             GlobalTableUnread: No worker runs on this thread, the key can't be serialized, or the row can't be
@@ -150,7 +153,7 @@ class GlobalTable:
 
 
 class GlobalRead(TableRead):
-    """Finds for each message the row of a global table."""
+    """Joins each message with a row of a global table."""
 
     def __init__(self, table: GlobalTable, how: Literal["inner", "left"], on_merge: OnMerge, on: On) -> None:
         super().__init__(how, on_merge)
@@ -166,12 +169,12 @@ class GlobalRead(TableRead):
         self.functions = (*self.functions, *((on,) if callable(on) else ()))
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         on = "function" if callable(self._on) else "key" if self._on is None else f"field {self._on}"
         return f"global {super().describe()}, {self._table.topic.name} by {on}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> list[Any]:  # type: ignore[override]
-        """The joined value, or nothing."""
+        """Returns the joined value in a list. An empty list drops the message."""
         on = self._on
         if on is not None:
             key = None if value is None else on(value) if callable(on) else _field(value, on)

@@ -1,16 +1,16 @@
-"""The steps of joins by interval: each side's records in the join's store, and its lookups.
+"""The steps of interval joins. They store the messages of both sides in the join's store, and look up matches.
 
-All state is written with ``State``, values of one message key under state keys that begin with their side::
+The state keys of a message key begin with the side::
 
-    l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
-    l/<time>/<n>  the same, further values of this time, in the order in which they came
+    l/<time>      left values with this event time, as [[value, has matched], ...]; r/<time> for the right side
+    l/<time>/<n>  further values with the same event time, in order of arrival
 
-``<time>`` has 15 digits and ``<n>`` has 9, so that the order of texts is the order of times. A value that is sent if it
-finds no match has a separate record and timer. Other records contain several values, up to ``TOGETHER_BYTES``, because
-times of many topics are whole seconds. Older versions kept all values of a time in one record; such records are still
-read.
+``<time>`` has 15 digits and ``<n>`` has 9 digits, so that state keys sort by time. A value that is sent if it finds no
+match has a separate record and a timer. Other records hold several values, up to ``TOGETHER_BYTES``, because event
+times in many topics are whole seconds. Older versions stored all values of a time in one record. Such records can still
+be read.
 
-Values of streams are inside lists: None, 0, "" and false are values like others.
+The values of the streams are inside lists, because None, 0, "" and false are valid values.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from holdfast.processors.engine.store_uses import TimerUse
 How = Literal["inner", "left", "right", "outer"]
 
 _LEFT, _RIGHT = "l/", "r/"
-#: Size in bytes up to which a record accepts further messages of its time.
+#: A record up to this size in bytes accepts further messages with its event time.
 TOGETHER_BYTES = 1_024
-#: How far before the interval times are kept in memory, in milliseconds; a later message costs a range read.
+#: Times this long before the interval are also kept in memory, in milliseconds. A later message costs a range read.
 _SLACK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The declaration of an interval join; durations are milliseconds.
+    """The declaration of an interval join. Durations are in milliseconds.
 
     A right message matches a left message if it is at most ``backward_ms`` older and at most ``forward_ms`` younger.
 
     Raises:
-        JoinInvalid: An argument can't be used.
+        JoinInvalid: An argument is invalid.
     """
 
     how: How
@@ -68,18 +68,18 @@ class Interval:
         check_merge(self.on_merge)
 
     def options(self, store: str) -> StoreOptions:
-        """What the join's store is declared with."""
+        """Returns the options with which the join's store is declared."""
         slack_ms = self.backward_ms + self.forward_ms + _SLACK_MS
         dating = Dating((_LEFT, _RIGHT), self.rest_of, slack_ms, numbered=True)
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """The remaining part of a stored value, and the time of the next visit."""
+        """Returns the part of a stored value that remains at ``now_ms``, and the time of the next check."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
     def end_of(self, name: str, raw: bytes) -> int | None:
-        """When a stored value ends; None if a timer ends it, as it may be a row without a match."""
+        """Returns when a stored value expires; None if a timer deletes it, because it may be sent without a match."""
         left = name.startswith(_LEFT)
         if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
             return None
@@ -87,16 +87,16 @@ class Interval:
         return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
-        """Whether a message of this side is sent if it has no match."""
+        """Whether a message of this side is sent if it finds no match."""
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
         return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
     def side(self, *, left: bool) -> _Side:
-        """The bounds and the behaviour of one side of the join."""
+        """Returns the time bounds and the options of one side of the join."""
         before, behind = (self.backward_ms, self.forward_ms) if left else (self.forward_ms, self.backward_ms)
         own, other = (_LEFT, _RIGHT) if left else (_RIGHT, _LEFT)
         return _Side(
@@ -109,7 +109,8 @@ class _Side:
     """One side of an interval join.
 
     A message matches messages of the other side that are at most ``before_ms`` older and at most ``behind_ms`` younger.
-    It is kept for ``lasts_ms`` of stream time. After that, a message without a match is sent if ``sent`` is true.
+    The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a match is sent after
+    that time.
     """
 
     left: bool
@@ -123,13 +124,16 @@ class _Side:
 
 
 class InnerInterval:
-    """One step after both streams; a value is (is left, value). It emits (event time, left, right)."""
+    """The step of an inner interval join. It processes both streams.
+
+    A message is the tuple (is left, value). A joined row is the tuple (event time, left, right).
+    """
 
     def __init__(self, spec: Interval) -> None:
         self._sides = {True: spec.side(left=True), False: spec.side(left=False)}
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
-        """Emits a message with each match, and keeps it."""
+        """Emits a joined row for each match of a message, and stores the message for later matches."""
         side, value = self._sides[tagged[0]], tagged[1]
         matched = self._match(side, value, context)
         state: DeclaredState = context.state  # type: ignore[assignment]
@@ -146,7 +150,7 @@ class InnerInterval:
             return
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if is_timed:
-            # The timer sends and deletes the message; ``end_of`` keeps it until then.
+            # The timer sends and deletes the message. Until then, ``end_of`` returns None for it.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
             dated.ends(name, end_ms)
@@ -155,7 +159,7 @@ class InnerInterval:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
-        # Messages whose end is before the stream time no longer match, even while they are in the store.
+        # Messages that expired by stream time no longer match, even if they are still in the store.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):
@@ -173,10 +177,10 @@ class InnerInterval:
 
 
 class IntervalJoin(InnerInterval):
-    """Like ``InnerInterval``, with rows for messages without a match, of one side or both: timers send these rows."""
+    """An interval join that also sends messages without a match, of one side or of both. Timers send these messages."""
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Emits the unmatched values of a record, and deletes the record."""
+        """Emits the values of a record that found no match, and deletes the record."""
         side = self._sides[name.startswith(_LEFT)]
         time_ms = time_of(name, side.name)
         for value, matched in context.state.pop(name, []):
@@ -185,7 +189,10 @@ class IntervalJoin(InnerInterval):
 
 
 def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) -> bool:
-    """Adds a message to the last record of its time; False if that record is full, deleted, or sent without a match."""
+    """Adds a message to the last record of its event time.
+
+    Returns False if that record is full or deleted, or if a timer may send it without a match.
+    """
     held = state.read_place(place)
     if held is None or (side.sent and not _is_matched(held)):
         return False
@@ -196,14 +203,14 @@ def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) ->
 
 
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """The stored form of a record whose values have all matched; only records of older versions have several values."""
+    """Marks all values of a record as matched. Only records of older versions hold several values with a timer."""
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
     return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"
 
 
 def _is_matched(raw: bytes) -> bool:
-    """Whether all values of a record have matched; False may be wrong."""
+    """Whether all values of a record have matched. It may return False although all have matched."""
     return b",false]" not in raw
 
 
@@ -212,7 +219,7 @@ def _row(side: _Side, time_ms: int, own: Any, other: Any) -> tuple[int, Any, Any
 
 
 class IntervalProcessing(Processing):
-    """The declaration of the step of an interval join."""
+    """The declaration of the step that processes an interval join."""
 
     __slots__ = ("_spec",)
     shared_as = "join_interval(..., name='near')"
@@ -224,32 +231,32 @@ class IntervalProcessing(Processing):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions of the step."""
+        """The user functions that the step calls."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def timers_of(self, state: DeclaredState) -> Timers:
-        """The ends of values that are sent without a match."""
+        """Returns the timers that fire when a value expires without a match."""
         return EndTimers(state, _is_matched)
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return spec.describe()
 
 
 class RowTime(Step):
-    """The event time of a joined row: the later one of its two messages."""
+    """Returns the event time of a joined row: the later event time of its two messages."""
 
     __name__ = "join_interval"
 
     def __call__(self, row: tuple[int, Any, Any], *_: Any) -> int:
-        """The time in milliseconds since 1970."""
+        """Returns the event time in milliseconds since 1970."""
         return row[0]
 
 
 class RowMerge(Step):
-    """The value of a joined row."""
+    """Merges the two values of a joined row."""
 
     __name__ = "join_interval"
 
@@ -257,12 +264,12 @@ class RowMerge(Step):
         self._merge = merge_function(on_merge)
 
     def __call__(self, row: tuple[int, Any, Any]) -> Any:
-        """The value."""
+        """Returns the merged value."""
         return self._merge(row[1], row[2])
 
 
 class Tag(Step):
-    """Marks a value with its side of an interval join."""
+    """Marks a value with the side of the join that it comes from."""
 
     __name__ = "join_interval"
 
@@ -270,5 +277,5 @@ class Tag(Step):
         self._left = left
 
     def __call__(self, value: Any) -> tuple[bool, Any]:
-        """(is left, value)."""
+        """Returns the tuple (is left, value)."""
         return self._left, value

@@ -1,14 +1,14 @@
-"""The steps of ``sdf.join_lookup``: rows of another system, read by an async function and kept in a cache.
+"""The steps of ``sdf.join_lookup``: an async user function reads rows of another system, and a cache keeps them.
 
     value ──► value, key of its row ──► cache, or a call ──► value, row ──► merged
 
-The cache is memory of the worker, not state: it starts empty, so calls are repeated after a restart. All tasks of a
-worker share its entries.
+The cache is in the worker's memory, not in the state. It starts empty, so calls are repeated after a restart. All tasks
+of a worker share the cache.
 
 Invariants:
-    - Not found, None and a falsy row are three answers. The cache keeps all of them.
-    - A row in the cache never changes: steps get copies.
-    - A call that fails leaves nothing behind.
+    - "Not found", None and a falsy row are three different answers. The cache keeps all of them.
+    - A row in the cache never changes, because steps get copies.
+    - A call that fails is not cached.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from holdfast.processors.engine.steps.async_calls import awaited
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.step import Step
 
-#: The function that returns a row: an async function of the row's key.
+#: The user's async function, which returns the row of a key.
 Lookup = Callable[[Any], Awaitable[Any]]
-#: The key of a value's row: a field of the value, a function of (value, key), or None for the message's key.
+#: The source of the row's key: a field of the value, a function of (value, key), or None for the message's key.
 LookupOn = str | Callable[[Any, Any], Any] | None
-#: New fields of the value: by name, the row's field or a function of the row; or names that value and row share.
+#: New fields of the value: a mapping from their names to a field or a function of the row, or a list of equal names.
 LookupFields = Mapping[str, str | Callable[[Any], Any]] | Sequence[str] | None
 
 
 class NotFound(LookupError):
-    """A lookup of ``join_lookup`` raises it for a key that has no row."""
+    """A user's lookup function raises this error for a key that has no row."""
 
 
 class LookupKeyInvalid(HoldfastError):
@@ -54,7 +54,7 @@ class LookupKeyInvalid(HoldfastError):
 
 
 class Asked(NamedTuple):
-    """A value that waits for its row: the row's key ``on`` (None: no row), and its key ``place`` in the cache."""
+    """A value that needs its row: ``on`` is the row's key (None: no row), ``place`` the row's key in the cache."""
 
     value: Any
     on: Any
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A value, and its row if there is one."""
+    """A value and its row. ``is_found`` is False if there is no row."""
 
     value: Any
     is_found: bool
@@ -76,29 +76,29 @@ class _Answer(NamedTuple):
 
 
 class _Flight:
-    """A call that several messages wait for."""
+    """A running call of the user's function. Several messages may wait for it."""
 
     def __init__(self, task: asyncio.Task[_Answer]) -> None:
         self.task, self.waiting = task, 0
 
 
 class CachedLookup:
-    """Returns rows: from its cache, or by one call for all values that need a key at the same time.
+    """Returns rows from its cache, or calls the user's function once for all values that need the same key.
 
-    ``ttl_s`` is how long an answer is cached, 0 for no caching; ``size`` is the maximum number of cached answers. The
-    least recently used answer is evicted first.
+    ``ttl_s`` is how long an answer is cached, in seconds; 0 disables the cache. ``size`` is the maximum number of
+    cached answers. The least recently used answer is evicted first.
     """
 
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.__wrapped__ = lookup  # the source of the user's function is part of the version
+        self.__wrapped__ = lookup  # the source of the user's function is a part of the processor's version
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
-        #: By event loop, the running calls by key.
+        #: For each event loop, the running calls by row key.
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Flight]] = WeakKeyDictionary()
-        self._lock = threading.Lock()  # workers of one program may share the definition
+        self._lock = threading.Lock()  # several workers of a program may share the declaration
         self.hits = self.misses = 0
 
     @property
@@ -107,14 +107,14 @@ class CachedLookup:
         return len(self._kept)
 
     def known(self, asked: Asked) -> tuple[Found] | None:
-        """The answer if no call is needed; None otherwise."""
+        """Returns the answer if no call is needed; None otherwise."""
         if asked.on is None:
             return (Found(asked.value, False, None),)
         answer = self._take(asked.place)
         return None if answer is None else (_found(asked.value, answer),)
 
     async def __call__(self, asked: Asked) -> Found:
-        """The row: from the cache if another call for the key ended while this one waited, else from a call."""
+        """Returns the row from the cache, or waits for a call of the user's function."""
         answer = self._take(asked.place)
         if answer is not None:
             return _found(asked.value, answer)
@@ -122,7 +122,7 @@ class CachedLookup:
         flight.waiting += 1
         try:
             await asyncio.wait({flight.task})
-        except asyncio.CancelledError:  # this call timed out; callers that started to wait later may have time left
+        except asyncio.CancelledError:  # This waiter timed out, but later waiters may have time left.
             if flight.waiting == 1:
                 flight.task.cancel()
                 self._land(asked.place, flight)
@@ -179,7 +179,7 @@ def _found(value: Any, answer: _Answer) -> Found:
 
 
 def _place(on: Any) -> Any:
-    """The key in the cache: 1, 1.0 and true are three keys."""
+    """Returns the key in the cache. The numbers 1 and 1.0 and the value true are three different keys."""
     if isinstance(on, tuple):
         return (tuple, *map(_place, on))
     if isinstance(on, (str, bytes, int, float)) or on is None:
@@ -202,12 +202,12 @@ class LookupKey(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         on = self._on
         return f"lookup by {'function' if callable(on) else 'key' if on is None else f'field {on}'}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> Asked:
-        """The value with the key."""
+        """Returns the value together with its row's key."""
         on = self._on
         if on is None:
             found = key
@@ -257,11 +257,11 @@ class LookupMerge(Step):
         self.functions = (*own, *(of for of in made.values() if not isinstance(of, str)))
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return self._rule
 
     def __call__(self, found: Found) -> list[Any]:
-        """The value with the fields of the row, or nothing."""
+        """Returns the merged value in a list. An empty list drops the message."""
         if not found.is_found and self._inner:
             return []
         row = found.row if found.is_found else copy.deepcopy(self._default)

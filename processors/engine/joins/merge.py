@@ -1,4 +1,4 @@
-"""How a join merges two values: the argument ``on_merge``, with the names and rules of Quix Streams."""
+"""Rules for merging the two values of a join: the argument ``on_merge``. Names and rules are those of Quix Streams."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
-#: ``raise`` refuses a field that both values have; ``keep-left`` and ``keep-right`` name the side whose field stays; or
-#: a function of (left, right) returns the merged value. A side without a match is None.
+#: ``raise`` refuses values that have a field in common. ``keep-left`` and ``keep-right`` name the side whose field is
+#: kept. A function of (left, right) returns the merged value; a side without a match is None.
 OnMerge = Literal["raise", "keep-left", "keep-right"] | Callable[[Any, Any], Any]
 
 _NAMED = ("raise", "keep-left", "keep-right")
 
 
 class JoinInvalid(BadConfiguration):
-    """The declaration of a join can't run."""
+    """The declaration of a join has an invalid argument."""
 
 
 class MergeFailed(HoldfastError):
-    """The join's rule can't merge two matching values."""
+    """Two matching values can't be merged by the join's rule."""
 
 
 def check_how(how: Any, allowed: tuple[str, ...]) -> None:
-    """Raises JoinInvalid unless ``how`` is one of the allowed kinds."""
+    """Raises JoinInvalid unless ``how`` is one of the allowed kinds of joins."""
     if how not in allowed:
         raise JoinInvalid(
             f"`how` is {how!r}, expected {' or '.join(map(repr, allowed))}.",
@@ -34,7 +34,7 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
 
 
 def check_merge(on_merge: Any) -> None:
-    """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function has other parameters."""
+    """Raises JoinInvalid for an unknown rule, and StepInvalid for a function with other parameters."""
     if not callable(on_merge) and on_merge not in _NAMED:
         raise JoinInvalid(
             f"`on_merge` is {on_merge!r}, expected {', '.join(map(repr, _NAMED))}, or a function of (left, right).",
@@ -46,12 +46,12 @@ def check_merge(on_merge: Any) -> None:
 
 
 def name_of(on_merge: OnMerge) -> str:
-    """The rule in a word. The source of a function is part of the version anyway."""
+    """Returns the rule's name for the description of a step. A function's source is part of the version anyway."""
     return "function" if callable(on_merge) else on_merge
 
 
 def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
-    """The rule as a function of (left, right), in which None means no match."""
+    """Returns the rule as a function of (left, right), in which None means no match."""
     if callable(on_merge):
         return on_merge
     if on_merge == "keep-left":

@@ -1,4 +1,4 @@
-"""The joins of a stream: methods of ``StreamingDataFrame`` that join it with another stream or with a table."""
+"""The methods of ``StreamingDataFrame`` that make a table of a stream, or join it with a stream or a table."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.store_options import StoreOptions, declare
 from holdfast.processors.engine.windows.results import Stream
 
-#: How long right messages are kept for out-of-order left messages, and vice versa.
+#: Default time for which messages of one side are kept for late messages of the other side.
 _GRACE = timedelta(days=7)
 
 
 class StreamJoins(Generic[Stream]):
-    """The methods of a stream that join it."""
+    """The methods that make a table of a stream, or join it with a stream or a table."""
 
     declared: dict[str, StoreOptions]
 
     def to_table(
         self: Any, name: str | None = None, *, model: Any = None, history_retention: int | timedelta | None = None
     ) -> Table[Stream]:
-        """Keeps the newest value of each key as a row; a value of None deletes the row.
+        """Makes a table that keeps the newest value of each key as its row. A value of None deletes the row.
 
         Args:
-            name: The store; None takes ``<topic>-table``.
-            model: The model of the rows, for typed columns in the warehouse, as in ``apply``.
-            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that a join finds the
-                row that was valid at the message's time; None keeps only the last received row.
+            name: The store's name; None means ``<topic>-table``.
+            model: The model of the rows, which gives typed columns in the warehouse; the same as in ``apply``.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta. A join then finds the
+                row that was valid at the message's time. None keeps only the last received row.
 
         Raises:
-            StepInvalid: The store's name can't be used.
+            StepInvalid: The store's name is invalid.
             DurationInvalid: ``history_retention`` is out of range.
         """
         kept = self._store(name, f"{self.topic.label}-table")
@@ -55,7 +55,7 @@ class StreamJoins(Generic[Stream]):
             return Table(
                 kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
             )
-        # a copy, so that a later `update` of the stream is not among the changes of the table
+        # A copy, so that a later `update` of the stream does not change the table's changes.
         return Table(kept, copy(self._in_place(Node("update", TablePut(), kept, model=model, meaning=means))))
 
     def join_table(
@@ -70,14 +70,14 @@ class StreamJoins(Generic[Stream]):
 
         Args:
             table: A table or a global table of the same application.
-            how: ``inner`` drops a message without a row; ``left`` merges it with None.
-            on_merge: How to merge two values: ``raise`` (a field that both have is an error), ``keep-left``,
-                ``keep-right``, or a function of (left, right).
-            on: For a global table: the field of the value with the row's key, or a function of the value that returns
-                the key; None for the message's key. A key or a value of None finds no row.
+            how: ``inner`` drops a message without a row. ``left`` merges such a message with None.
+            on_merge: How to merge two values: ``raise`` (a common field is an error), ``keep-left``, ``keep-right``, or
+                a function of (left, right).
+            on: Only for a global table: the name of the field with the row's key, or a function of the value that
+                returns the key. None means the message's key. A key or a value of None finds no row.
 
         Raises:
-            JoinInvalid: An argument can't be used, or the table is of another application.
+            JoinInvalid: An argument is invalid, or the table belongs to another application.
         """
         if isinstance(table, GlobalTable):
             if not table.is_of(self.declared):
@@ -115,19 +115,20 @@ class StreamJoins(Generic[Stream]):
         *,
         tolerance_ms: int | timedelta | None = None,
     ) -> Stream:
-        """Joins each message with the newest message of ``right`` that has the same key and is not younger.
+        """Joins each message with the newest message of ``right`` that has the same key and is not later.
 
         Args:
-            right: Another stream of the same application, or another branch of this one.
-            how: ``inner`` drops a message without a match; ``left`` merges it with None.
-            on_merge: As in ``join_table``.
-            grace_ms: How late a left message may be and still find the right message that was the newest at its time.
-                The newest right message of each key is kept forever.
-            name: The store; None takes ``<topic>-<right topic>-asof``.
-            tolerance_ms: How much older a match may be; None for no limit. What is older leaves the store.
+            right: Another stream of the same application, or another branch of this stream.
+            how: ``inner`` drops a message without a match. ``left`` merges such a message with None.
+            on_merge: How to merge two values, as in ``join_table``.
+            grace_ms: The maximum delay at which a left message still finds the right message that was the newest at its
+                time. Default 7 days. The newest right message of each key is kept forever.
+            name: The store's name; None means ``<topic>-<right topic>-asof``.
+            tolerance_ms: The maximum age of a match, relative to the left message; None means no limit. Older messages
+                are deleted.
 
         Raises:
-            JoinInvalid: An argument can't be used.
+            JoinInvalid: An argument is invalid.
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_asof")
@@ -159,23 +160,24 @@ class StreamJoins(Generic[Stream]):
         backward_ms: int | timedelta = 0,
         forward_ms: int | timedelta = 0,
     ) -> Stream:
-        """Joins each message with all messages of ``right`` that have the same key and a time near its own.
+        """Joins each message with all messages of ``right`` that have the same key and an event time near its own.
 
-        A joined row has the event time of the later message; a row without a match has its own message's time. Rows
-        have no headers.
+        A joined row has the later event time of its two messages. A row without a match has the event time of its own
+        message. Rows have no headers.
 
         Args:
-            right: Another stream of the same application, or another branch of this one.
-            how: ``inner``; or ``left``, ``right``, ``outer``: messages of that side without a match are merged with
-                None, once, when stream time has passed the last time of a match and the grace.
-            on_merge: As in ``join_table``.
-            grace_ms: How late a message may be and still find its matches.
-            name: The store; None takes ``<topic>-<right topic>-interval``.
-            backward_ms: How much older than the left message a match may be.
-            forward_ms: How much younger than the left message a match may be.
+            right: Another stream of the same application, or another branch of this stream.
+            how: ``inner``, ``left``, ``right`` or ``outer``. With ``left``, ``right`` and ``outer``, a message of that
+                side (or of both sides) without a match is merged with None. It is sent once, when stream time has
+                passed the last possible time of a match plus the grace.
+            on_merge: How to merge two values, as in ``join_table``.
+            grace_ms: The maximum delay at which a message still finds its matches. Default 7 days.
+            name: The store's name; None means ``<topic>-<right topic>-interval``.
+            backward_ms: The maximum by which a match may be older than the left message.
+            forward_ms: The maximum by which a match may be younger than the left message.
 
         Raises:
-            JoinInvalid: An argument can't be used.
+            JoinInvalid: An argument is invalid.
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_interval")
@@ -189,7 +191,7 @@ class StreamJoins(Generic[Stream]):
         processing = IntervalProcessing(spec)
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
-        # A row may have a past time: it moves no stream time.
+        # A row may have a past event time, which must not change stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
@@ -210,8 +212,8 @@ class StreamJoins(Generic[Stream]):
     def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
         """Raises JoinInvalid if one repartition topic has the messages of both sides.
 
-        The other stream is read in its own order, not in time order: a right message after a left message would be
-        missing.
+        That topic would be read in its own order, not in time order. A right message that is stored behind a left
+        message would be missing in the join.
         """
         streams = {} if self._groups is None else self._groups.by_topic
         topics = {each.topic.label: each.topic for each in streams.values() if each.topic.repartitions}

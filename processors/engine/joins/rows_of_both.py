@@ -1,12 +1,12 @@
-"""The steps of a join of two tables, ``left.join(right)``, whose result is also a table.
+"""The steps of a join of two tables, ``left.join(right)``. The result is a table, too.
 
     left table ───┐
                   ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
-A change of either table reads both rows of its key. The result has a separate store, with its row under the state key
-``row`` as in every table, so it is queried, joined, audited and snapshotted like every table. A pair is (left row,
-right row), with None for no row.
+A change of either table reads both rows of its key. The joined table has a separate store, with its row under the state
+key ``row``, as every table. It can therefore be queried, joined, audited and snapshotted as every table. A pair is
+(left row, right row); None means no row.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ TablesHow = Literal["inner", "left", "outer"]
 
 
 class LeftRow(Step):
-    """Reads the left table's row of a changed key; the change's value is the stored row of one of the tables."""
+    """Reads the left table's row of a changed key. The value of the change itself is ignored."""
 
     __name__ = "join"
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return "row of the left table"
 
     def __call__(self, _: Any, state: State) -> Any:
-        """The row, None for no row; ``state`` is the state of the left table."""
+        """Returns the row of the left table, None for no row. ``state`` is the state of the left table."""
         return state.get(ROW)
 
 
 class RightRow(Step):
-    """Adds the right table's row of the key."""
+    """Adds the right table's row of the same key."""
 
     __name__ = "join"
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return "row of the right table"
 
     def __call__(self, left: Any, state: State) -> tuple[Any, Any]:
-        """The pair; ``state`` is that of the right table."""
+        """Returns the pair (left row, right row). ``state`` is the state of the right table."""
         return left, state.get(ROW)
 
 
 class JoinedRow(Step):
-    """Keeps the joined row of a key, and sends its changes: a row, or None when an existing row ends."""
+    """Stores the joined row of a key. Sends the row when it changes, and None when it is deleted."""
 
     __name__ = "join"
     order = "feeds"
@@ -69,11 +69,11 @@ class JoinedRow(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return self._rule
 
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
-        """The change, or nothing; ``state`` is the state of the result."""
+        """Returns the change in a list, empty for no change. ``state`` is the state of the joined table."""
         row = self._merge(*pair) if self._is_wanted(*pair) else None
         return changed(row, state)
 
@@ -84,7 +84,10 @@ class JoinedRow(Step):
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Set the row of a result, or delete it for None; returns the change, or nothing if there was no row to delete."""
+    """Sets the row of a joined table, or deletes it for None. Returns the change in a list.
+
+    The list is empty if there was no row to delete.
+    """
     if row is not None:
         state.set(ROW, row)
         return [row]

@@ -1,4 +1,4 @@
-"""The steps of joins with tables: the row of each key under the state key ``row``, and its lookup. None is no row."""
+"""The steps of joins with tables: one stores the row of each key under the state key ``row``, one looks it up."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROW = "row"
 
 
 class TablePut(Step):
-    """Keeps the newest value of each key as the row of a table; None deletes the row."""
+    """Stores the newest value of each key as the row of a table. A value of None deletes the row."""
 
     __name__ = "table"
     order = "feeds"
     store_use = ROWS_WRITTEN
 
     def __call__(self, value: Any, state: State) -> None:
-        """Processes one message."""
+        """Stores the value of one message as a row."""
         if value is None:
             state.delete(ROW)
         else:
@@ -29,7 +29,7 @@ class TablePut(Step):
 
 
 class TableRead(Step):
-    """Finds for each message the row of its key."""
+    """Joins each message with the row of its key."""
 
     __name__ = "join_table"
     order = "reads"
@@ -44,15 +44,15 @@ class TableRead(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return self._rule
 
     def __call__(self, value: Any, state: State) -> list[Any]:
-        """The joined value, or nothing."""
+        """Returns the joined value in a list. An empty list drops the message."""
         return self.joined(value, state.get(ROW))
 
     def joined(self, value: Any, row: Any) -> list[Any]:
-        """The value joined with a row, None for no row; nothing for a value that is dropped."""
+        """Joins a value with a row, None for no row. Returns the result in a list, empty if the value is dropped."""
         if row is not None:
             return [self._merge(value, row)]
         return [] if self._inner else [self._merge(value, None)]

@@ -1,4 +1,4 @@
-"""Tables as an application declares them: the results of ``app.table``, ``sdf.to_table`` and joins of tables."""
+"""Tables of an application: the objects that ``app.table``, ``sdf.to_table`` and joins of tables return."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.windows.results import Stream
 
-#: Formats of keys that a reference may be equal to: its text.
+#: Key formats in which a key is its own text, so that a foreign key can be compared with it.
 TEXT_KEYS = ("bytes", "str", "string", "json")
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Stream]):
-    """The newest value of each key of a stream, in a store.
+    """A table: the newest value of each key of a stream, in a store.
 
     Attributes:
-        name: The store.
-        has_history: Whether a stream is joined with the row that was valid at its message's time.
+        name: The name of the store.
+        has_history: Whether joins find the row that was valid at the message's time.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Table(Generic[Stream]):
     has_history: bool = False
 
     def to_stream(self) -> Stream:
-        """The changes of the table as a stream: a value for each message, None when a row is deleted.
+        """Returns the changes of the table as a stream: the new row for each message, None if a row is deleted.
 
-        In a table with a history, messages older than the present row are no changes. `group_by` refuses the stream: a
-        row that moves to another key would count under both keys.
+        In a table with a history, messages older than the present row are not changes. `group_by` refuses the stream,
+        because a row that moves to another key would count under both keys.
         """
         changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
         return changes
@@ -64,23 +64,24 @@ class Table(Generic[Stream]):
         on: ForeignKey | None = None,
         model: Any = None,
     ) -> Table[Stream]:
-        """A table of the rows of two tables with the same key.
+        """Returns a table that joins the rows of this table and ``other``.
 
-        A change of either table changes it.
+        A change of either table updates the result.
 
         Args:
             other: Another table of the same application, or this table.
-            how: ``inner`` has a row if both tables have one, ``left`` if this table has one, ``outer`` if at least one
-                of them has one. A missing row is merged as None.
-            on_merge: As in ``join_table``. A result of None is no row.
-            name: The store of the result; None takes ``<store>-<other store>-join``.
-            on: The key of the other table's row: a field of this table's row, or a function of the row, which returns a
-                text, bytes or a whole number; None for no row. Without ``on``, rows with the same key are joined.
-            model: The model of the rows, for typed columns in the warehouse.
+            how: ``inner`` has a row if both tables have a row, ``left`` if this table has a row, ``outer`` if at least
+                one table has a row. A missing row is merged as None.
+            on_merge: How to merge two rows, as in ``join_table``. A result of None means no row.
+            name: The store of the result; None means ``<store>-<other store>-join``.
+            on: The key of the other table's row: the name of a field of this table's row, or a function of the row. The
+                function returns a text, bytes or a whole number; None means no row. Without ``on``, rows with the same
+                key are joined.
+            model: The model of the rows, which gives typed columns in the warehouse.
 
         Raises:
-            JoinInvalid: An argument can't be used, or the table is of another application.
-            StepInvalid: The store's name can't be used, or a function takes other arguments.
+            JoinInvalid: An argument is invalid, or the table belongs to another application.
+            StepInvalid: The store's name is invalid, or a function has other parameters.
         """
         check_table("join", other)
         mine: Any = self.stream
@@ -98,7 +99,10 @@ class Table(Generic[Stream]):
     def _join_by(
         self, on: ForeignKey, other: Table[Stream], how: TablesHow, on_merge: OnMerge, kept: str, model: Any
     ) -> Table[Stream]:
-        """The join by a foreign key; the module ``foreign_keys`` draws it."""
+        """Declares the steps of a join by a foreign key.
+
+        The docstring of ``foreign_keys`` has a diagram of the steps.
+        """
         if how == "outer":
             raise JoinInvalid(
                 "`table.join` got `on=` and `how='outer'`; a row of the other table that no row refers to has no key "
@@ -140,7 +144,7 @@ class Table(Generic[Stream]):
 
 
 def check_table(method: str, given: Any) -> None:
-    """Raises JoinInvalid if the argument of a join is no table."""
+    """Raises JoinInvalid if the argument of a join is not a table."""
     if not isinstance(given, Table):
         shown = shown_side(given)
         raise JoinInvalid(
@@ -153,7 +157,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """The argument that a join got, as text; a stream or table by its topic."""
+    """Formats the argument of a join for an error text. A stream or table is named by its topic."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):

@@ -1,14 +1,13 @@
-"""The steps of a table with a history: a join reads the row as of the message's time.
+"""The steps of a table with a history. A join finds the row that was valid at the message's time.
 
 State keys of a message key, in the table's store::
 
-    row            the newest row, as in every table; none if it was deleted
+    row            the newest row, as in every table; absent if the row was deleted
     since          the event time of the newest row or deletion
-    past/<time>    [row] of an older version, [] for a deletion; it ends ``retention_ms`` after the version that took
-                   its place
+    past/<time>    [row] of an older version, [] of a deletion; expires ``retention_ms`` after the next version
 
-A deletion is stored with its time and expires like an older row, so a deleted key leaves nothing behind. ``<time>`` has
-15 digits.
+A deletion is stored with its time and expires like an older row. A deleted key therefore leaves nothing in the store in
+the end. ``<time>`` has 15 digits.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ _SINCE = "since"
 
 
 def history_options(store: str) -> StoreOptions:
-    """What the store of a table with a history is declared with."""
+    """Returns the options with which the store of a table with a history is declared."""
     return StoreOptions(store, ttl=BY_VALUE, steps=("table with history",), asked_by_older=True)
 
 
 class VersionedPut(TablePut):
-    """Keeps the row of each key with the greatest event time, and older rows for ``retention_ms``."""
+    """Stores the row with the largest event time of each key, and older rows for ``retention_ms``."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__()
         self._retention_ms = retention_ms
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
-        """Whether the message is the newest version of its key."""
+        """Stores a version of a row. Returns True if it is the newest version of its key."""
         row, since = state.get(ROW), state.get(_SINCE)
         if since is None and row is not None:
-            since = 0  # the row was stored before the table had a history
+            since = 0  # The row was stored before the table had a history.
         if since is not None and timestamp < since:
             newer = state.keys(start=PAST + time_text(timestamp + 1), prefix=PAST, limit=1)
             next_ms = int(newer[0][len(PAST) :]) if newer else since
@@ -63,14 +62,14 @@ class VersionedPut(TablePut):
 
 
 class VersionedRead(TableRead):
-    """Finds for each message the row of its key that was valid at the message's time."""
+    """Joins each message with the row of its key that was valid at the message's time."""
 
     def describe(self) -> str:
-        """The rule as one line of text; a change of the text changes the version."""
+        """Describes the step in one line of text. A changed text gives the processor a new version."""
         return f"{super().describe()}, as of the message"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:  # type: ignore[override]
-        """The joined value, or nothing."""
+        """Returns the joined value in a list. An empty list drops the message."""
         since = state.get(_SINCE)
         if since is None or since <= timestamp:
             return self.joined(value, state.get(ROW))

@@ -1,1 +1,1 @@
-"""The worker: turns, tasks, commit, restore, standbys. Imports all of ``engine`` but ``commands`` and ``serving``."""
+"""The worker: its loop, tasks, commits, restores and standbys. Does not import ``commands`` and ``serving``."""

@@ -1,13 +1,15 @@
-"""A change of a processor's workers in progress: the future members of the group, and whether new workers may join yet.
+"""A planned change of a processor's workers (scale up, scale down), so that workers restore state before the rebalance.
 
-    told (the workers fetch what they will own) ──► ``join`` (newcomers join, others leave) ──► forgotten
+    announced (workers restore their future tasks) ──► ``join`` (new workers join, old workers leave) ──► deleted
 
-Every worker reads the same change, and computes its future tasks from it. It follows these tasks as standbys until the
-group has changed. So a new worker joins with warm state, and a remaining worker has the state of the leaving workers.
+Every worker reads the same change, and computes from it the tasks that the worker will own. The worker follows these
+tasks as standbys until the rebalance. Then a new worker joins with restored state, and a remaining worker already has
+the state of the leaving workers.
 
 Invariants:
-    - A change only decides what is fetched, and when a newcomer joins. It never decides who owns a partition.
-    - A change that is not ended is void after its time: no worker waits for an operator that died.
+    - A change only decides which state a worker restores in advance, and when a new worker joins the group. Kafka alone
+      assigns the partitions.
+    - A change expires after a timeout, so that no worker waits forever for an operator process that died.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 
-#: Seconds between two checks of a new worker whether it may join.
+#: A new worker checks at this interval, in seconds, whether it may join the group.
 LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of workers.
+    """A planned change of a processor's workers.
 
     Args:
-        known: Client ids of all workers of this installation, before and after the change.
-        expected: Client ids of those after the change.
-        join: Whether newcomers may join now.
+        known: Client ids of all workers of this machine: those before the change, and those after it.
+        expected: Client ids of the workers after the change.
+        join: Whether the new workers may join the group now.
     """
 
     known: frozenset[str]
@@ -47,36 +49,40 @@ ChangeSource = Callable[[], Change | None]
 
 
 def no_change() -> Change | None:
-    """No change, ever."""
+    """The change source of a worker without planned changes; always returns None."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Replaces the group membership of a worker that has not joined yet."""
+    """A stand-in for the group member of a worker that has not joined its group yet; standbys need a member id."""
 
     client_id: str
     brokers_down_s: float = 0.0
 
     @property
     def member_id(self) -> str:
-        """An id that sorts like the future member id: brokers build it from the client id, a dash and a random text."""
+        """A prefix of the future member id: a broker makes the id from client id, dash and random text.
+
+        Kafka's assignor sorts members by id, so the prefix gives the same order.
+        """
         return f"{self.client_id}-"
 
 
 class Follower(Protocol):
-    """The standbys of a worker."""
+    """The standbys of a worker: copies of tasks that other workers own."""
 
     busy: bool
 
     def step(self, member: Newcomer, taken: Container[str], *, idle: bool) -> None:
-        """Replay for a short time."""
+        """Replay changelog records into the standbys for a short time."""
 
 
 def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Callable[[], bool]) -> None:
-    """Fetch the state of a worker's future tasks, until the change in progress lets the worker join.
+    """Restore the state of a new worker's future tasks; return when the worker may join its group.
 
-    ``alive`` is called in each turn; it returns false when the worker was asked to stop.
+    Returns at once if no change is in progress. ``alive`` is called in each turn; it returns False when the worker was
+    asked to stop.
     """
     newcomer = Newcomer(client_id)
     while (now := change()) is not None and not now.join and client_id in now.expected and alive():
@@ -86,10 +92,10 @@ def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Cal
 
 
 def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> ChangeSource:
-    """Reads the change of this machine's workers of a processor.
+    """Returns a function that reads the planned change of a processor's workers on this machine.
 
-    A worker without a state folder has no client id yet, and is left out until it has one. ``told`` is false for a
-    worker that no operator runs: changes do not apply to it.
+    A worker without a state folder has no client id yet, so the change does not contain this worker. If ``told`` is
+    False, the function always returns None: a shadow, or a worker without an HTTP server, has no planned changes.
     """
     if not told:
         return no_change

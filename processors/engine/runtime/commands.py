@@ -1,7 +1,7 @@
-"""The owner commands as frozen data: count, export, clear and adopt state, set positions, read up to a bound.
+"""The owner commands as immutable data: count, export, clear, adopt, set input positions, read inputs up to a bound.
 
-They arrive as JSON over HTTP (``COMMANDS`` has their routes), or as objects from Python. At the start of a command,
-``runtime.maintenance`` checks the conditions that depend on the worker: its partitions, and whether it is paused.
+Commands arrive as JSON over HTTP (``COMMANDS`` has the routes), or as objects from Python. This module checks only the
+form of a command. ``runtime.maintenance`` checks at the start of a command whether the worker can carry it out.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.time_records import Span
 
-#: Maximum bytes of a command's body; the client splits a longer list of keys into several commands.
+#: Maximum bytes of a command's HTTP body; the client splits a longer list of keys into several commands.
 COMMAND_BYTES_MAX = 1 << 20
 
 
 class CommandWrong(HoldfastError):
-    """A command is malformed, or names something that the processor does not have; a retry fails, too."""
+    """A command is malformed, or names for example an unknown store; a retry fails again."""
 
 
 class CommandRefused(HoldfastError):
-    """The worker can't do the command now; a retry later, or on another worker, may succeed."""
+    """The worker can't run the command now; a later retry, or a retry on another worker, may succeed."""
 
 
 class CommandFailed(HoldfastError):
-    """A command failed before it was complete; its field ``done`` counts the completed part."""
+    """A command failed before it was complete; its field ``done`` counts the completed entries, records or tasks."""
 
 
 class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message key that is not UTF-8 text; base64 in JSON."""
+    """A message key that is not UTF-8 text; written as base64 in JSON."""
 
     base64: bytes
 
 
 #: A message key, or a prefix of message keys.
 Key = str | KeyBytes
-#: Topic to partition to offset.
+#: Offsets by topic and partition, for example ``{"orders": {0: 120, 1: 98}}``.
 Offsets = Mapping[str, Mapping[int, int]]
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A selection of keys in these stores and partitions (None: all partitions of the worker).
+    """Base of the commands that select entries by message key, in some stores and partitions.
 
-    Exactly one of ``keys``, ``prefix`` and ``all`` names the message keys. All entries of a message key are selected.
+    Exactly one of ``keys``, ``prefix`` and ``all`` must be set. All entries of a selected message key are selected.
+    ``partitions`` None means all partitions of the worker.
     """
 
     store: str | tuple[str, ...]
@@ -63,28 +64,30 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Windowed(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A selection that a ``window`` narrows: event times from the first bound up to, but not including, the second, ms.
+    """A selection of keys that may be limited to a time span.
 
-    For the selected message keys, the windows that contain one of the times are selected, with all records about them.
+    ``window`` is the span: its start, and its excluded end, in milliseconds since 1970.
+
+    For the selected message keys, every window that overlaps this span is selected, with all its entries.
     """
 
     window: tuple[int, int] | None = None
 
 
 class Count(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Count the selected keys and bytes."""
+    """Count the selected entries and their bytes."""
 
 
 class Export(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Write the selected keys to a file on the worker's machine."""
+    """Write the selected entries to a file on the worker's machine."""
 
 
 class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete the selected keys in the store and in the changelog.
+    """Delete the selected entries in the store and in the changelog.
 
-    With ``export``, the entries are written to a file first. With ``positions``, the inputs are read from these
-    offsets, which are committed together with the last deletes. A command with the name ``once`` deletes nothing in a
-    task that has already carried out a command with this name.
+    With ``export``, the entries are first written to a file. With ``positions``, the worker then reads the inputs from
+    these offsets; they are committed together with the last deletes. ``once`` is a name that makes the command
+    idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""
@@ -93,36 +96,37 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read at most ``limit`` of the selected entries, as committed. It is answered at once and has no ticket.
+    """Read at most ``limit`` of the selected entries, in their committed state.
 
-    A ticket would show values to every program that may read the status.
+    The answer comes at once, without a ticket: a ticket would show values to every program that may read the status.
     """
 
     limit: int = 100
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read the inputs from other offsets."""
+    """Continue reading the inputs from other offsets (by topic and partition)."""
 
     positions: dict[str, dict[int, int]]
 
 
 class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read the inputs up to these offsets and no further; only for a worker that rebuilds a store.
+    """Read the inputs up to these offsets (excluded) and no further; only for a shadow, which rebuilds a store.
 
-    The command ends when all records before the offsets are committed. A new one replaces a running one.
+    The command ends when all records before the offsets are committed. A new ``Until`` replaces a running ``Until``.
     """
 
     positions: dict[str, dict[int, int]]
 
 
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a store equal to another changelog, whose partitions end at ``upto``.
+    """Make a store equal to the content of another changelog, read up to the offsets ``upto`` (by partition).
 
-    With ``positions``, the inputs are read from these offsets, which are committed together with the last change. With
-    ``keep``, only the message keys of the changelog become equal to it; other keys stay unchanged. With ``export``, the
-    present entries (of ``keys``, otherwise of all) are written to a file before the first change. If an earlier command
-    with the name ``once`` has begun to change a task, the task is in that command's file and in no later file.
+    With ``positions``, the worker then reads the inputs from these offsets; they are committed together with the last
+    change. Message keys that the changelog does not contain are deleted; with ``keep``, they stay unchanged. With
+    ``export``, the present entries (of ``keys``, or all) are written to a file before the first change. ``once`` is a
+    name for retries: if an earlier command with this name has begun to change a task, only the earlier export file
+    contains the task.
     """
 
     store: str
@@ -147,13 +151,13 @@ COMMANDS: Mapping[str, type[Command]] = {
 }
 
 
-#: The route of ``Read``, and the maximum entries and bytes of its answer.
+#: The HTTP route of ``Read``, and the maximum number of entries and bytes of one answer.
 READ_PAGE, READ_ENTRIES_MAX, READ_BYTES_MAX = "/state/read", 1_000, 1 << 20
 _KINDS: Mapping[str, type[Command | Read]] = {**COMMANDS, READ_PAGE: Read}
 
 
 def verb_of(command: Command) -> str:
-    """The command's name in logs and errors, for example ``clear``."""
+    """The command's name for logs and errors, for example ``clear``."""
     return type(command).__name__.lower()
 
 
@@ -170,7 +174,7 @@ def decode(page: str, body: bytes) -> Command | Read:
 
 
 def key_of(raw: bytes | str) -> Key:
-    """A message key in the form that commands use: text if it is UTF-8."""
+    """Converts a message key to the form in commands: ``str`` if the bytes are UTF-8, otherwise ``KeyBytes``."""
     if isinstance(raw, str):
         return raw
     try:
@@ -180,14 +184,15 @@ def key_of(raw: bytes | str) -> Key:
 
 
 def bytes_of(key: Key) -> bytes:
-    """The bytes of a message key, as Kafka has them."""
+    """Converts a key of a command to the bytes of the message key in Kafka."""
     return key.encode() if isinstance(key, str) else key.base64
 
 
 class Selection:
-    """The message keys that a command selects: a sorted list, or all with a prefix; and the times of their windows.
+    """The checked selection of a command: a sorted list of keys or a key prefix, and optionally a time span.
 
-    Raises CommandWrong unless the command has exactly one of ``keys``, ``prefix`` and ``all``, or for an empty window.
+    Raises CommandWrong if the command does not have exactly one of ``keys``, ``prefix`` and ``all``, or if the time
+    span is empty.
     """
 
     def __init__(self, asked: Selected) -> None:
@@ -200,12 +205,12 @@ class Selection:
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: Sorted as in the database; None when a prefix selects the keys.
+        #: RocksDB key prefixes of the selected message keys, sorted; None if ``prefix`` or ``all`` selects the keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
         self._keys = None if asked.keys is None else frozenset(map(bytes_of, asked.keys))
-        #: The times whose windows are selected; None for all records of the keys.
+        #: The time span whose windows are selected; None for all entries of the keys.
         self.span: Span | None = None
         if isinstance(asked, Windowed) and asked.window is not None:
             self.span = Span(*asked.window)
@@ -225,7 +230,7 @@ class Selection:
 
 
 def plain(value: Any) -> Any:
-    """A command as JSON-ready data for the log, with the number of its keys instead of the keys."""
+    """A command as JSON-ready data for the log; the number of keys replaces the list of keys."""
     told = msgspec.to_builtins(value)
     if told.get("keys") is not None:
         told["keys"] = len(told["keys"])

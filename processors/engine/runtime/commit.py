@@ -1,21 +1,21 @@
-"""The frozen commit and its five steps; ``committer`` owns the producer and its open transaction.
+"""The content of one commit and its five steps; the module ``committer`` owns the producer and the open transaction.
 
-The steps, and what is true if the worker dies after each:
+The steps, and the situation if the worker dies after each step:
     1. produce each dirty key once, and one meta record per changelog   nothing is committed; the broker aborts
     2. flush: the broker has acknowledged every record                  nothing is committed; the broker aborts
     3. send the inputs' next offsets, with group metadata read now      nothing is committed; the broker aborts
     4. commit the transaction                                           committed; a restore replays it into RocksDB
     5. write overlay and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
 
-At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see them
-at once, and a message that is processed again sends them again. They are flushed before step 1, because a restore
-treats everything in the changelog as done. State is exact and fenced with both guarantees. Messages to a repartition
-topic are always in the transaction. Without changelogs and repartition topics, only the offsets are committed, without
-a transaction.
+At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see these
+outputs at once, and a message that is processed again sends its outputs again. The outputs are flushed before step 1:
+after a restore, messages whose state is in the changelog are not processed again. State is exact and fenced with both
+guarantees. Messages to a repartition topic are always in the transaction. Without changelogs and repartition topics,
+only the offsets are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
-    - Every transaction carries offsets, so that the group's generation fences it.
+    - Every transaction contains offsets, so that Kafka can fence it by the generation of the consumer group.
 """
 
 from __future__ import annotations
@@ -37,46 +37,49 @@ from holdfast.processors.engine.state.task_store import StoreOffset
 from holdfast.processors.engine.steps.meaning import keys_of
 from holdfast.processors.engine.topology import Topology
 
-#: Seconds to wait for acknowledgements; after that, the outcome is unknown.
+#: Maximum seconds to wait for the broker's acknowledgements; after this timeout, the outcome is unknown.
 FLUSH_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
 class TaskCommit:
-    """One task's part of a commit: next input offsets, and by store the next changelog offset once known."""
+    """One task's part of a commit: the next input offset by topic, the writes, and the changelog's end by store.
+
+    ``changelog_ends`` is filled when the broker acknowledges the meta records.
+    """
 
     task: Task
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: By store, the writes as sent to the changelogs; their full keys are built only once.
+    #: By store, the writes that go to the changelog and to RocksDB; kept, because building their keys is expensive.
     writes: dict[str, Writes] = field(default_factory=dict)
-    #: Send records only: no meta record and no local write, because a later commit completes the changelog.
+    #: Whether to send data records only. A later commit then writes the meta record and the local state.
     records_only: bool = False
-    #: Stores that this commit empties in the database, because a table's topic has no records for that.
+    #: Stores that this commit empties in RocksDB, because no tombstones can be written to a source topic.
     emptied: tuple[str, ...] = ()
-    #: The task's note, which is committed with its offsets (``noted_time``).
+    #: Text that Kafka stores beside the committed offsets: stream time and message counts (``noted_time``).
     note: str = ""
-    #: The counts in the note; None for a part without a note.
+    #: The message counts in the note; None for a part without a note.
     arrivals: Counts | None = None
-    #: Name of the owner command whose effect this commit completes; empty for every other commit.
+    #: The ``once`` name of the owner command that this commit completes; empty for every other commit.
     command: str = ""
 
     @property
     def commands(self) -> Commands:
-        """The names of the task's last commands after this commit."""
+        """The ``once`` names of the last owner commands that changed this task, including this commit's command."""
         return with_command(self.task.meta.commands, self.command)
 
 
 @dataclass(slots=True)
 class Commit:
-    """A frozen commit: the parts of all tasks that have progressed."""
+    """The content of one commit: one part for each task whose positions or state have changed."""
 
     tasks: list[TaskCommit]
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """The inputs' next offsets, over all tasks, with the notes of their tasks."""
+        """By input partition, the next offset to commit, with the note of its task."""
         return {
             Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks
@@ -85,7 +88,7 @@ class Commit:
 
     @property
     def before(self) -> dict[Partition, int | None]:
-        """The group's offsets before this commit; None for a partition without one."""
+        """By input partition, the group's offset before this commit; None for a partition without an offset."""
         return {
             Partition(topic, part.task.partition): part.task.committed.get(topic)
             for part in self.tasks
@@ -94,9 +97,9 @@ class Commit:
 
 
 def prepare(tasks: Sequence[Task]) -> Commit:
-    """Freeze the commit of the tasks that have progressed.
+    """Returns the commit of all tasks that have progressed since their last commit.
 
-    Raises StateFailed if a read from the disk failed since the last commit: results may depend on it.
+    Raises StateFailed if a read from the disk failed since the last commit, because results may depend on that read.
     """
     for task in tasks:
         if task.store is not None and task.store.failure is not None:
@@ -107,7 +110,10 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
-    """The part with its note; ``back`` for positions that go back, so that the stream time goes back, too."""
+    """Adds the task's note to its part of a commit, and returns the part.
+
+    With ``back``, positions move back to earlier offsets. The note then has no stream time, so that it starts again.
+    """
     task = part.task
     part.arrivals = task.arrivals.counts()
     part.note = note_of(task, part.arrivals, timed=not back)
@@ -122,7 +128,7 @@ def produce_changelogs(
     owner: str,
     generation: int,
 ) -> None:
-    """Step 1: produce the overlays and the meta records, which name ``owner`` and ``generation``, to the changelogs."""
+    """Step 1: produce each store's overlay, then a meta record with ``owner`` and ``generation``, to its changelog."""
     for part in commit.tasks:
         meta = ChangelogMeta(
             inputs=part.inputs,
@@ -136,7 +142,7 @@ def produce_changelogs(
         )
         plain, keys = meta.encode(), keys_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # a command supplies its own writes
+            if name not in part.writes:  # an owner command has already set the writes
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -158,7 +164,7 @@ def commit_transaction(commit: Commit, producer: TransactionProducer, member: Gr
 
 
 def commit_offsets(commit: Commit, member: GroupMember) -> None:
-    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them."""
+    """Commit only offsets, without a transaction; for at-least-once without changelogs and repartition topics."""
     for part in commit.tasks:
         for name, state in part.task.states.items():
             if name not in part.writes:
@@ -167,7 +173,7 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970."""
+    """Step 5: write overlay and offsets to RocksDB. ``complete_at`` is the time before step 1 (seconds since 1970)."""
     for part in commit.tasks:
         task = part.task
         if part.records_only:

@@ -1,17 +1,17 @@
-"""When a commit is due: early while the worker keeps up with its input, late while it is behind.
+"""Decides when a commit is due: often while the worker keeps up with its input, seldom while it has a backlog.
 
-Readers see results at the commit, so early commits lower the latency. Each commit has a fixed cost, so rare commits
-raise the throughput. A worker that keeps up has time for early commits; a worker that is behind has not.
+Readers see results at the commit, so frequent commits lower the latency. Each commit has a fixed cost, so rare commits
+raise the throughput. A worker with a backlog needs the throughput.
 
-``loop`` calls ``is_due``: a commit is due at this interval, and earlier after ``commit_every`` messages or when the
-overlay is full. Both decisions are pure functions of the events since the last commit.
+``commit_interval`` computes the commit interval. ``is_due`` says whether to commit: when the interval has passed, after
+``commit_every`` messages, or when the overlay is full. Both are pure functions of the events since the last commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Commits take at most 1/10 of the time, if the bounds allow it.
+#: The commit interval is at least this many times the duration of the last commit, unless ``Bounds`` forbid it.
 SHARE_OF_COMMITS = 10
 #: Target duration of a slice in seconds: commits, heartbeats and requests run between slices.
 SLICE_S = 0.1
@@ -19,7 +19,7 @@ SLICE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The shortest and the longest interval between commits, in seconds; equal for a fixed interval."""
+    """The minimum and the maximum commit interval, in seconds; equal values fix the interval."""
 
     shortest_s: float
     longest_s: float
@@ -27,12 +27,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The events since the last commit.
+    """The polls since the last commit, and the duration of that commit.
 
     Attributes:
-        polls: Polls that returned records.
-        full: The number of polls that returned as many records as requested, so that more records were waiting.
-        commit_s: Duration of the last commit in seconds; None before the first.
+        polls: Number of polls that returned records.
+        full: Number of polls that returned as many records as requested, so that more records were waiting.
+        commit_s: Duration of the last commit in seconds; None before the first commit.
     """
 
     polls: int = 0
@@ -41,14 +41,15 @@ class Seen:
 
     @property
     def behind(self) -> bool:
-        """Whether most polls were full: records wait for the worker."""
+        """Whether more than half of the polls were full, so that the worker probably has a backlog."""
         return 2 * self.full > self.polls
 
 
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
-    """Seconds from the first uncommitted record to its commit; ``last_s`` is the interval before this one.
+    """Seconds from the first uncommitted record to its commit; ``last_s`` is the previous interval.
 
-    The interval grows to the longest at once and shrinks by halves, so that a load at the limit does not oscillate.
+    With a backlog, the interval is the maximum at once. Without a backlog, each commit reduces the interval by half at
+    most. Otherwise the interval would oscillate when the load is at the worker's limit.
     """
     if seen.behind:
         return bounds.longest_s
@@ -57,13 +58,14 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
 
 
 def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes: int, overlay_bytes_max: int) -> bool:
-    """Whether open work has to be committed now.
+    """Whether the uncommitted work has to be committed now.
 
     Args:
-        messages: Uncommitted messages.
-        commit_every: Commit after this many messages; 0 for no such limit.
-        remaining_s: Seconds until the commit of the interval; not positive when it has passed.
+        messages: Number of uncommitted messages.
+        commit_every: Commit after this many messages; 0 for no limit.
+        remaining_s: Seconds until the end of the commit interval; 0 or negative when the interval has passed.
         dirty_bytes: Size of the uncommitted state in bytes.
+        overlay_bytes_max: Commit when the uncommitted state is larger than this.
     """
     if (commit_every and messages >= commit_every) or remaining_s <= 0:
         return True
@@ -71,16 +73,20 @@ def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes:
 
 
 def slice_size(size: int, took_s: float, most: int) -> int:
-    """Records of the next slice, after a slice of ``size`` records that took ``took_s`` seconds; at most ``most``."""
+    """Number of records for the next slice, at most ``most``; the last slice had ``size`` and took ``took_s`` seconds.
+
+    A slow slice halves the size and a fast slice doubles it.
+    """
     if took_s > 2 * SLICE_S:
         return max(1, size // 2)
     return min(most, size * 2) if took_s < SLICE_S / 2 else size
 
 
 class Overlays:
-    """The size of all uncommitted state, in bytes, updated task by task.
+    """The total size of the uncommitted state of all tasks, in bytes.
 
-    A sum over all tasks for each batch would make the cost of a message grow with the number of partitions.
+    Only the size of the changed task is updated, because a sum over all tasks for each batch would be slow with many
+    partitions.
     """
 
     def __init__(self) -> None:
@@ -88,18 +94,18 @@ class Overlays:
         self._of: dict[str, int] = {}
 
     def grown(self, task: str, size: int) -> None:
-        """Record the present size of a task's uncommitted state."""
+        """Store the new size of one task's uncommitted state, in bytes."""
         self.total += size - self._of.get(task, 0)
         self._of[task] = size
 
     def clear(self) -> None:
-        """Forget all sizes, after a commit or when the work was dropped."""
+        """Set all sizes to 0, after a commit or after an aborted transaction."""
         self.total = 0
         self._of.clear()
 
 
 class Pace:
-    """Counts a worker's polls and commits for ``commit_interval``."""
+    """Keeps the statistics of a worker's polls and commits, and computes the commit interval from them."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -108,11 +114,11 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds from the first uncommitted record to its commit, from the polls so far."""
+        """Seconds from the first uncommitted record to its commit, computed from the polls since the last commit."""
         return commit_interval(self._last_s, self._seen, self._bounds)
 
     def polled(self, records: int, asked_for: int) -> None:
-        """Count a poll that returned ``records`` of ``asked_for`` records; an empty poll does not count."""
+        """Count a poll that requested ``asked_for`` records and returned ``records``; an empty poll is not counted."""
         if records:
             seen = self._seen
             self._seen = Seen(seen.polls + 1, seen.full + (records >= asked_for), seen.commit_s)

@@ -1,17 +1,17 @@
-"""The owner of a worker's producer and open transaction: begins, commits, aborts, and resolves unknown outcomes.
+"""Owns a worker's producer and its open transaction: begins, commits and aborts it, and resolves unknown outcomes.
 
-``commit`` holds the frozen commit and its five steps; this module decides how to handle each Kafka error.
+The module ``commit`` has the content of a commit and its five steps. This module handles the Kafka errors.
 
     CLOSED ──start──► IDLE ──first output or commit──► OPEN ──committed──► IDLE
                        ▲                                │
-                       └──────aborted, or resolved──────┘        any ──close──► CLOSED
+                       └──aborted, or outcome resolved──┘        any ──close──► CLOSED
 
 Invariants:
-    - After an unknown outcome, the producer is replaced before anything else is sent: a delayed end of the old
-      transaction could otherwise end a new one.
-    - Where markers of the last transaction may be missing, nothing is sent before ``unfinished`` has looked. It looks
-      also when there is nothing to send.
-    - Local state is written only after the transaction is known to be committed.
+    - After an unknown outcome, the producer is replaced before anything else is sent. Otherwise a delayed end request
+      of the old transaction could end a new transaction.
+    - If transaction markers of the last transaction may be missing, nothing is sent before ``unfinished`` has checked
+      the partitions. An idle worker makes this check, too, because missing markers block readers.
+    - Local state is written only after Kafka has confirmed the commit.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
 
-#: More consecutive aborts without a commit stop the worker, because it makes no progress.
+#: Maximum aborts without a commit between them; at the next abort, the worker stops, because it makes no progress.
 ABORTS_MAX = 20
-#: A worker that is fenced more times in a row stops: two live processes with one slot would fence each other forever.
+#: Maximum times in a row that this worker is fenced before it stops: two processes with one transactional id would
+#: fence each other forever.
 FENCED_MAX = 3
-#: The limit if the group had another member with this worker's client id each time. One such member may be the worker's
-#: own earlier process, whose session has not timed out and whose heir fenced this worker.
+#: Same maximum if another group member with this worker's client id was found each time. One such member is normal: the
+#: worker's earlier process, whose session has not timed out yet.
 RIVALS_MAX = 1
-#: A rival that was last seen longer ago than this, seconds, no longer counts.
+#: Seconds after which an earlier rival no longer counts; a rival is another group member with this worker's client id.
 RIVAL_COUNTS_S = 300.0
-#: Timeout of the request for the group's members, seconds: the worker waits for it.
+#: Timeout of the request for the group's members, in seconds; the worker is blocked until the answer.
 RIVALS_TIMEOUT_S = 5.0
-#: How long an idle worker waits for the answer of such a check, and until the next check, in seconds.
+#: Timeout of an idle worker's check for missing transaction markers, and seconds until the next check after a failure.
 LOOK_WITHOUT_WORK_S = 1.0
 LOOK_AGAIN_S = 5.0
-#: How often a worker looks for transactions that gone workers left open, in seconds.
+#: Seconds between two checks for transactions that deleted workers left open.
 LEFT_LOOK_S = 60.0
 
 
@@ -73,13 +74,13 @@ class Outcome(Enum):
 
 
 class OwnershipLost(Exception):
-    """Another member owns the tasks, or may own them: discard everything and join the group again."""
+    """Another worker owns the tasks, or may own them. The caller discards all work and joins the group again."""
 
 
 class Committer:
     """Sends the outputs of a worker's tasks and commits their work.
 
-    The transactional id is the slot's and stable over restarts.
+    The transactional id belongs to the worker's slot, and stays the same after a restart.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Committer:
         self._clock = cluster.clock
         self._options = options
         self._assignment = assignment
-        #: False for at-least-once without changelogs and repartition topics: it commits only offsets.
+        #: Whether commits use a transaction; False for at-least-once without changelogs and repartition topics.
         self._transactional = options.exactly_once or bool(topology.changelogs or topology.repartitions)
         self.transactional_id = transactional_id
         owners = assignment.standbys.owners
@@ -103,12 +104,12 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: ``doubts`` of the producer at the last check for unfinished transactions; None: check before the next begin.
+        #: The producer's ``doubts`` at the last check for missing markers; None if a check is needed before ``begin``.
         self._settled: int | None = None
-        #: When ``look_after`` may check again, in monotonic seconds.
+        #: Time of the next check by ``look_after``, in monotonic seconds.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
-        #: Sends the outputs; at-least-once sends them outside of the transaction.
+        #: The producer of the outputs; with at-least-once, a second producer without transactions.
         self._outputs: TransactionProducer | None = None
         self._open = False
         self._opened_at = 0.0
@@ -116,9 +117,10 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
-        #: Every id of this worker in the group so far: after a broker's crash, the group may still list an old one.
+        #: All member ids that this worker has had: after a broker's crash, the group may still list an old member id.
         self._own_ids: set[str] = set()
-        #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
+        #: Called again and again while the worker waits for Kafka. The argument is the start of the wait in ``start``
+        #: (monotonic seconds), and None in later waits.
         self.on_wait: Callable[[float | None], None] = lambda since: None
         self.sent = 0
         self.count = 0
@@ -138,16 +140,17 @@ class Committer:
         return self._aborts_in_a_row > 0
 
     def join(self) -> GroupMember:
-        """A new membership of the group. Its client id is the transactional id, so others can identify the worker."""
+        """Create a new group member. Its client id is the transactional id, so that other workers can identify it."""
         self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
         return self._member
 
     def start(self) -> None:
-        """Create the producers; the broker ends an open transaction of an earlier holder of the transactional id.
+        """Create the producers, and end the open transaction of an earlier process with this transactional id.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
-            OwnershipLost: Another producer took over, or the client library did not return: join the group again.
+            OwnershipLost: Another producer fenced this one, or the client library did not return in time. The caller
+                joins the group again.
         """
         waiting_since = self._clock.monotonic()
         self._open = False
@@ -177,7 +180,7 @@ class Committer:
         self._producer.on_wait = lambda: self.on_wait(None)
 
     def close(self) -> None:
-        """Abort the open transaction, if Kafka answers, and close the producers. Safe to call twice."""
+        """Abort the open transaction (a failed abort is only logged), and close the producers. Safe to call twice."""
         producer, outputs = self._producer, self._outputs
         self._producer = self._outputs = None
         if producer is None:
@@ -194,14 +197,14 @@ class Committer:
             producer.close()
 
     def send(self, task: Task) -> Outcome:
-        """Send a task's outputs: NOTHING when they are queued, DROPPED when their transaction was aborted.
+        """Queue a task's outputs in the producer: returns DROPPED if the transaction was aborted, otherwise NOTHING.
 
-        Raises what ``commit`` raises.
+        Raises the same errors as ``commit``.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
             for box in boxes:
-                box.clear()  # the real processor sends the outputs, not its shadow
+                box.clear()  # a shadow sends no outputs, because the processor itself sends them
             task.watermarks.clear()
             return Outcome.NOTHING
         if not boxes and not task.watermarks:
@@ -213,7 +216,7 @@ class Committer:
                 self.sent += len(box.values)
                 box.clear()
                 producer.poll()
-            for topic, number, value, time_ms in task.watermarks:  # after the messages that these watermarks cover
+            for topic, number, value, time_ms in task.watermarks:  # a watermark must follow the messages that it covers
                 producer = self._producer_of(topic)
                 producer.produce(topic, value, None, partition=number, timestamp_ms=time_ms, headers=HEADERS)
             task.watermarks.clear()
@@ -222,7 +225,7 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
-        except OutcomeUnknown as unknown:  # no commit was requested, so none can have happened
+        except OutcomeUnknown as unknown:  # the work is surely not committed, because no commit was requested yet
             _log.warning("a producer does not return; replacing it", error=unknown.message)
             self._replace_producer()
             self._count_abort(unknown)
@@ -230,7 +233,7 @@ class Committer:
         return Outcome.NOTHING
 
     def _producer_of(self, topic: str) -> TransactionProducer:
-        """The producer for a topic: a repartition topic is part of the state, even if outputs are sent at once."""
+        """The producer for a topic; with at-least-once, only repartition topics are written in the transaction."""
         own = self._transactional and topic in self._options.groupings
         producer = self._begun() if self._options.exactly_once or own else self._outputs
         assert producer is not None
@@ -240,19 +243,19 @@ class Committer:
         """Commit the work of all running tasks.
 
         Raises:
-            OwnershipLost: The group or another producer took over; this commit did not happen, or a replay will find
-                it.
+            OwnershipLost: Another member or producer fenced this worker. If the commit happened nevertheless, the next
+                replay of the changelog restores its state.
             KafkaFailed: Kafka refused the commit.
-            StateFailed: The disk refused, before anything was sent or after Kafka committed.
+            StateFailed: A read or write on the local disk failed, before the commit or after it.
         """
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
         return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
-        """Commit a command's writes to one task without open work: DONE, or DROPPED when nothing happened.
+        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted.
 
-        A command may leave the offsets unchanged, so offsets can't prove its commit. When the commit gets no answer,
-        the state is replayed: OwnershipLost, with OutcomeUnknown as its cause.
+        A command may leave the offsets unchanged, so the group's offsets can't prove the commit. If the commit gets no
+        answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -265,7 +268,7 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # Read before the commit is sent: a process frozen in between must not record its state as newer than it is.
+        # Read the clock before the commit: if the process freezes during it, a later time would be false.
         complete_at = self._clock.time()
         try:
             self._send_commit(pending, member)
@@ -292,7 +295,7 @@ class Committer:
     def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
         if not self._options.exactly_once:
             assert self._outputs is not None
-            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before step 1, so that no commit lacks its outputs
+            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before step 1, because a commit must not lose outputs
         if not self._transactional:
             commits.commit_offsets(pending, member)
             return
@@ -322,17 +325,16 @@ class Committer:
             self._own_ids.add(known)
 
     def _settle(self, producer: TransactionProducer, timeout_s: float | None = None) -> None:
-        """Write the markers that Kafka left out of this worker's last, ended transaction."""
+        """Check for missing markers of this worker's last transaction, and write them."""
         doubts = producer.doubts
         self._unfinished.settle(self.transactional_id, producer.on_wait, timeout_s=timeout_s)
         self._settled = doubts
 
     def look_after(self) -> None:
-        """End open transactions while this worker has nothing to send, because they block readers.
+        """Write missing transaction markers while no transaction is open, because missing markers block readers.
 
-        These are this worker's last transaction, and transactions of workers that are gone for good, whose names no
-        other worker uses. They block readers of outputs and of repartition topics. A refusal by Kafka is an error only
-        when there is something to send.
+        Covers this worker's last transaction, and transactions of deleted workers whose transactional ids are no longer
+        used. An error is only logged here; the next ``begin`` raises it.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:
@@ -362,7 +364,7 @@ class Committer:
                 self._producer.abort()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
-            except KafkaFailed as refused:  # also for a transaction that never began because its topic is missing
+            except KafkaFailed as refused:  # for example, no transaction began because the topic is missing
                 _log.warning("the abort failed; replacing the producer", error=refused.message)
                 self._replace_producer()
         self._open = False
@@ -374,9 +376,10 @@ class Committer:
             raise why
 
     def _fenced(self, why: ProducerFenced) -> None:
-        """Raise OwnershipLost: another producer took over, or the broker aborted a transaction that was open too long.
+        """Raise OwnershipLost: another producer fenced this one, or Kafka aborted the transaction after its timeout.
 
-        After more than ``FENCED_MAX`` times in a row, or ``RIVALS_MAX`` times with a live rival, raise ProducerFenced.
+        Raise ProducerFenced if this happened more than ``FENCED_MAX`` times in a row, or more than ``RIVALS_MAX`` times
+        with a rival.
         """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
@@ -392,7 +395,7 @@ class Committer:
         raise OwnershipLost from why
 
     def _rivals(self) -> list[Member]:
-        """Other members of the group with this worker's id; empty if the group can't be read."""
+        """Other members of the group with this worker's client id; empty if the group can't be read."""
         self._note_own_id()
         try:
             members = self._cluster.topics(RIVALS_TIMEOUT_S).group_members(self._options.group)
@@ -403,12 +406,12 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Ask Kafka whether a commit without an answer happened; returns if it did not, else raises OwnershipLost.
+        """Find out whether a commit without an answer happened: return if it did not; raise OwnershipLost if it did.
 
-        The new offsets alone don't prove that this worker made the commit: a later owner may have read the same records
-        with other results. So the overlay is never written; a replay writes the committed state.
+        The new offsets alone don't prove that this worker made the commit: a later owner may have processed the same
+        records with other results. So the overlay is never written to RocksDB; a replay restores the committed state.
         """
-        # the commit of windows that closed without a message: offsets can't prove it
+        # Windows that closed without a message leave the offsets unchanged, so the offsets prove nothing.
         if pending.offsets == pending.before:
             self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
@@ -421,13 +424,13 @@ class Committer:
         self._count_abort(why)
 
     def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Leave it to a replay to find out whether a commit without a moved offset happened."""
+        """Raise OwnershipLost, so that the state is replayed: the offsets can't show whether the commit happened."""
         _log.warning("a commit got no answer; state is replayed from the changelog", error=why.message)
         self._replace_producer()
         raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
-        # an abort by this producer might not return; the init of the next producer aborts the transaction
+        # Do not abort: the call might not return, and the ``init`` of the next producer aborts the transaction.
         self._open = False
         self.close()
         self.start()

@@ -1,11 +1,11 @@
-"""The global tables of one worker: loaded whole before the first message, then followed.
+"""The global tables of one worker: read completely before the first message, then updated with each new record.
 
     begin ──► loading: every partition from its first record ──► all targets reached: the rows are served ──► following
       ▲                                                                                                          │
-      └──── the topic was truncated or recreated, or has more partitions; the former rows are served meanwhile ◄─┘
+      └─ the topic was truncated or recreated, or has more partitions; the old rows are served until the end ◄───┘
 
-The targets are the last stable offsets at the start: a producer's open transaction is not waited for. Rows are kept in
-memory as in their topic. They belong to no task: they are in no changelog, checkpoint, audit or commit.
+The targets are the last stable offsets at the start, so loading does not wait for a producer's open transaction. Rows
+are kept in memory as serialized bytes. No task owns the rows: no changelog, checkpoint, audit or commit contains them.
 """
 
 from __future__ import annotations
@@ -29,41 +29,44 @@ from holdfast.processors.engine.runtime.reading.deserialized import ENDING
 
 _log = structlog.get_logger("runtime.global_tables")
 
-#: Records read in one step.
+#: Maximum records of one poll.
 RECORDS_PER_STEP = 10_000
-#: Python's overhead for each bytes object.
+#: Python's memory overhead of each bytes object, in bytes.
 _OBJECT_BYTES = sys.getsizeof(b"")
-#: Maximum unreadable rows named in one log line; maximum characters of each reason.
+#: Maximum number of unreadable rows in one log line; maximum characters of each row's error text.
 TOLD_ROWS_MAX, REASON_MAX = 5, 200
-#: Seconds between two log lines about progress.
+#: Minimum seconds between two log lines about the progress of loading.
 TOLD_EVERY_S = 5.0
 
 
 @dataclass(slots=True)
 class _Load:
-    """Rows by topic, and the remaining offsets of each partition until the rows are complete."""
+    """One load of all global tables: the rows by topic, and the positions and target offsets by partition."""
 
     rows: dict[str, Rows]
     deserializers: Mapping[str, Deserializer]
     positions: dict[Partition, int]
     targets: dict[Partition, int]
     began_at: float
-    #: By topic, bytes of keys and values.
+    #: By topic, total bytes of all keys and values.
     sizes: Counter[str] = field(default_factory=Counter)
     records: int = 0
-    #: Records without a key, which are no rows.
+    #: Number of skipped records without a key: a row needs a key.
     keyless: int = 0
     told_at: float = field(default=0.0)
-    #: Topics and keys of unreadable rows that are not logged yet.
+    #: Topic and key of each unreadable row that is not logged yet.
     untold: list[tuple[str, bytes]] = field(default_factory=list)
 
     @property
     def remaining(self) -> int:
-        """Offsets left to read."""
+        """Number of offsets left to read until the targets, over all partitions."""
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Deserializes the records of one partition once and stores them; an unreadable row keeps its place."""
+        """Stores the rows of one partition's records; a tombstone deletes its row.
+
+        A value that can't be deserialized is stored, too, and its row is marked as unreadable.
+        """
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
         for key, value in zip(batch.keys, batch.values, strict=True):
@@ -101,7 +104,7 @@ class _Load:
                 self.untold.append((batch.partition.topic, key))
 
     def tell_unreadable(self) -> None:
-        """Logs the unreadable rows that arrived since the last call and were not replaced since."""
+        """Logs new unreadable rows once; rows that a readable value has replaced are not logged."""
         if not self.untold:
             return
         untold = dict.fromkeys(self.untold)
@@ -117,7 +120,7 @@ class _Load:
             )
 
     def memory(self, topic: str) -> int:
-        """Bytes of memory of a topic's rows: keys and values, their objects, and the dict."""
+        """Estimated memory of a topic's rows in bytes, including Python's overhead."""
         rows = self.rows[topic]
         return self.sizes[topic] + 2 * _OBJECT_BYTES * len(rows) + sys.getsizeof(rows)
 
@@ -130,7 +133,7 @@ class GlobalTables:
         self._topics: tuple[str, ...] = ()
         self._deserializers: dict[str, Deserializer] = {}
         self._consumer: ChangelogReplayer | None = None
-        #: The rows that functions read; the dict objects of a topic change when it is loaded again.
+        #: By topic, the rows that user functions read; a reload replaces the whole ``Rows`` object of a topic.
         self._served: dict[str, Rows] = {}
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
@@ -141,17 +144,17 @@ class GlobalTables:
         self._is_stale = False
 
     def declare(self, tables: Mapping[str, GlobalTable]) -> None:
-        """The tables to load, by topic; before ``load``."""
+        """Sets the tables to load, by topic; call it before ``load``."""
         self._topics = tuple(tables)
         self._deserializers = {topic: table.topic.deserialize_value for topic, table in tables.items()}
         self._served = {topic: Rows() for topic in self._topics}
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Lets functions on this thread read the rows."""
+        """A context manager; inside it, user functions on this thread can look up the rows."""
         return rows_in_use(self._served)
 
     def load(self, goes_on: Callable[[], bool]) -> None:
-        """Loads all tables; ends early when ``goes_on``, which is called between two steps, returns false.
+        """Loads all tables completely, unless ``goes_on`` returns False, which is called after each poll.
 
         Raises:
             TopicUnusable: A topic is missing.
@@ -164,7 +167,7 @@ class GlobalTables:
             self._step(0.1)
 
     def follow(self) -> None:
-        """Applies new records without waiting; raises as ``load``."""
+        """Applies the new records that are available now, without waiting; raises the errors of ``load``."""
         if self._consumer is None:
             return
         try:
@@ -174,17 +177,17 @@ class GlobalTables:
         except (TopicUnusable, AccessRefused):
             raise
         except BrokerUnreachable:
-            return  # the loop reports it
+            return  # the worker's loop reports unreachable brokers
         except KafkaFailed as failure:
             _log.warning("a global table can't be read on; it is loaded again", error=failure.message)
             self._is_stale = True
 
     def compare(self, ids: Mapping[str, str | None], widths: Mapping[str, int]) -> None:
-        """Loads the tables again if one of their topics has another id or more partitions now.
+        """Schedules a reload of the tables if a topic was recreated (new topic id) or got more partitions.
 
         Args:
-            ids: Topic ids by topic; None for a missing topic.
-            widths: Partitions by topic.
+            ids: Present topic id by topic; None for a missing topic.
+            widths: Present number of partitions by topic.
         """
         wider = {topic: widths[topic] for topic, known in self._widths.items() if widths.get(topic, 0) > known}
         if wider:
@@ -201,7 +204,7 @@ class GlobalTables:
             self._consumer = None
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """By topic for the status: rows, their bytes, unreadable rows, and whether the topic is being loaded."""
+        """By topic for the status page: number of rows, unreadable rows, bytes, and the progress of a running load."""
         return {
             topic: {
                 "rows": len(rows),
@@ -255,7 +258,7 @@ class GlobalTables:
             into.take(batch)
         if self._load is not None:
             into.positions.update(self._consumer.positions(list(into.positions)))
-            for place, end in ends.items():  # after the last record there may be markers, which move no position
+            for place, end in ends.items():  # transaction markers at the end do not move the consumer's position
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()
         if self._load is None:

@@ -1,17 +1,19 @@
-"""The effects of time without messages.
+"""Work that becomes due while no messages arrive.
 
-Timers of the worker's clock fire, times ahead of the clock become valid, and windows of silent inputs close.
+Timers of the worker's clock fire. Event times that were in the future become valid. Windows of idle inputs close.
 
-Windows with ``close_when_idle`` close when their task's inputs are silent for so long::
+A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
 
-    last message ──── close_when_idle ────► a window is due at (stream time + time since) ──► ends read ──► closes
-                                                                                                └── a record: not silent
+    last message ──── close_when_idle ────► a window is due at (stream time + idle time)
+                                              ├── the inputs have no unread record: the window closes
+                                              └── an input has an unread record: the task is not idle
 
 Invariants:
-    - Only an input that is read to its high watermark is silent. One that lags, whose broker is away, or that an open
-      transaction of its producer holds back, is not: closing then would make its messages late.
-    - Behind ``group_by``, silence lasts as long as all tasks before say that they are at their ends.
-    - Stream time moves only where a window is due, so an idle task commits nothing else.
+    - Only an input that is read to its high watermark is idle. An input is not idle while it lags, while its broker is
+      down, or while a producer's open transaction blocks it. If windows closed then, the input's next messages would be
+      late.
+    - A task behind ``group_by`` is idle while all upstream tasks report that they are at the ends of their inputs.
+    - Stream time of an idle task moves only when a window is due, so that an idle task makes no needless commits.
 """
 
 from __future__ import annotations
@@ -33,17 +35,21 @@ from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.idle")
 
-#: Seconds between two looks.
+#: Seconds between two checks for idle tasks.
 LOOK_EVERY_S = 0.5
-#: A longer pause between two calls, in seconds, means that the worker was frozen or busy and read no input.
+#: After a pause of more than this many seconds between two checks, idle time starts again from 0. In the pause, the
+#: worker was frozen or busy and read no input.
 ABSENT_S = 5.0
-#: Timeout of one request for the end offsets of an input, in seconds; the loop waits for it.
+#: Timeout of one request for the end offsets of an input, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
 class _Silence:
-    """The start of a task's silence: after which work, at which stream time, and when (monotonic seconds)."""
+    """The start of a task's idle time: its work counter and stream time at that moment, and the moment itself.
+
+    ``since`` is in monotonic seconds.
+    """
 
     time: TaskTime
     work: int
@@ -52,7 +58,7 @@ class _Silence:
 
 
 class IdleTime:
-    """Moves the stream time of silent tasks."""
+    """Checks for due timers, and moves the stream time of idle tasks so that their windows close."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -62,9 +68,9 @@ class IdleTime:
         self._gap: EmptyRanges | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
-        """Lets time pass for running tasks; True if a timer, a window or a time ahead of the clock is due.
+        """Checks running tasks after a poll; True if a commit is needed, because a timer or a window is due now.
 
-        Called after each poll while the inputs are not paused; ``silent`` if it brought no records.
+        Call it only while the inputs are not paused. ``silent`` says that the poll returned no records.
         """
         now_ms = int(self._clock.time() * 1000)
         timers = [task.time.timers for task in tasks if task.time is not None and task.time.timers is not None]
@@ -73,7 +79,7 @@ class IdleTime:
         return (silent and self._pass_silence(tasks)) or any(due)
 
     def _pass_silence(self, tasks: Sequence[Task]) -> bool:
-        """Moves the stream time of silent tasks; True if a window is due now."""
+        """Moves the stream time of idle tasks; True if one of their windows is due now."""
         now = self._clock.monotonic()
         asked = [task for task in tasks if task.time is not None and task.time.idle_ms is not None]
         if not asked or now - self._looked_at < LOOK_EVERY_S:
@@ -87,7 +93,7 @@ class IdleTime:
         return due
 
     def close(self) -> None:
-        """Forgets all tasks, and closes the reader."""
+        """Discards the idle times of all tasks, and closes the consumer."""
         self._silent.clear()
         if self._gap is not None:
             self._gap.close()
@@ -106,7 +112,7 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            silence.stream_ms = time.stream.time_ms  # during a silence, the upstream tasks report what came before it
+            silence.stream_ms = time.stream.time_ms  # late watermarks of the upstream tasks still move the stream time
         if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms
@@ -116,7 +122,7 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends; for repartition topics, upstream tasks have reported it."""
+        """Whether all inputs are read to their ends; repartition topics are skipped, because watermarks cover them."""
         waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
             topics = self._cluster.topics(REQUEST_TIMEOUT_S)
@@ -134,15 +140,15 @@ class IdleTime:
 
 
 def running(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks that process."""
+    """The tasks in the phase RUNNING."""
     return [task for task in tasks if task.phase is TaskPhase.RUNNING]
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:
-    """The running tasks that keep a stream time."""
+    """The running tasks that keep a stream time, for example because they have windows."""
     return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether due windows or timers remain that the last commit did not include."""
+    """Whether windows or timers are due that did not fit into the last commit."""
     return any(task.time is not None and task.time.more for task in timed(tasks))

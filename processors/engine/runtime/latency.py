@@ -1,4 +1,4 @@
-"""A histogram of commit durations, for the metrics route and the status, which loads no client of Kafka."""
+"""A histogram of commit durations, for metrics and status. This module imports no Kafka client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class LatencyHistogram:
-    """Counts durations by bucket; ``counts`` has one more bucket than ``COMMIT_BOUNDS_S``, for longer durations."""
+    """Counts durations by bucket; the last item of ``counts`` is for durations above all ``COMMIT_BOUNDS_S``."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(COMMIT_BOUNDS_S) + 1)

@@ -1,14 +1,14 @@
-"""The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
+"""The worker's loop: one thread that polls, processes, commits, restores state and answers requests.
 
-    STARTING ──► (WARMING, while the workers change) ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
-                    any of them ──► WAITING (no broker) ──► back
-                    any of them ──► FAILED
+    STARTING ──► (WARMING, during a planned change of workers) ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
+                    any phase ──► WAITING (no broker is reachable) ──► the phase before
+                    any phase ──► FAILED
 
 Invariants:
     - Only this thread touches Kafka clients and RocksDB.
-    - Nothing is restored inside a rebalance callback; partitions stay paused until their task runs.
-    - On revoke, work is committed or dropped before the callback returns; on loss, work is dropped.
-    - After an exception, only ``ProcessingFailed`` is followed by a commit: of the messages before the failed one.
+    - State is never restored inside a rebalance callback; partitions stay paused until their task runs.
+    - Revoked partitions: work is committed or discarded before the callback returns. Lost partitions: it is discarded.
+    - Only after ``ProcessingFailed``, the messages before the failed one are committed; other errors discard all work.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
 
-#: Restores of damaged state in a row, without a commit between them, before the worker stops.
+#: Maximum restores of corrupt state without a successful commit between them; at the next corruption, the worker stops.
 DAMAGES_MAX = 3
-#: Seconds a poll waits for records while standbys have more to replay.
+#: Maximum seconds that a poll waits for records while standbys still have changelog records to replay.
 STANDBY_PATIENCE_S = 0.002
 
 
 class Worker:
-    """Runs one topology in one slot until it is stopped."""
+    """A worker: reads the inputs of a topology, processes the messages and commits, until it is stopped."""
 
     def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
         self,
@@ -80,11 +80,11 @@ class Worker:
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = ReadBounds(bounded=options.start.shadow)
-        #: Checks the changelogs' ids on a separate thread; None in simulated time.
+        #: Checks on a separate thread that no changelog was recreated; None in tests with simulated time.
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
-        self.warnings: tuple[str, ...] = ()  # for status
+        self.warnings: tuple[str, ...] = ()  # shown on the status page
         self._stop = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
@@ -93,18 +93,18 @@ class Worker:
         self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
     def stop(self) -> None:
-        """Ask the worker to finish; safe from signal handlers and other threads."""
+        """Ask the worker to stop; may be called from signal handlers and other threads."""
         self._stop = True
 
     def run(self, *, count: int = 0, timeout_s: float = 0.0) -> None:
         """Poll, process and commit until stopped.
 
         Args:
-            count: Stop after this many messages and the windows and timers that become due by them; 0 for no limit.
-            timeout_s: Stop after this many seconds without a message; 0 for never.
+            count: Stop after this many messages, and after the windows and timers that they make due; 0 for no limit.
+            timeout_s: Stop after this many seconds without a message; 0 for no limit.
 
         Raises:
-            HoldfastError: The error that stopped the worker; everything before a failed message is committed.
+            HoldfastError: The error that stopped the worker. If a message failed, all messages before it are committed.
         """
         try:
             warm_up(self.options.change, self.committer.transactional_id, self.assignment.standbys, self._warming)
@@ -142,7 +142,7 @@ class Worker:
         return bool(timeout_s) and not busy and over_s > 0 and over_s > self._order.waits_s(self.assignment.tasks)
 
     def commit_now(self) -> None:
-        """Commit all open work; on the worker's thread only. A failure also ends the worker's session."""
+        """Commit all uncommitted work; on the worker's thread only. A failure also stops the worker's loop."""
         try:
             self._commit()
         except Exception as failure:
@@ -150,27 +150,27 @@ class Worker:
             raise
 
     def pause(self) -> None:
-        """Stop reading the inputs, stay in the group; on the worker's thread only."""
+        """Pause the inputs; the worker stays in its group. Call it on the worker's thread only."""
         self.paused = True
         self.flow(lambda member, partitions: member.pause(partitions))
 
     def resume(self) -> None:
-        """Read the inputs again; on the worker's thread only."""
+        """Resume the inputs; call it on the worker's thread only."""
         self.paused = False
-        self._open.commit_in(0.0, self.clock.monotonic())  # windows and timers that became due meanwhile
+        self._open.commit_in(0.0, self.clock.monotonic())  # sends windows and timers that became due during the pause
         if not self.maintenance.holds:
             self.flow(lambda member, partitions: member.resume(partitions))
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """As in ``Owner``; for commands only."""
+        """Commit all uncommitted work; False if the transaction was aborted. For commands (port ``Owner``)."""
         rewinds = self._rewinds
         self._commit(due=due)
         return self._rewinds == rewinds
 
     def compact(self) -> None:
-        """Rewrite the local stores without deleted and overwritten entries; on the worker's thread only.
+        """Compact RocksDB: remove deleted and overwritten entries from disk; on the worker's thread only.
 
-        Open work is committed first. Nothing is processed meanwhile; the worker stays in its group.
+        Uncommitted work is committed first. The inputs are paused until the end; the worker stays in its group.
         """
         self.commit_now()
         flowing = not self.paused
@@ -189,7 +189,7 @@ class Worker:
             self._process_all(self.member.poll(1, 0.0))
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Pause or resume the inputs of all running tasks."""
+        """Call ``change``, which pauses or resumes, with the input partitions of all running tasks."""
         if self.member is not None:
             running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
             change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
@@ -205,7 +205,7 @@ class Worker:
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
-            # The library joins meanwhile; partitions arrive with the first poll, after earlier transactions ended.
+            # The client joins in the background; partitions arrive with the first poll, after older transactions ended.
             self.committer.start()
             self.phase = Phase.JOINING
             while True:
@@ -214,21 +214,21 @@ class Worker:
                 self._commit()
                 rest = self._stop or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest:
-                    break  # otherwise the last commit was aborted, or more is due than one commit includes
+                    break  # otherwise the last commit was aborted, or windows are due that did not fit into it
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except ProcessingFailed:
-            # Only this failure leaves state, outputs and positions consistent. After any other failure, memory may be
-            # ahead of the sent records: the work is dropped, its transaction aborted, and its messages read again.
+            # Only after this failure, state, outputs and positions are consistent. After any other failure, memory may
+            # have changes that were not sent: the work is discarded, and its messages are read again.
             self._commit_before_failure()
             raise
         finally:
             self._leave(member)
 
     def _leave(self, member: GroupMember) -> None:
-        """Release everything; a step that fails does not prevent the others."""
-        self._leaving = True  # closing the membership calls _revoked, which must not commit again
+        """Leave the group, and close tasks and clients; a failing step does not prevent the other steps."""
+        self._leaving = True  # closing the group member calls _revoked, which must not commit again
         with ExitStack() as steps:
             steps.callback(self.assignment.close_all)
             steps.callback(member.close)
@@ -270,7 +270,7 @@ class Worker:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 
     def _raise_what_failed(self) -> None:
-        """Raise the failure of a callback or a request in the loop's own turn."""
+        """Raise an error that a rebalance callback or a request stored earlier."""
         if self._broken is not None:
             broken, self._broken = self._broken, None
             raise broken
@@ -280,13 +280,13 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # In one call: each call makes the client library set up all of its partitions again.
+            # One call for all partitions, because each call makes the client library set up all partitions again.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
 
     def seek(self, tasks: Sequence[Task]) -> None:
-        """Read the inputs of tasks from their positions."""
+        """Seek the inputs of these tasks to the tasks' positions."""
         assert self.member is not None
         for task in tasks:
             if task.order is not None:
@@ -324,7 +324,7 @@ class Worker:
         for batch in batches:
             task = self.assignment.running(batch.partition)
             if task is None:
-                continue  # revoked while this batch was in flight; the next owner reads it again
+                continue  # the partition was revoked after the fetch; its next owner reads the batch again
             self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
@@ -334,12 +334,12 @@ class Worker:
                 continue
             self._process(task, partial(in_one_batch, task, batch, within))
             if self._rewinds != rewinds:
-                return  # every batch in hand is read again
+                return  # the transaction was aborted: all these batches will be polled again
         if not (self.paused or self.maintenance.holds):
             self._process_in_order(count)
 
     def _process_in_order(self, count: int) -> None:
-        """Process the buffered messages of tasks with several inputs, as far as no input must be waited for."""
+        """Process the buffered messages of tasks with several inputs, until a task has to wait for an input."""
         member, rewinds = self.member, self._rewinds
         assert member is not None
 
@@ -353,7 +353,7 @@ class Worker:
             self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
-        """Process the runs of ``next_runs``, slice by slice, until there are none."""
+        """Process the records that ``next_runs`` returns, slice by slice, until it returns no records."""
         while task.phase is TaskPhase.RUNNING and not self._stop:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
@@ -365,11 +365,11 @@ class Worker:
             self._open.begin(began)
             self._process_runs(task, runs)
             if not self._send(task):
-                return  # every batch in hand is read again
+                return  # the transaction was aborted: all batches will be polled again
             now = self.clock.monotonic()
             self._slice = slice_size(self._slice, now - began, RECORDS_PER_SLICE)
             if (task.held or self._open.is_due(now)) and not self.commit_all():
-                return  # the rest is read again
+                return  # the commit was aborted: the remaining records will be polled again
 
     def _process_runs(self, task: Task, runs: Sequence[Run | InterleavedRun]) -> None:
         for run in in_turn(runs, task):
@@ -382,13 +382,13 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks come without end
+            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks do not count
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
-        """Send the outputs of the messages before the failed one.
+        """Send the outputs of the messages before the failed message.
 
         Raises:
-            Exception: The dead letters can't be sent; the failed message is the cause, so that its text is not lost.
+            Exception: The outputs can't be sent. Its cause is the error of the failed message, so that both are shown.
         """
         try:
             self._send(task)
@@ -396,7 +396,7 @@ class Worker:
             raise failure from failed
 
     def _send(self, task: Task) -> bool:
-        """Send a task's outputs; False when everything since the last commit will be read again."""
+        """Send a task's outputs; False if the transaction was aborted, so that its messages are read again."""
         if self.committer.send(task) is Outcome.DROPPED:
             self._rewind()
             return False
@@ -417,7 +417,7 @@ class Worker:
         if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        if self._open.clear() and self.topology.repartitions:  # the messages return under another key
+        if self._open.clear() and self.topology.repartitions:  # these messages come back through repartition topics
             self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -427,7 +427,7 @@ class Worker:
             self._open.commit_in(0.0, self._message_at)
 
     def _rewind(self) -> None:
-        """Read again everything since the last commit."""
+        """Discard all uncommitted work, and seek the inputs back to the last commit."""
         assert self.member is not None
         self._rewinds += 1
         self.processed -= self._open.clear()
@@ -438,15 +438,15 @@ class Worker:
                     self.member.seek(Partition(topic, task.partition), offset)
                 self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
+            self.flow(lambda member, partitions: member.resume(partitions))  # partitions at their bounds were paused
 
     def _pin(self, task: Task) -> None:
-        """Commit soon the start of inputs without a committed offset, so that a restart begins at the same record."""
+        """Schedule an early commit for inputs without a committed offset: a restart must begin at the same record."""
         if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
     def _while_waiting(self, since: float | None) -> None:
-        """Update the heartbeat and answer read-only requests while a request to Kafka waits."""
+        """Update the heartbeat and answer read-only requests; called while the worker waits for Kafka's answer."""
         if since is None or self.clock.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
         self._show_life()
@@ -458,23 +458,23 @@ class Worker:
             self.global_tables.compare(self.same_changelogs.seen, self.same_changelogs.widths)
 
     def _show_life(self) -> None:
-        """Update the heartbeat and answer read-only requests, between polls of long turns."""
+        """Update the heartbeat and answer read-only requests; called inside long turns of the loop."""
         self.heartbeat_at = self.clock.time()
         for request in [request for request in self.requests if request.only_reads]:
             self.requests.remove(request)
             request.work()
 
     def _commit_before_failure(self) -> None:
-        """Commit the work before the message that stopped the worker, so that nothing is processed twice."""
+        """Commit the messages before the failed message, so that a restart does not process them again."""
         try:
             for task in timed(self.assignment.tasks):
-                task.keep_time()  # closes nothing, because the failure may be the result of a window
+                task.keep_time()  # closes no window, because the failed function may be the function of a window
                 self._send(task)
             self._finish_commit()
         except Exception as failure:
             _log.warning("work before the failure is not committed; it will be processed again", error=str(failure))
 
-    # -- rebalance callbacks: on the polling thread, inside poll; the next turn raises their failures --------------
+    # -- rebalance callbacks: they run inside poll, so they store errors for _raise_what_failed --------------------
 
     def _assigned(self, partitions: list[Partition]) -> None:
         _log.info("partitions assigned", partitions=[f"{part.topic}[{part.number}]" for part in partitions])

@@ -1,14 +1,15 @@
-"""Runs owner commands about state and positions, one step in each turn of the worker's loop.
+"""Runs owner commands (for example clear, export, adopt), one step in each turn of the worker's loop.
 
-Each command has a ticket (``tickets``). The package ``commands`` holds the generator of each command, in a table that
-the application passes to the worker.
+Each command has a ticket (``tickets``) with its progress. The package ``commands`` has a generator for each command.
+The application passes a table of these generators to the worker.
 
-A command changes state, changelog and offsets in ordinary fenced transactions, one task and one batch in each. The loop
-polls between two transactions, so that the worker stays in its group; inputs are not read meanwhile.
+A command changes state, changelog and offsets in ordinary fenced transactions. Each transaction has one batch of one
+task. The loop polls between two transactions, so that the worker stays in its group. The inputs are paused until the
+command ends.
 
 Invariants:
-    - One command runs at a time, and a task has no uncommitted work when a command's commit begins.
-    - A failed command has changed whole batches; repeated, it continues after them.
+    - At most one command runs at a time, and a task has no uncommitted work when a command's commit begins.
+    - A failed command has committed a number of complete batches. If it is repeated, it continues after these batches.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ from holdfast.processors.engine.state.errors import StateFailed
 
 _log = structlog.get_logger("runtime.maintenance")
 
-#: Ended commands that the worker remembers, for clients that ask for their result.
+#: Maximum number of commands that the worker remembers, so that clients can ask for the result of an ended command.
 REMEMBERED = 32
 
 
 class Maintenance:
-    """The commands of one worker; call it on the worker's thread only."""
+    """Accepts and runs the owner commands of one worker; call it on the worker's thread only."""
 
     def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: The ends of inputs while the worker is paused: it fetches none.
+        #: Reads the end offsets of inputs, for the lag of a paused worker: a paused consumer does not learn new ends.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
-        #: Whether the running command keeps the inputs paused.
+        #: Whether the running command has paused the inputs.
         self.holds = False
         #: Whether the running command waits for input.
         self.waits = False
-        #: Work that this worker starts by itself, and again in its next session; its failure stops the worker.
+        #: A command that the worker starts by itself when no command runs; its failure stops the worker.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
@@ -67,11 +68,11 @@ class Maintenance:
 
     @property
     def busy(self) -> bool:
-        """Whether a running command needs the next turn at once."""
+        """Whether a running command can do its next step now, so that the loop must not wait for records."""
         return self._running is not None and not self.waits
 
     def begin(self, command: Command) -> Ticket:
-        """Accept a command; its ticket has its progress and result. Raises CommandWrong or CommandRefused."""
+        """Accept a command and return its ticket, which later has the result. Raises CommandWrong or CommandRefused."""
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
             self.interrupt("a new bound replaced it")
         if self._running is not None:
@@ -95,7 +96,7 @@ class Maintenance:
         self._running = ticket, work
 
     def _ticket(self, verb: str) -> Ticket:
-        # The start time makes ids differ after a restart, so a query for an old command never finds a new command.
+        # The start time makes ids unique over restarts: a query for an old command must not find a new command.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
     def hold(self) -> None:
@@ -104,22 +105,22 @@ class Maintenance:
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task separately: DONE, or DROPPED when nothing happened."""
+        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted."""
         assert self._worker.member is not None
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Read a task's paused inputs from other, already committed offsets."""
+        """Seek a task's inputs to other offsets, which are already committed; the inputs stay paused."""
         task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def find(self, ticket_id: str) -> Ticket | None:
-        """The ticket of a command; None when the worker does not remember it."""
+        """The ticket with this id; None if the id is unknown or too old."""
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:
-        """Run one step of the running command, if there is one; the error of a commit also ends the session."""
+        """Run one step of the running command, if there is one; a failed commit also ends the group membership."""
         if self._running is None and self._worker.assignment.reseeds.waiting:
             ticket = self._ticket("reseed")
             self._take(ticket, self._commands.reseed(self._worker, ticket))
@@ -146,28 +147,28 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # a bug in the command; all its changes so far are committed
+        except Exception as failure:  # a bug in the command's code; the batches before it are committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
             if self.errand is not None:
                 raise
 
     def interrupt(self, why: str = "the worker left its group, or stops") -> None:
-        """Fail the running command, for example because the worker leaves its group."""
+        """End the running command as FAILED with the reason ``why``; does nothing if no command runs."""
         if self._running is not None:
             ticket, work = self._running
             work.close()
             self._fail(ticket, _ended(ticket, why), session=False)
 
     def told(self) -> dict[str, Any] | None:
-        """The running command for the status; None when there is none."""
+        """The running command's id, verb and progress for the status page; None if no command runs."""
         if self._running is None:
             return None
         ticket = self._running[0]
         return {"id": ticket.id, "verb": ticket.verb, "done": ticket.done, "total": ticket.total}
 
     def all_told(self) -> list[dict[str, Any]]:
-        """The last commands, oldest first."""
+        """The tickets of the last commands as JSON-ready data, oldest first."""
         return [ticket.told() for ticket in self._tickets]
 
     def _fail(self, ticket: Ticket, failure: HoldfastError, *, session: bool = True) -> None:
@@ -175,7 +176,7 @@ class Maintenance:
         self._end(ticket, TicketPhase.FAILED, session=session)
 
     def _end(self, ticket: Ticket, phase: TicketPhase, *, session: bool = True) -> None:
-        """End the running command; in a session that continues, resume the inputs that it paused."""
+        """End the running command; with ``session``, the worker stays in its group and resumes its inputs."""
         self._running = None
         ticket.phase = phase
         if self.holds and session and not self._worker.paused:

@@ -1,4 +1,4 @@
-"""The options of one worker: the settings of its ``Application``, frozen."""
+"""The options of one worker, as immutable data; ``Application`` makes them from its settings."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from holdfast.processors.engine.runtime.change_of_workers import ChangeSource, n
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping
 
-#: Uncommitted writes above this commit early, in bytes.
+#: A commit is due at once when the uncommitted writes of all tasks exceed this many bytes.
 OVERLAY_BYTES_MAX = 64 << 20
 #: Maximum bytes of committed values cached in memory, over all tasks.
 STATE_CACHE_BYTES = 256 << 20
-#: Maximum records of one poll. With 500, a worker processed 128,000 and 158,000 messages a second, with 2,000 147,000
-#: and 178,000, in alternate runs.
+#: Maximum records of one poll. In two benchmarks, a worker processed 147,000 and 178,000 messages a second with this
+#: value, and 128,000 and 158,000 with 500.
 RECORDS_PER_POLL = 2_000
-#: Records processed between two checks whether a commit is due; fewer when functions are slow. Larger slices do not fit
-#: into the CPU caches: five times as many cost a tenth more per message.
+#: Maximum records processed between two checks whether a commit is due; fewer when user functions are slow. Larger
+#: slices do not fit into the CPU caches: with 2,500, a message took 10 % longer.
 RECORDS_PER_SLICE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Special starts of a worker; the defaults are a usual start.
+    """Options for special starts of a worker, for example as a shadow; the defaults are for a normal start.
 
     Attributes:
-        paused: Read nothing until a resume.
-        from_changelog: Restore without checkpoints.
-        shadow: Rebuild a store beside the processor: send no outputs, take no checkpoints, and read the inputs only up
-            to the bounds of the ``until`` command.
-        reseed: Stores whose changelogs are rewritten from local state, if they do not match it.
+        paused: Whether the inputs stay paused until the command ``resume``.
+        from_changelog: Whether to restore from the changelog only, and ignore checkpoints.
+        shadow: Whether to rebuild a store beside the running processor. A shadow sends no outputs and takes no
+            checkpoints. It reads the inputs only up to the bounds of the ``until`` command.
+        reseed: Names of stores whose changelogs are rewritten from local state if they differ from local state.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.
-        clears: The worker only empties its stores, so state with other keys is no error.
-        generation: The generation of the deployment, which meta records name; 0 without a deployment.
+        clears: Whether the worker only empties its stores. State that was written with other keys is then no error.
+        generation: The generation of the deployment, written into meta records; 0 without a deployment.
     """
 
     paused: bool = False
@@ -51,7 +51,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """The options of one worker. Times are seconds; ``commit_every`` counts messages, and 0 commits by time only."""
+    """The options of one worker. Times are seconds.
+
+    ``commit_every`` is the maximum number of messages in a commit; 0 for no limit.
+    """
 
     group: str
     exactly_once: bool
@@ -59,22 +62,22 @@ class RuntimeOptions:
     commits: Bounds
     commit_every: int
     broker_timeout_s: float
-    #: How long a task waits for an input that is not read to its end; None waits without limit.
+    #: Maximum seconds that a task waits for an empty input that is not read to its end; None waits without limit.
     wait_s: float | None = None
-    #: Number of other processes that follow each task's changelogs.
+    #: Number of standbys for each task: other workers that keep a copy of its state current.
     standby_replicas: int = 0
-    #: By topic that is written to, the maximum bytes of a record's key, value and headers together.
+    #: By written topic, the maximum bytes of a record's key, value and headers together.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
-    #: The record times that these topics accept.
+    #: The range of record timestamps that each written topic accepts.
     record_times: RecordTimes = field(default_factory=RecordTimes)
-    #: Maximum bytes of a batch that all of these topics accept.
+    #: Maximum bytes of a producer's batch; all written topics accept batches of this size.
     batch_bytes_max: int = BATCH_BYTES_MAX
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
     state_cache_bytes: int = STATE_CACHE_BYTES
-    #: The processor's repartition topics.
+    #: The processor's repartition topics, by name.
     groupings: Mapping[str, Grouping] = field(default_factory=dict)
     start: Start = Start()
-    #: Returns a change of workers in progress.
+    #: Returns the planned change of workers; None if no change is in progress.
     change: ChangeSource = no_change
-    #: Folder of exported state; None when exports are impossible.
+    #: Folder for files with exported state; None if this worker can't export.
     exports: Path | None = None

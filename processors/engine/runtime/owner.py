@@ -1,7 +1,7 @@
-"""The port between owner commands and the worker's loop: the operations that a command may use on the state's owner.
+"""The port between owner commands and the worker: the operations of the worker that a command may use.
 
-The package ``commands`` imports this module and never the loop; ``loop.Worker`` and ``maintenance.Maintenance``
-implement the port. The application passes its ``CommandTable`` to the worker.
+The package ``commands`` imports this module and never the loop. ``loop.Worker`` and ``maintenance.Maintenance``
+implement the port. The application passes a ``CommandTable`` to the worker.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from holdfast.processors.engine.topology import Topology
 
 
 class Commits(Protocol):
-    """Commits and input control for a running command; ``maintenance.Maintenance`` implements it."""
+    """Lets a running command commit its writes and pause inputs; ``maintenance.Maintenance`` implements it."""
 
     cluster: Cluster
-    #: Whether the running command waits for input, so that the loop may rest between its steps.
+    #: Whether the running command waits for input. The loop then waits in ``poll`` instead of running the next step at
+    #: once.
     waits: bool
 
     def hold(self) -> None:
-        """Read no input until the command ends."""
+        """Pause all inputs until the command ends."""
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit a command's writes to one task separately: DONE, or DROPPED when nothing happened."""
+        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted."""
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's paused inputs to these committed offsets."""
+        """Seek a task's paused inputs to these offsets (by topic), which are already committed."""
 
 
 class Owner(Protocol):
-    """The worker that owns the state, as commands see it; ``loop.Worker`` implements it, on its own thread."""
+    """The worker, as far as commands use it; ``loop.Worker`` implements it. Call it on the worker's thread only."""
 
     topology: Topology
     options: RuntimeOptions
@@ -57,35 +58,35 @@ class Owner(Protocol):
 
     @property
     def phase(self) -> Enum:
-        """The worker's ``loop.Phase``."""
+        """The worker's phase, a ``phases.Phase``."""
 
     @property
     def maintenance(self) -> Commits:
-        """Commits and input control for the running command."""
+        """The object with which the running command commits its writes and pauses inputs."""
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """Commit all open work; False when it was dropped and will be read again.
+        """Commit all uncommitted work; False if the transaction was aborted, so that its messages are read again.
 
-        A paused worker sends ``due`` windows and timers only on request.
+        A paused worker includes windows and timers that are due only if ``due`` is True.
         """
 
     def stop(self) -> None:
-        """Ask the worker to finish."""
+        """Ask the worker to stop."""
 
     def seek(self, tasks: Sequence[Task]) -> None:
-        """Read the inputs of tasks from their positions."""
+        """Seek the inputs of these tasks to the tasks' positions."""
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Pause or resume the inputs of all running tasks."""
+        """Call ``change``, which pauses or resumes, with the input partitions of all running tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
     """Maps a command to the generator that carries it out; ``commands.table`` fills it."""
 
-    #: Checks a command and returns its work; raises CommandWrong or CommandRefused before the first step.
+    #: Checks a command and returns its generator; raises CommandWrong or CommandRefused before the first step.
     work_of: Callable[[Command, Owner, Ticket], Work]
-    #: The work that rewrites changelogs from local state, for assigned tasks that ``Start.reseed`` names.
+    #: Returns the generator that rewrites changelogs from local state, for the stores that ``Start.reseed`` names.
     reseed: Callable[[Owner, Ticket], Work]
-    #: Answers a read at once; raises CommandWrong or CommandRefused.
+    #: Returns the entries that a ``Read`` selects; raises CommandWrong or CommandRefused.
     read: Callable[[Read, Owner], dict[str, Any]]

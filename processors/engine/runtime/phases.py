@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """The worker's phases, as ``runtime.loop`` draws them."""
+    """The phases of a worker; the docstring of ``runtime.loop`` shows the transitions."""
 
     STARTING = "starting"
     WARMING = "warming"

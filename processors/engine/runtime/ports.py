@@ -1,4 +1,4 @@
-"""The ports of the engine to Kafka: member, replayer, producer, topics; ``infra.kafka.cluster`` implements them."""
+"""The interfaces through which the engine uses Kafka; ``infra.kafka`` implements them, and tests replace them."""
 
 from __future__ import annotations
 
@@ -27,79 +27,88 @@ class GroupMember(Protocol):
     def subscribe(
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
-        """Join the group; callbacks run inside ``poll``."""
+        """Join the group; the rebalance callbacks run inside ``poll``."""
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """At most ``records_max`` records, after at most ``timeout_s`` seconds; rebalance callbacks run here."""
+        """Return at most ``records_max`` records after at most ``timeout_s`` seconds; rebalance callbacks run here."""
 
     @property
     def brokers_down_s(self) -> float:
-        """Seconds since the last contact with any broker; 0 while one is reachable."""
+        """Seconds since the last contact with any broker; 0 while a broker is reachable."""
 
     def broker_answered(self) -> None:
-        """Record that a broker answered another client."""
+        """Reset ``brokers_down_s``, because a broker answered another client of this worker."""
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's offsets, None for a partition without one; answered when no transaction has pending offsets.
+        """The group's committed offsets; None for a partition without an offset.
 
-        One that was sent with a note is a ``NotedOffset``.
+        Waits until no open transaction has pending offsets. An offset that has a note is a ``NotedOffset``.
         """
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Stop fetching these partitions; the member keeps them."""
+        """Stop fetching these partitions; they stay assigned to this member."""
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Fetch paused partitions again."""
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read from this offset; an assigned partition is not read before its first seek."""
+        """Continue reading at this offset. After an assignment, a partition is not read before its first seek."""
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The partition's end at the last fetch, which may be older than a pause; None before the first."""
+        """The partition's high watermark at the last fetch; None before the first fetch.
+
+        The value may be outdated for a paused partition, because a paused partition is not fetched.
+        """
 
     def is_ended(self, partition: Partition) -> bool:
-        """Whether ``poll`` has returned all records up to the end at the last fetch; an open transaction is no end.
+        """Whether ``poll`` has returned all records up to the high watermark of the last fetch.
 
-        False until the first fetch after the partition's last pause, resume, seek or assignment.
+        False while an open transaction blocks the partition. False until the first fetch after the partition's last
+        pause, resume, seek or assignment.
         """
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The end of a partition if no readable record lies between a position and that end; None otherwise.
+        """The end of a partition if only transaction markers and aborted records lie between position and end.
 
-        Only transaction markers and aborted records are between them. None also if ``poll`` has returned records at or
-        after the position.
+        None otherwise, and None if ``poll`` has returned records at or after the position.
         """
 
     def group_metadata(self) -> GroupMetadata:
-        """Member id and generation now; raises MembershipLost without a membership."""
+        """The present member id and generation; raises MembershipLost if this consumer is no member now."""
 
     @property
     def member_id(self) -> str | None:
         """The member's id in the group; None before it has joined."""
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit next offsets outside of transactions, and wait for the answer."""
+        """Commit the next offsets without a transaction, and wait for Kafka's answer."""
 
     def close(self) -> None:
-        """Leave the group; the revoke callback runs."""
+        """Leave the group; the revoke callback runs during this call."""
 
 
 class ChangelogReplayer(Protocol):
-    """Reads changelogs with read_committed; ``infra.kafka.replay.ChangelogConsumer`` implements it."""
+    """A consumer without a group that reads changelogs; ``infra.kafka.replay.ChangelogConsumer`` implements it.
+
+    It reads with read_committed.
+    """
 
     def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
-        """Read these partitions from these offsets; topics in ``timed`` also with the records' timestamps."""
+        """Read these partitions from these offsets; records of the topics in ``timed`` include their timestamps."""
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         """Stop reading these partitions."""
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records without headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
+        """Return records without headers, and the end offset of each partition whose end was reached.
+
+        Waits at most ``timeout_s`` seconds.
+        """
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offsets to read in this assignment, including control records.
+        """By partition, the next offset to read, which may be the offset of a transaction marker.
 
-        No offsets of an earlier assignment.
+        Contains only partitions that were read since the last ``assign``.
         """
 
     def close(self) -> None:
@@ -110,11 +119,11 @@ class TransactionProducer(Protocol):
     """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
 
     on_wait: Callable[[], None]
-    #: How often a broker was lost, or a request may have been sent twice: markers may then be missing.
+    #: Number of events after which transaction markers may be missing: lost brokers, and requests maybe sent twice.
     doubts: int
 
     def init(self, timeout_s: float) -> None:
-        """Fence an earlier holder of the transactional id, and abort the transaction that it left open."""
+        """Fence an earlier producer with this transactional id, and abort the transaction that it left open."""
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -130,7 +139,7 @@ class TransactionProducer(Protocol):
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record; in a transaction ``on_delivered`` gets its offset."""
+        """Queue one record; in a transaction, ``on_delivered`` is called with the record's offset."""
 
     def produce_all(
         self,
@@ -142,10 +151,10 @@ class TransactionProducer(Protocol):
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue records in order; ``headers`` has the headers of some records, by index."""
+        """Queue records in order; ``headers`` maps the index of a record to its headers."""
 
     def poll(self) -> None:
-        """Run the callbacks of delivered records; ``flush`` raises the error of a refused one."""
+        """Run the callbacks of delivered records; the error of a refused record is raised later, by ``flush``."""
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the broker has acknowledged all queued records."""
@@ -157,7 +166,7 @@ class TransactionProducer(Protocol):
         """Commit the open transaction, and wait for the answer."""
 
     def abort(self) -> None:
-        """End the open transaction without a commit; queued records are purged."""
+        """Abort the open transaction, and discard the queued records."""
 
     def close(self) -> None:
         """Close the connection without waiting for queued records."""
@@ -167,13 +176,13 @@ class TopicView(TopicWorld, Protocol):
     """Facts about topics and groups; ``infra.kafka.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """By partition, the last stable offsets (``committed``) or the high watermarks."""
+        """By partition, the last stable offset (if ``committed``) or the high watermark."""
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the first offset that the topic still has."""
+        """By partition, the log start offset."""
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """By partition, the first offset at or after this time (ms since 1970), else the high watermark."""
+        """By partition, the first offset at or after this time (ms since 1970); the high watermark if there is none."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records below these offsets."""
@@ -182,59 +191,62 @@ class TopicView(TopicWorld, Protocol):
         """The number of members of a group."""
 
     def group_members(self, group: str) -> tuple[Member, ...]:
-        """The live members, with client id and host."""
+        """The present members of a group, with client id and host."""
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """The members of a group and their partitions; None during a rebalance."""
+        """The members of a group, each with its assigned partitions; None during a rebalance."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The offsets that a group has committed."""
+        """By partition, the offset that a group has committed."""
 
 
 class TransactionView(Protocol):
     """Facts about transactions; ``infra.kafka.inspection.Inspector`` implements it. Use it in a ``with`` block."""
 
     def __enter__(self) -> TransactionView:
-        """The view itself."""
+        """Return this object."""
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """The coordinator's state of a transactional id; None when the coordinator does not know the id."""
+        """The transaction coordinator's state of a transactional id; None if the coordinator does not know the id."""
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """The subset of the partitions on which this producer has an open transaction."""
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
-        """Write the marker that a coordinator left out."""
+        """Write the transaction marker of this producer to a partition, because the coordinator did not write it."""
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
-        """The ended transactions of any producer that are still open on these partitions."""
+        """Transactions that their coordinator has ended, but whose markers are missing on these partitions.
+
+        Includes the transactions of all producers.
+        """
 
     def end_left(self, left: LeftOpen) -> bool:
-        """Write the marker of one of these transactions; False when it is no longer open."""
+        """Write the missing marker of such a transaction; False if the transaction is no longer open."""
 
 
 class Cluster(Protocol):
-    """Creates clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
+    """Creates Kafka clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap servers."""
+        """The bootstrap servers, as in Kafka's setting ``bootstrap.servers``."""
 
     @property
     def clock(self) -> Clock:
-        """The clock of all timeouts; simulated in simulations."""
+        """The clock for all timeouts; tests replace it by simulated time."""
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
-        """The view of topics and groups; ``timeout_s`` limits each of its requests."""
+        """A client for facts about topics and groups; ``timeout_s`` is the timeout of each request."""
 
     def transactions(self, timeout_s: float) -> TransactionView:
-        """A new view of transactions; ``timeout_s`` limits each of its requests."""
+        """A new client for facts about transactions; ``timeout_s`` is the timeout of each request."""
 
     def rest(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep for this time; in tests, advance the simulated time."""
 
     def group_consumer(self, group: str, client_id: str) -> GroupMember:
         """A new member of a group, not subscribed yet; a ``client.id`` in the settings overrides ``client_id``."""
@@ -244,7 +256,7 @@ class Cluster(Protocol):
 
     @property
     def record_bytes_max(self) -> int | None:
-        """Maximum bytes of a record from the producer's settings; None when they do not set it."""
+        """Maximum bytes of a record from the producer's settings; None if the settings contain no maximum."""
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
-        """A new producer; None as id: not transactional. Its batches have at most ``batch_bytes_max`` bytes."""
+        """A new producer with batches of at most ``batch_bytes_max`` bytes; not transactional if the id is None."""

@@ -1,12 +1,12 @@
-"""Deletes processed records from repartition topics, so that the topics stay short.
+"""Deletes processed records from repartition topics, so that these topics do not grow.
 
     start ─── deleted ───────── committed ──── position ──── end
                  └─ next purge ─────┘
 
 Invariants:
-    - Only records below the offset that this worker has committed are deleted: nothing reads them again. A rebuild
-      starts at the source topics.
-    - A purge that fails stops nothing; the topic grows until one succeeds.
+    - Only records below the offset that this worker has committed are deleted, because no program reads them again. A
+      rebuild of state starts at the source topics.
+    - A failed purge does not stop the worker. The topic grows until a later purge succeeds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.purge")
 
-#: Seconds between two purges; Kafka Streams has the same (``repartition.purge.interval.ms``).
+#: Seconds between two purges; same default as in Kafka Streams (``repartition.purge.interval.ms``).
 PURGE_EVERY_S = 30.0
-#: Seconds until the next attempt if this client may not delete records.
+#: Seconds until the next attempt after Kafka refused a purge because this client has no right to delete records.
 REFUSED_AGAIN_S = 3_600.0
-#: Timeout of one request, in seconds: the loop waits for it.
+#: Timeout of one request in seconds; short, because the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 
@@ -40,11 +40,11 @@ class Purge:
         self._cluster = cluster
         self._next_at = cluster.clock.monotonic() + PURGE_EVERY_S
         self._deleted: dict[Partition, int] = {}
-        #: Records deleted since the worker started, counted by offsets.
+        #: Number of offsets deleted since the worker started.
         self.count = 0
 
     def step(self, tasks: Sequence[Task]) -> None:
-        """Purges when a purge is due."""
+        """Deletes the processed records of these tasks, at most every ``PURGE_EVERY_S`` seconds."""
         now = self._cluster.clock.monotonic()
         if not self._topics or now < self._next_at:
             return

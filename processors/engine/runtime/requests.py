@@ -1,4 +1,4 @@
-"""Requests to the worker's thread, from the threads that serve HTTP and the terminal."""
+"""Requests that the threads for HTTP and the terminal send to the worker's thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Work for the worker's thread; ``only_reads`` lets it run also while a request to Kafka waits."""
+    """A function to run on the worker's thread.
+
+    A request with ``only_reads`` may also run while the worker waits for an answer of Kafka.
+    """
 
     work: Callable[[], None]
     only_reads: bool

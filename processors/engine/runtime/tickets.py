@@ -1,7 +1,7 @@
 """Tickets: the phase, progress, result and error of each command that a worker accepted.
 
-WAITING ──its turn──► RUNNING ──► DONE
-    └────────────────────┴──────► FAILED     (refused, the task was taken away, or a commit got no answer)
+WAITING ──first step──► RUNNING ──► DONE
+    └──────────────────────┴──────► FAILED     (refused, the partition was revoked, or a commit got no answer)
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The generator of a command: yields to let the loop run, counts in its ticket, and returns its result.
+#: The generator of a command: yields after each step, so that the loop can poll; returns the command's result.
 Work = Generator[None, None, dict[str, Any]]
 
 
 class TicketPhase(Enum):
-    """The phases of a command, as the module draws them."""
+    """The phases of a command; the module's docstring shows the transitions."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted command; ``done`` and ``total`` count in its own unit: entries, records or tasks."""
+    """One accepted command; ``done`` and ``total`` count entries, records or tasks, depending on the verb."""
 
     id: str
     verb: str
@@ -37,5 +37,5 @@ class Ticket:
     error: Mapping[str, Any] | None = None
 
     def told(self) -> dict[str, Any]:
-        """The ticket as JSON-ready data, as the route ``/maintenance`` shows it."""
+        """The ticket as JSON-ready data for the HTTP route ``/maintenance``."""
         return {**asdict(self), "phase": self.phase.value}

@@ -1,1 +1,4 @@
-"""Typed columns of stores: models, inference, evolution. Imports ``infra``."""
+"""Typed table columns of stores: from models, inferred from values, and their changes.
+
+This package imports ``infra``.
+"""

@@ -1,7 +1,7 @@
-"""The changes that turn a table's typed columns into the columns of a model, and the changes that are refused.
+"""Computes the changes that turn a table's typed columns into the columns of a model, and which changes are refused.
 
-Iceberg identifies columns by id. A renamed column keeps its content; a dropped column stays in older versions; a column
-that is added under an earlier name starts empty.
+Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older table versions. A
+column that is added under an earlier name starts empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Renames a column; its content stays."""
+    """Renames a column, which keeps its content."""
 
     path: Path
     name: str
@@ -47,7 +47,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Widen:
-    """Widens a column's type in place."""
+    """Changes a column's type to a wider type, without a new column."""
 
     path: Path
     type: ColumnType
@@ -55,9 +55,9 @@ class Widen:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replaces a column by a new one of the same name.
+    """Replaces a column by a new column of the same name.
 
-    The new type holds every value of the old type, but Iceberg can't widen a column to it.
+    The new type can hold every value of the old type, but Iceberg can't change the type of the column itself.
     """
 
     path: Path
@@ -66,14 +66,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drops a column; older versions of the table keep it."""
+    """Drops a column. Older versions of the table keep it."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A change that would lose values: the new type can't hold the values of the old type."""
+    """A change that is refused because the new type can't hold the values of the old type."""
 
     path: Path
     has: str
@@ -84,17 +84,17 @@ Change = Add | Rename | Widen | Replace | Drop | Refused
 
 
 def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
-    """The changes from a table's typed columns (``has``) to a model's (``wanted``), in the order to apply them."""
+    """Returns the changes from a table's typed columns (``has``) to a model's columns, in the order to apply them."""
     members = tuple(Member(each.name, each.type, each.required, (each.name, *each.former)) for each in wanted)
     return tuple(_of_record((), has, Record(members)))
 
 
 def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
-    """The changes to inferred columns: where a type can't be widened in place, the whole column is replaced.
+    """Returns the changes to inferred columns. If a type can't be widened in place, the whole column is replaced.
 
-    Inferred types only widen, in the end to text, and every value is read again from its JSON. The column of whole
-    values also contains objects, as long as no field has a column: with the first such column, it is created again
-    without objects.
+    Inferred types only become wider, at most text. A replaced column is filled again from the JSON of each value. As
+    long as no field has a column, the column of whole values also contains objects. With the first column of a field,
+    it is created again without objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -106,7 +106,7 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether objects without a column get one: the column of whole values, as long as no field has a column."""
+    """Whether objects without a column get one: the column of whole values, while no field has a column."""
     return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
 
 
@@ -115,9 +115,9 @@ def _is_of_whole_values(member: Member) -> bool:
 
 
 def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:
-    """An inferred schema with its columns in the order of the table after the changes: a recreated column is last.
+    """Sorts the columns of an inferred schema like those of the table after the changes. A replaced column is last.
 
-    The next schema is inferred from the table, and hashes of rows depend on the order of columns.
+    The next schema is inferred from the table, and the hash of a row depends on the order of columns.
     """
     replaced = {step.path: number for number, step in enumerate(steps) if isinstance(step, Replace)}
     values = tuple(
@@ -142,7 +142,7 @@ def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:
                 continue
             now = there[former.lower()]
             found.append(Rename((*path, now.name), each.name))
-        elif now.name != each.name:  # the names differ in case only
+        elif now.name != each.name:  # The names differ only in upper and lower case.
             found.append(Rename((*path, now.name), each.name))
         kept.add(now.name)
         later += _of_type((*path, each.name), now.type, each.type)
@@ -172,14 +172,14 @@ def _of_type(path: Path, has: ColumnType, wanted: ColumnType) -> list[Change]:
 
 
 def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
-    """Iceberg can't replace the elements of a list or the values of a map alone: refused."""
+    """Returns Replace, or Refused for list elements and map values, which Iceberg can't replace alone."""
     return Refused(path, has.sql, wanted.sql) if path[-1] in ("element", "value") else Replace(path, wanted)
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
-    """The typed columns of a table from ``StructType.jsonValue()``, without the columns that every table has.
+    """Parses a table's typed columns from ``StructType.jsonValue()``, without the columns that every table has.
 
-    Their sources are their names in JSON, as far as the table's comments record them.
+    The sources of a column are its names in JSON, if the comments of the table record them.
     """
     return Record(
         tuple(
@@ -210,7 +210,7 @@ def _from_spark(described: Any) -> ColumnType:
 
 
 def plain(kind: ColumnType) -> ColumnType:
-    """A type as the table stores it, without aliases, allowed values and required fields."""
+    """Returns a type as the table stores it: without aliases, allowed values and required fields."""
     if isinstance(kind, Quotient | Moment | Scalar):
         return Scalar(kind.sql)
     if isinstance(kind, Held):

@@ -1,4 +1,4 @@
-"""Typed columns inferred from values: turns Spark's ``schema_of_variant_agg`` into columns."""
+"""Infers typed columns from values: converts the result of Spark's ``schema_of_variant_agg`` to columns."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: An object with more names than this counts as a map: the column holds its JSON text.
+#: An object with more field names than this counts as a map. Its column holds the JSON text.
 MEMBERS_MAX = 100
 
-#: The column of values that are no objects.
+#: The name of the column for values that are not objects.
 WHOLE_VALUE = "content"
-#: Prefix of a column's comment if the field's name in JSON differs from the column's name.
+#: Prefix of a column's comment that records the field's name in JSON, if the column has another name.
 _SAYS = "name in JSON: "
-#: The comment of the column of values that are no objects.
+#: The comment of the column for values that are not objects.
 _SAYS_WHOLE = "the value, where it is no object"
 _TOKEN = re.compile(r"\s*(OBJECT<|ARRAY<|`(?:[^`]|``)*`|[A-Za-z_][\w ]*(?:\(\d+(?:,\s*\d+)?\))?|[<>,:]|[^\s<>,:]+)")
 
 
 def inferred_schema(described: str, known: Record | None = None, others: str = "VOID") -> StoreSchema:
-    """The columns of a description by ``schema_of_variant_agg``.
+    """Returns the columns for a description that ``schema_of_variant_agg`` returned.
 
-    A column has the JSON name of its values, if the name is legal. If several names give the same column (SQL ignores
-    case), the name in the table keeps it, or else the legal name with fewer capitals; each other name gets four digits.
-    The comment of a column with a changed name records the JSON name.
+    A column is named like its field in JSON, if that is a legal column name. Several fields can give the same column
+    name, because SQL ignores case. Then the field that already has the column keeps the name, or otherwise the field
+    with a legal name and fewer capitals. All other names get a suffix of four digits. If the column's name differs, its
+    comment records the field's name in JSON.
 
     Args:
         described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``, or ``BIGINT`` if no value is an object.
-        known: The table's columns so far, with their JSON names as sources; their types only widen.
-        others: The description of the values that are no objects, if there are any. They have a separate column.
+        known: The present columns of the table, with the fields' names in JSON as sources. Their types only become
+            wider.
+        others: The description of values that are not objects, if there are any. Such values have a separate column.
     """
-    # Objects with too many names become texts, like other values, and share their column.
+    # Objects with too many field names become texts, and share the column of values that are not objects.
     found = _records(_members(parse_variant(described)), _members(parse_variant(others)))
     names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
     named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
@@ -68,7 +70,7 @@ def _members(kind: ColumnType | None) -> Record:
 
 
 def name_in_json(comment: str) -> str | None:
-    """The JSON name in the comment of an inferred column, empty for whole values; None if the comment has none."""
+    """Parses the name in JSON from a column's comment: empty for whole values, None if the comment records no name."""
     if comment == _SAYS_WHOLE:
         return ""
     return str(json.loads(comment.removeprefix(_SAYS))) if comment.startswith(_SAYS) else None
@@ -81,7 +83,7 @@ def _comment(name: str, source: tuple[str, ...]) -> str:
 
 
 def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
-    """Name in JSON -> column, a different one for each name."""
+    """Returns a distinct column name for each field name in JSON."""
     named = {each.sources[0]: each.name for each in known.members}
     taken = {name.lower() for name in named.values()}
     names: dict[str, str] = {}
@@ -95,12 +97,12 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table has this column under its JSON name without a comment, as earlier versions wrote it."""
+    """Whether the table has this column without a comment about its name in JSON, as earlier versions wrote it."""
     return name != source and named.get(name) == name and name not in sources
 
 
 def unify(one: ColumnType, other: ColumnType) -> ColumnType:
-    """The narrowest type that holds the values of both types; text (JSON) if there is no other."""
+    """Returns the narrowest type that holds the values of both types. If there is none, returns text (JSON)."""
     if one == other:
         return one
     if {one, other} == {WHOLE, FLOATING}:
@@ -127,7 +129,7 @@ def _records(one: Record, other: Record) -> Record:
 
 
 def parse_variant(described: str) -> ColumnType | None:
-    """The column type of a description of variants; None if all values were null."""
+    """Parses a description of variants to a column type; None if all values were null."""
     tokens = [found[1].strip() for found in _TOKEN.finditer(described)]
     kind, rest = _parse(tokens, whole=True)
     assert not rest, described
@@ -135,7 +137,10 @@ def parse_variant(described: str) -> ColumnType | None:
 
 
 def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None, list[str]]:
-    """The type at the start of the tokens, and the remaining tokens; ``whole``: it is the type of whole values."""
+    """Parses the type at the start of the tokens; returns it with the remaining tokens.
+
+    ``whole`` means that the type describes complete values, not parts of values.
+    """
     first, rest = tokens[0], tokens[1:]
     if first == "ARRAY<":
         element, rest = _parse(rest)
@@ -146,11 +151,11 @@ def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None
     while rest[0] != ">":
         name = rest[0][1:-1].replace("``", "`") if rest[0].startswith("`") else rest[0]
         kind, rest = _parse(rest[2:])
-        if kind is not None and (name or not whole):  # a whole value has no name
+        if kind is not None and (name or not whole):  # a field without a name can't be a column
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
-    # Names of columns are made distinct; names within an object stay unchanged, and Spark reads them without case.
+    # Column names are made distinct later. Names inside an object stay unchanged, and Spark reads them without case.
     distinct = whole or len({each.name.lower() for each in members}) == len(members)
     fits = (whole or members) and len(members) <= MEMBERS_MAX and distinct
     return Record(tuple(members)) if fits else TEXT, rest[1:]

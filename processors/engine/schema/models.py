@@ -1,8 +1,8 @@
-"""Typed columns from a pydantic model, or from another annotation.
+"""Makes typed columns from a pydantic model, or from another type annotation.
 
-``list``, ``set`` and ``tuple`` become arrays, ``dict`` a map; models, dataclasses and typed dicts become structs.
-``Decimal`` takes its size from ``max_digits`` and ``decimal_places``; a union becomes JSON text. ``python_types`` has
-the table of all other types.
+``list``, ``set`` and ``tuple`` become arrays, ``dict`` becomes a map. Models, dataclasses and typed dicts become
+structs. A ``Decimal`` gets its size from ``max_digits`` and ``decimal_places``. A union becomes JSON text.
+``python_types`` has a table of all other types.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: A decimal without ``max_digits`` and ``decimal_places``: its digits, its decimal places; and the most digits of all.
+#: The default digits and decimal places of a decimal, and the maximum digits.
 DECIMAL_DIGITS, DECIMAL_PLACES, DIGITS_MAX = 38, 18, 38
 
 
 def schema_of(model: Any) -> StoreSchema:
-    """The typed columns of a store's values.
+    """Returns the typed columns of a store's values.
 
     Args:
-        model: A model (or any annotation) of every value; a mapping of state keys to models, with ``"*"`` for all other
-            state keys; or ``"infer"``.
+        model: A model (or any annotation) of every value. Or a mapping of state keys to models, with ``"*"`` for all
+            other state keys. Or ``"infer"``.
 
     Raises:
-        SchemaInvalid: The model has another form, or a part of it can't be a column.
+        SchemaInvalid: The argument is none of these, or a part of the model can't be a column.
     """
     if model == INFER:
         return INFERRED
@@ -73,7 +73,7 @@ def schema_of(model: Any) -> StoreSchema:
 
 
 def _whole(model: Any) -> ValueSchema:
-    """One model for every value: a column for each field of an object, or one column for any other value."""
+    """Returns the columns for a model of every value: one for each field of an object, or one for any other value."""
     kind, nullable = _kind(model, (), "the value")
     if not isinstance(kind, Record):
         return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable, model=model)
@@ -97,7 +97,7 @@ def _comments(model: Any) -> dict[str, str]:
 
 
 def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, ...] = ()) -> tuple[ColumnType, bool]:
-    """The type of an annotation, and whether it may be null; ``given`` is the metadata of its field."""
+    """Returns the column type of an annotation, and whether it may be null. ``given`` is the metadata of its field."""
     if hasattr(annotation, "__supertype__"):
         return _kind(annotation.__supertype__, seen, where, given)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -145,7 +145,7 @@ def _collection(origin: type, arguments: tuple[Any, ...], seen: tuple[Any, ...],
 
 
 def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
-    if annotation in seen:  # a recursive model would be a column without end
+    if annotation in seen:  # a recursive model would give an infinitely deep column
         return TEXT
     within = (*seen, annotation)
     if issubclass(annotation, pydantic.RootModel):
@@ -164,7 +164,7 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         }
         return _plain(annotation, needed, within)
-    if hasattr(annotation, "__required_keys__"):  # a TypedDict of typing or of typing_extensions
+    if hasattr(annotation, "__required_keys__"):  # a TypedDict of the module typing or typing_extensions
         return _plain(annotation, set(getattr(annotation, "__required_keys__", ())), within)
     kind = subclass_column(annotation)
     if kind is None:
@@ -190,7 +190,10 @@ def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
 
 
 def _said(annotation: type, name: str, hint: Any) -> tuple[str, ...]:
-    """The names of a field of a dataclass or a typed dict: pydantic's names, if it has some."""
+    """Returns the JSON names of a dataclass or typed dict field.
+
+    If pydantic has names for the field, it returns these.
+    """
     known = getattr(annotation, "__pydantic_fields__", {}).get(name)
     told = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
     field = known or next((each for each in told if isinstance(each, pydantic.fields.FieldInfo)), None)
@@ -204,10 +207,10 @@ def _member(name: str, field: Any, config: Mapping[str, Any], seen: tuple[Any, .
 
 
 def _sources(name: str, field: Any, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names from which a model reads a field, by precedence.
+    """Returns the names in JSON from which a model reads a field, in the order of precedence.
 
     Raises:
-        SchemaInvalid: The model reads the field only from a place inside another field.
+        SchemaInvalid: The model reads the field only from a path inside another field.
     """
     given = field.validation_alias if field.validation_alias is not None else field.alias
     choices = [] if given is None or config.get("validate_by_alias") is False else getattr(given, "choices", [given])

@@ -1,4 +1,4 @@
-"""The table of Python types and their column types: numbers, texts, dates, UUIDs, and types that become JSON text."""
+"""A table that maps Python types to column types: numbers, texts, dates, UUIDs, and types stored as JSON text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import DAY, FLOATING, INSTANT, LOCAL_TIME, TEXT, TRUTH, WHOLE, Scalar
 
-#: A ``datetime`` without a zone counts as UTC; ``NaiveDatetime`` stays without a zone. SQL has no type for ``time``,
-#: ``UUID`` and ``Any``: their columns are text.
+#: The column type of each Python type. A ``datetime`` without a time zone counts as UTC; ``NaiveDatetime`` stays
+#: without a zone. SQL has no type for ``time``, ``UUID`` and ``Any``, so these become text.
 BY_TYPE: Mapping[Any, Scalar] = {
     bool: TRUTH,
     int: WHOLE,
@@ -37,9 +37,9 @@ _WITHOUT_ELEMENTS = (list, set, frozenset, tuple, dict)
 
 
 def subclass_column(annotation: type) -> Scalar | None:
-    """The column type of a subclass of a known type; None if there is none.
+    """Returns the column type of a subclass of a known type; None if there is none.
 
-    Pydantic's own types (addresses, secrets) and collections without an element type are text.
+    Types that pydantic defines (addresses, secrets) and collections without an element type are text.
     """
     for known, kind in _BY_SUPERCLASS:
         if issubclass(annotation, known):

@@ -1,10 +1,11 @@
-"""Whether instances of a model survive JSON unchanged.
+"""Checks whether instances of a model are unchanged after encoding to JSON and decoding.
 
-The types of most models decide it. Where no type can decide, the value is read back when it is set: for unions,
-``Any``, constraints that a changed instance may break, validators, subclasses.
+For most models, the types alone decide. They can't decide for unions, ``Any``, constraints that a changed instance may
+break, validators and subclasses. For these, each value is decoded and compared when it is set.
 
 Invariants:
-    - A type counts as one that comes back only if all of its parts are known to. A part that is not known is read back.
+    - A type counts as preserved only if all of its parts are known to be preserved. Any other value is decoded and
+      compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import SchemaInvalid
 
-#: Pydantic's core types whose values survive JSON unless they have constraints, and the JSON type of each.
+#: Pydantic's core types that JSON preserves (unless they have constraints), and the JSON type of each.
 _JSON_OF = {
     **dict.fromkeys(("str", "date", "datetime", "time", "timedelta", "uuid"), "text"),
     **dict.fromkeys(("int", "float"), "number"),
@@ -26,16 +27,16 @@ _JSON_OF = {
     **dict.fromkeys(("list", "set", "frozenset", "tuple"), "array"),
     **dict.fromkeys(("model", "dict"), "object"),
 }
-#: Entries of a core type that are no constraints.
+#: Entries of a core schema that are not constraints.
 _HARMLESS = {"type", "ref", "metadata", "strict", "microseconds_precision"}
 _PARTS = {
     **{kind: {"items_schema"} for kind in ("list", "set", "frozenset")},
     **{"tuple": {"items_schema", "variadic_item_index"}, "dict": {"keys_schema", "values_schema"}},
 }
-#: Types of object keys that survive JSON, which has only text keys.
+#: Key types of objects that JSON preserves, although JSON has only text keys.
 _KEYS = {"str", "int", "uuid", "date"}
 _MODEL = {"cls", "config", "custom_init", "root_model", "schema"}
-#: Settings of a model that change neither the written nor the read JSON.
+#: Settings of a model that affect neither writing nor reading JSON.
 _SETTINGS = {
     *("title", "extra_fields_behavior", "from_attributes", "frozen", "validate_assignment"),
     *("validate_by_name", "validate_by_alias", "populate_by_name"),
@@ -45,19 +46,20 @@ _SECRETS = (pydantic.SecretStr, pydantic.SecretBytes)
 
 
 class RoundTrip:
-    """The conclusions from a model's type about a round trip through JSON.
+    """Decides from a model's type whether JSON preserves its instances.
 
     Args:
-        adapter: The model's.
+        adapter: The type adapter of the model.
 
     Raises:
-        SchemaInvalid: JSON loses every value of a field.
+        SchemaInvalid: JSON loses every value of some field.
     """
 
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The classes of the model: an instance of a subclass has fields that its JSON lacks.
+        #: The classes of the model. An instance of a subclass has fields that the JSON lacks, so subclasses are
+        #: undecided.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(
@@ -66,7 +68,7 @@ class RoundTrip:
 
     @property
     def decided(self) -> bool:
-        """Whether each value that is written without a warning survives JSON."""
+        """Whether JSON preserves every value that is written without a warning."""
         if not self._decided:
             return False
         for subclasses in self._subclasses:  # noqa: SIM110 # `any` takes twice the time, for each value that is set
@@ -85,7 +87,7 @@ class RoundTrip:
                 return True
             self._known.add(ref)
             return ref in self._definitions and self._comes_back(self._definitions[ref], where)
-        if "serialization" in schema:  # the user's own serializer: it is tested when a value is set
+        if "serialization" in schema:  # The user's own serializer is tested when a value is set.
             return False
         if kind == "default":
             return set(schema) <= {"type", "schema", "default", "default_factory", "metadata"} and self._comes_back(
@@ -107,7 +109,7 @@ class RoundTrip:
         parts = _PARTS.get(kind, set())
         below = [schema[part] for part in sorted(parts) if part in schema and part.endswith("schema")]
         inner = [each for part in below for each in (part if isinstance(part, list) else [part])]
-        # Each part is visited, because any part may lose values.
+        # Every part is visited, because any part may raise SchemaInvalid.
         whole = [self._comes_back(each, f"{where}[]") for each in inner]
         if kind == "enum":
             return not set(schema) - _HARMLESS - {"cls", "members", "sub_type"} and _are_apart(schema["members"])
@@ -157,10 +159,10 @@ class RoundTrip:
 
 
 def lost_on_the_way(adapter: pydantic.TypeAdapter[Any], value: Any, payload: bytes) -> tuple[str, str] | None:
-    """Where an instance differs from its JSON read back, and how; None if they are equal.
+    """Compares an instance with its decoded JSON. Returns the path and the kind of the first difference; None if equal.
 
     Raises:
-        pydantic.ValidationError: The JSON can't be read.
+        pydantic.ValidationError: The JSON can't be decoded.
     """
     return next(_differences(value, adapter.validate_json(payload), ""), None)
 
@@ -198,7 +200,7 @@ def _fields(made: Any) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """A value in comparable form: a moment by its clock and offset, regardless of its zone's name."""
+    """Returns a form that can be compared: a time by its clock and UTC offset, regardless of the zone's name."""
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
     return value
@@ -232,11 +234,11 @@ def _written(name: str, field: Any) -> str:
 
 
 def _read(name: str, field: Any, config: Mapping[str, Any]) -> list[str]:
-    """The names that a field is read from, the first one first."""
+    """Returns the names in JSON from which a field is read, in the order of precedence."""
     given = field.get("validation_alias")
     choices = [] if given is None else [given] if isinstance(given, str) else list(given)
     if choices and isinstance(given, list) and not isinstance(given[0], list):
-        choices = [given]  # one path
+        choices = [given]  # a single alias path, not a list of choices
     plain = [each if isinstance(each, str) else each[0] for each in choices if isinstance(each, str) or len(each) == 1]
     by_name = config.get("validate_by_name") or config.get("populate_by_name")
     if config.get("validate_by_alias") is False:

@@ -1,8 +1,8 @@
-"""The typed columns of a store as frozen data: each column's name, type and place in the JSON of a value.
+"""The typed columns of a store's table as frozen data: name, type, and place in the JSON of a value.
 
-A row of a store's table is one changelog key: a message key and a state key. A store with one model has one column for
-each field of the model. A store with a model for each state key has one column for each state key; the column is null
-in the rows of all other state keys.
+A row of the table is one changelog key: a message key and a state key. A store with a single model has one column for
+each field of the model. A store with a model for each state key has one column for each state key. That column is null
+in rows of other state keys.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 
-#: Columns of every table; a typed column with the same name gets a trailing underscore.
+#: Names of the columns that every table has. A typed column with the same name gets a trailing underscore.
 RESERVED = frozenset(
     {"store_partition", "key", "value", "message_key", "state_key", "json", "offset", "changelog_timestamp"}
     | {"event_timestamp", "why", "op", "timestamp", "generation", "snapshot_id"}
 )
-#: Matches every state key without a separate model.
+#: Stands for all state keys that have no model of their own.
 ANY_STATE_KEY = "*"
-#: The model value that requests columns inferred from the values.
+#: The value of ``model`` that asks for columns inferred from the values.
 INFER = "infer"
 
 
@@ -30,7 +30,7 @@ class SchemaInvalid(BadConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type by its SQL name; ``allowed`` lists the only values, empty for all."""
+    """A type with a SQL name. ``allowed`` lists the only allowed values; empty allows all."""
 
     sql: str
     allowed: tuple[str | int, ...] = ()
@@ -38,71 +38,71 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A decimal number."""
+    """A decimal number with a fixed number of digits."""
 
     precision: int
     scale: int
 
     @property
     def sql(self) -> str:
-        """The type in SQL."""
+        """The type's name in SQL."""
         return f"decimal({self.precision},{self.scale})"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """A stored mean, ``{"sum": ..., "count": ...}``; its column is sum divided by count."""
+    """A stored mean, ``{"sum": ..., "count": ...}``. Its column is the sum divided by the count."""
 
     sql: str = "double"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A stored number of milliseconds since 1970; its column is null outside of the years 1 to 9999."""
+    """A stored time in milliseconds since 1970. Its column is null outside of the years 1 to 9999."""
 
     sql: str = "timestamp"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One item of a stored list; the column is the item at this index."""
+    """One item of a stored list. The column is the item at index ``at``."""
 
     at: int
     element: ColumnType
 
     @property
     def sql(self) -> str:
-        """The type in SQL."""
+        """The type's name in SQL."""
         return self.element.sql
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list."""
+    """A list whose items have one type."""
 
     element: ColumnType
 
     @property
     def sql(self) -> str:
-        """The type in SQL."""
+        """The type's name in SQL."""
         return f"array<{self.element.sql}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A map: an object with keys of any name."""
+    """A map: an object whose keys may have any name."""
 
     value: ColumnType
 
     @property
     def sql(self) -> str:
-        """The type in SQL."""
+        """The type's name in SQL."""
         return f"map<string,{self.value.sql}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of an object; ``sources`` are its names in JSON, the newest first."""
+    """A field of an object. ``sources`` are its names in JSON, newest first."""
 
     name: str
     type: ColumnType
@@ -111,19 +111,19 @@ class Member:
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Earlier names of the column."""
+        """Earlier names of the field."""
         return tuple(source for source in self.sources if source != self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with known fields."""
+    """An object with known fields: a struct in SQL."""
 
     members: tuple[Member, ...]
 
     @property
     def sql(self) -> str:
-        """The type in SQL."""
+        """The type's name in SQL."""
         return f"struct<{','.join(f'{tick(each.name)}:{each.type.sql}' for each in self.members)}>"
 
 
@@ -135,9 +135,10 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A typed column; ``paths`` are its places in the JSON of a value, the newest first; ``()`` is the whole value.
+    """A typed column. ``paths`` are its places in the JSON of a value, newest first; ``()`` is the whole value.
 
-    If the JSON has no value, ``key_part`` has it: a part of the state key, counted from 1, between its slashes.
+    If the JSON has no value, the column is a part of the state key. ``key_part`` is the number of this part between
+    slashes, counted from 1.
     """
 
     name: str
@@ -149,38 +150,38 @@ class Column:
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Former names of the column."""
+        """Earlier names of the column."""
         return tuple(column_name(path[-1]) for path in self.paths if path and column_name(path[-1]) != self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """The columns of the values of one state key, or of all state keys if ``state_key`` is None.
+    """The columns for values of one state key, or of all state keys if ``state_key`` is None.
 
-    With ``prefixes``, these are the columns of all state keys that begin with one of the prefixes; rows of other state
-    keys are internal and have no columns. With ``nullable``, the whole value may be ``null``.
+    With ``prefixes``, the columns for all state keys that begin with one of the prefixes. Rows of other state keys are
+    then internal and have no columns. ``nullable`` means that the whole value may be ``null``.
     """
 
     state_key: str | None
     columns: tuple[Column, ...]
     nullable: bool = False
-    #: The field that holds the version of the value's format, and the expected version.
+    #: The name of the field with the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
-    #: The model from which the columns were made, if there is one: the audit reads values with the model itself.
+    #: The model from which the columns were made; None without a model. The audit reads values with the model.
     model: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSchema:
-    """The typed columns of a store; with ``inferred``, a snapshot infers them from the values."""
+    """The typed columns of a store. ``inferred`` means that a snapshot infers the columns from the values."""
 
     values: tuple[ValueSchema, ...]
     inferred: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of all values, in table order."""
+        """The columns of all values, in the order of the table."""
         return tuple(column for value in self.values for column in value.columns)
 
 
@@ -188,7 +189,7 @@ INFERRED = StoreSchema((), inferred=True)
 
 
 def checked(schema: StoreSchema) -> StoreSchema:
-    """The schema itself; raises SchemaInvalid if two columns have the same name, ignoring case as SQL does."""
+    """Returns the schema. Raises SchemaInvalid if two columns have the same name, ignoring case."""
     for where, names in _names(schema):
         seen: dict[str, str] = {}
         for name in names:
@@ -221,11 +222,11 @@ def _within(where: str, kind: ColumnType) -> Iterator[tuple[str, list[str]]]:
 
 
 def column_name(name: str) -> str:
-    """A legal column name: letters, digits and underscores, different from the columns that every table has."""
+    """Makes a legal column name: only letters, digits and underscores, and no name that every table has."""
     legal = "".join(sign if sign.isascii() and (sign.isalnum() or sign == "_") else "_" for sign in name) or "_"
     return f"{legal}_" if legal.lower() in RESERVED else legal
 
 
 def tick(name: str) -> str:
-    """A name quoted for Spark SQL."""
+    """Quotes a name for Spark SQL."""
     return f"`{name.replace('`', '``')}`"

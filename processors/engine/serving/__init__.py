@@ -1,1 +1,1 @@
-"""HTTP of a worker: status, metrics, control. Imports ``runtime``."""
+"""The HTTP server of a worker, and its client: status, metrics and control. This package imports ``runtime``."""

@@ -1,18 +1,19 @@
-"""The sockets of a worker's HTTP server: one thread reads and writes all of them, a few threads serve the requests.
+"""The sockets of a worker's HTTP server. One thread does all socket I/O, and a few threads serve the requests.
 
     accepted ──head and body──► admitted ──a thread serves it──► answered ──► drained ──► closed
-        └───────refused, by an answer──────────────────────────────►┘
+        └───────refused, with an error answer───────────────────────►┘
 
-No connection can block others. Each has a deadline for its whole request and one for its whole answer, however often it
-sends a byte. When all places are taken, a new connection replaces the oldest one without a complete request, or else
-the answered one that has not read for longest.
+No connection can block other connections. Each connection has one deadline for its whole request, and one for its whole
+answer, even if the client keeps sending bytes. If the maximum number of connections is open, a new connection replaces
+the oldest connection without a complete request. If there is none, it replaces the answered connection whose client has
+not read for the longest time.
 
 Invariants:
-    - Only requests that are complete and admitted get a thread, and their number is bounded.
-    - ``/health`` and ``/ready`` need no thread, so they answer while all threads wait for the worker's loop.
-    - Memory is bounded: places, bytes of a request, and unsent bytes of all answers.
-    - Time is bounded: accepts in a second, and reads of a slow request. The worker's loop shares the interpreter with
-      this thread, so a flood must not keep it busy.
+    - Only complete and admitted requests get a thread, and the number of threads is limited.
+    - ``/health`` and ``/ready`` need no thread, so they are answered even while all threads wait for the worker's loop.
+    - Memory is limited: the number of connections, the bytes of a request, and the unsent bytes of all answers.
+    - CPU time is limited: the accepts per second, and the reads of a slow request. The worker's loop shares the Python
+      interpreter with this thread, so a flood of requests must not keep the interpreter busy.
 """
 
 from __future__ import annotations
@@ -45,50 +46,53 @@ from holdfast.processors.engine.serving.requests import (
 
 _log = structlog.get_logger("serving")
 
-#: Seconds from the accept of a connection to the last byte of its request, and for the whole answer.
+#: Maximum seconds from the accept of a connection to the last byte of its request; and maximum seconds for its answer.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: Limits for reading a client's further bytes, in seconds and in bytes: closing with unread bytes may lose the answer.
+#: Maximum seconds and bytes for reading what a client sends after its answer. A close with unread bytes may lose the
+#: answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum open connections; a new one replaces the oldest one that is not being served.
+#: Maximum number of open connections. A new connection replaces the oldest one that is not being served.
 AT_ONCE_MAX = 128
-#: Threads that serve reads, which wait for the loop at most a second, and threads that serve control.
+#: Maximum threads for reads, which wait for the worker's loop at most a second; and maximum threads for control
+#: requests.
 READERS_MAX, CONTROLLERS_MAX = 4, 16
-#: Maximum bytes of all answers that clients have not read.
+#: Maximum bytes of all answers that clients have not read yet.
 UNSENT_BYTES_MAX = 32 << 20
-#: Connections that the kernel keeps until they are accepted, and how many are accepted between two reads of others.
+#: Maximum connections that the kernel queues before they are accepted; and maximum accepts before open connections are
+#: read.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
-#: Accepts per second while more connections wait, and accepts at once after a rest. An accept with all its work takes
-#: up to 0.13 ms, and the thousandth waits a second: less than a client waits for a status.
+#: Maximum accepts per second while more connections wait, and maximum accepts in one burst. An accept takes up to 0.13
+#: ms of work. The thousandth waiting connection waits one second, which is shorter than the timeout of status clients.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: A request that is incomplete after this many reads is read again after this many seconds.
+#: After this many reads of an incomplete request, the next read waits this many seconds.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
-#: Pause after an accept that failed because the process has no file descriptor left, seconds.
+#: Pause in seconds after an accept failed because the process has no free file descriptor.
 _ACCEPT_AGAIN_S = 0.1
-#: Seconds that running requests have for their answers when the server stops.
+#: Maximum seconds that running requests get for their answers when the server stops.
 _FAREWELL_S = 0.5
 #: Bytes of an unread answer that the kernel buffers for each connection.
 _KERNEL_BYTES = 131_072
-#: Bytes of one read.
+#: Maximum bytes of one read.
 _READ_BYTES = 65_536
-#: The first refusals are logged one by one, later ones at every ``_LOG_EVERY``-th.
+#: The first ``_LOG_FIRST`` refused requests are logged, then every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
-#: Answers an admitted request, from its method, route and body.
+#: A function that serves an admitted request. Its arguments are method, route and body.
 Serve = Callable[[str, str, bytes], Answer]
 
 
 class ServingImpossible(BadConfiguration):
-    """The server can't listen on its address or port; fields: ``host``, ``port``."""
+    """The server can't listen on its address or port. Fields: ``host``, ``port``."""
 
 
 class RequestServer:
-    """Listens from its construction on; serves from ``start`` until ``close``.
+    """The HTTP server. It listens as soon as it is constructed, and serves requests from ``start`` until ``close``.
 
     Args:
-        pages: The existing routes; other paths are never logged, because they may contain anything.
-        bodies: By route that accepts a body, its maximum bytes.
+        pages: The existing routes. Other paths are never logged, because they may contain anything.
+        bodies: For each route that accepts a large body, its maximum bytes.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
@@ -112,24 +116,24 @@ class RequestServer:
         self._controllers = WorkThreads("control", CONTROLLERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Open connections, oldest first; a connection whose client reads some of its answer becomes the newest.
+        #: Open connections, oldest first. A connection whose client reads some of its answer moves to the end.
         self._open: dict[_Connection, None] = {}
         self._accepting = self._closing = self._rests = False
         self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
 
     @property
     def url(self) -> str:
-        """The URL for programs on this machine."""
+        """The server's URL for programs on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104: compared, not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
-        """The number of open connections; at most ``AT_ONCE_MAX``."""
+        """The number of open connections, at most ``AT_ONCE_MAX``."""
         return len(self._open)
 
     def start(self) -> None:
-        """Serve on a separate thread."""
+        """Starts serving on a separate thread."""
         self._loop = loop = asyncio.new_event_loop()
         loop.set_exception_handler(_log_failure)
         loop.call_soon(self._resume)
@@ -137,11 +141,11 @@ class RequestServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; running requests have half a second for their answers."""
+        """Stops the server. Running requests get half a second for their answers."""
         if self._thread is None or self._loop is None:
             self._listener.close()
             return
-        with suppress(RuntimeError):  # the loop is closed already
+        with suppress(RuntimeError):  # the event loop is already closed
             self._loop.call_soon_threadsafe(self._finish)
         self._thread.join()
 
@@ -168,7 +172,7 @@ class RequestServer:
         else:
             self._loop.stop()
 
-    # -- places ----------------------------------------------------------------------------------------------------
+    # -- places: accepting and replacing connections ---------------------------------------------------------------
 
     def _resume(self) -> None:
         if not (self._accepting or self._closing or self._rests):
@@ -183,7 +187,7 @@ class RequestServer:
             self._loop.remove_reader(self._listener)
 
     def _rest(self, seconds: float) -> None:
-        """Accept nothing for some seconds."""
+        """Accepts no connections for some seconds."""
         assert self._loop is not None
         self._pause()
         self._rests = True
@@ -202,7 +206,7 @@ class RequestServer:
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
-                self._pause()  # all connections are being served; the next answered one resumes
+                self._pause()  # All connections are being served. The next answer resumes the accepts.
                 return
             try:
                 accepted, address = self._listener.accept()
@@ -212,7 +216,7 @@ class RequestServer:
                 _log.warning("a connection can't be accepted", error=str(failure))
                 oldest = self._replaceable()
                 if oldest is not None:
-                    oldest.close()  # it has a file descriptor, which the process lacks
+                    oldest.close()  # Closing it frees the file descriptor that the process lacks.
                 self._rest(_ACCEPT_AGAIN_S)
                 return
             if oldest is not None:
@@ -220,10 +224,10 @@ class RequestServer:
             accepted.setblocking(False)
             connection = _Connection(self, self._loop, accepted, str(address[0]))
             self._open[connection] = None
-            connection.read()  # most clients have sent their request already
+            connection.read()  # most clients have already sent their request
 
     def _replaceable(self) -> _Connection | None:
-        """The connection that may be closed for a new one."""
+        """Returns the connection that may be closed for a new one; None if there is none."""
         unread = None
         for each in self._open:
             if each.is_idle:
@@ -233,24 +237,27 @@ class RequestServer:
         return unread
 
     def reads_on(self, connection: _Connection) -> None:
-        """Record that a client reads its answer: other connections are closed before this one."""
+        """Moves a connection to the end, because its client reads the answer.
+
+        Other connections are then closed first.
+        """
         del self._open[connection]
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Free the place of a closed connection."""
+        """Frees the place of a closed connection."""
         self._open.pop(connection, None)
         self.place_freed()
 
     def place_freed(self) -> None:
-        """Accept again, because a connection was closed or is no longer being served."""
+        """Resumes the accepts, because a connection was closed or its request was answered."""
         if not self._closing:
             self._resume()
         elif not self._open and self._loop is not None:
             self._loop.stop()
 
     def bound_unsent(self) -> None:
-        """Close the oldest connections that don't read, until all unsent answers fit ``UNSENT_BYTES_MAX``."""
+        """Closes the oldest connections with unread answers, until all unsent answers fit into ``UNSENT_BYTES_MAX``."""
         unread = [each for each in self._open if each.unsent_bytes]
         size = sum(each.unsent_bytes for each in unread)
         for each in unread:
@@ -262,7 +269,7 @@ class RequestServer:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def serve(self, connection: _Connection, head: Head, body: bytes) -> None:
-        """Serve a complete request; the connection gets the answer on the loop's thread."""
+        """Serves a complete request. The connection gets the answer on the event loop's thread."""
         if head.reads and head.page in OPEN_PAGES:
             connection.answer(self._answer(head, body))
             return
@@ -272,7 +279,7 @@ class RequestServer:
     def _serve_on_thread(self, connection: _Connection, head: Head, body: bytes) -> None:
         assert self._loop is not None
         answer = self._answer(head, body)
-        with suppress(RuntimeError):  # the server was closed meanwhile
+        with suppress(RuntimeError):  # the server was closed since then
             self._loop.call_soon_threadsafe(connection.answer, answer)
 
     def _answer(self, head: Head, body: bytes) -> bytes:
@@ -284,7 +291,7 @@ class RequestServer:
         return written(answer, with_body=head.method != "HEAD")
 
     def refused(self, client: str, refused: Refused) -> None:
-        """Count a refusal, and log the first ones and every ``_LOG_EVERY``-th."""
+        """Counts a refused request. Logs the first ones, then every ``_LOG_EVERY``-th."""
         self._refusals += 1
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
             shown = refused.page if refused.page in self.rules.pages else "unknown"
@@ -300,13 +307,13 @@ class _Phase(Enum):
 
 
 class _Connection:
-    """One connection, with one request. All methods run on the loop's thread."""
+    """One connection with one request. All methods run on the event loop's thread."""
 
     def __init__(
         self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
     ) -> None:
         self._server, self._loop, self._socket, self._client = server, loop, accepted, client
-        self._descriptor = accepted.fileno()  # the loop finds a number faster than a socket
+        self._descriptor = accepted.fileno()  # the event loop finds a number faster than a socket object
         self._phase = _Phase.READING
         self._received = bytearray()
         self._head: Head | None = None
@@ -318,21 +325,21 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection's request is incomplete and without the token, or its answer is sent."""
+        """Whether the connection may be closed now: its request has no complete head yet, or its answer is sent."""
         return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
 
     @property
     def is_answered_soon(self) -> bool:
-        """Whether the connection's request is complete, and its answer not yet sent."""
+        """Whether the connection's request is complete, and its answer is not sent yet."""
         return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of the answer that the client has not read."""
+        """The number of bytes of the answer that the client has not read yet."""
         return len(self._unsent)
 
     def close(self) -> None:
-        """Close the socket and free the place. Safe to call twice."""
+        """Closes the socket and frees the place. A second call does nothing."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase = _Phase.CLOSED
@@ -344,7 +351,7 @@ class _Connection:
         self._server.forget(self)
 
     def read(self) -> None:
-        """Read the bytes that the client has sent."""
+        """Reads the bytes that the client has sent."""
         try:
             got = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -374,7 +381,7 @@ class _Connection:
             self._again = None
 
     def _advance(self, looked_at: int) -> None:
-        """Serve or refuse the request as soon as enough of it has arrived."""
+        """Serves or refuses the request as soon as enough bytes have arrived."""
         if self._head is None:
             end = head_end(self._received, looked_at)
             early = refused_early(self._received if end is None else self._received[:end])
@@ -402,7 +409,7 @@ class _Connection:
         self.answer(written(Answer(refused.code, {"error": refused.why})))
 
     def answer(self, answer: bytes) -> None:
-        """Send the answer, then keep reading until the client has read the answer and closes."""
+        """Sends the answer. Then reads until the client has read the answer and closes the connection."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()
@@ -432,11 +439,11 @@ class _Connection:
 
 
 def _listening(serving: ServingSettings) -> socket.socket:
-    """The listening socket of these settings."""
+    """Opens the listening socket for these settings."""
     listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)  # accepted sockets inherit it
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)  # accepted sockets inherit this setting
         listener.bind((serving.host, serving.port))
         listener.listen(_BACKLOG)
         listener.setblocking(False)
@@ -453,5 +460,5 @@ def _listening(serving: ServingSettings) -> socket.socket:
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log a failure of the server itself; the connection ends at its deadline."""
+    """Logs an error of the server itself. The connection is closed at its deadline."""
     _log.error("a connection failed", error=str(context.get("message")), exc_info=context.get("exception"))

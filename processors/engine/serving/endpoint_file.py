@@ -1,7 +1,7 @@
-"""The endpoint file of a worker: its process, its URL, and the token that controls it; mode 0600.
+"""The endpoint file of a worker: its process, its URL, and the token that controls the worker. The file mode is 0600.
 
-A file can outlive its process, and another program can listen at its port. So a client sends nothing before it has
-checked that the process runs, and no token before it has checked that the process owns the port.
+The file may outlive its process, and another program may then listen on the port. A client therefore first checks that
+the process runs, before it sends anything. It also checks that the process owns the port, before it sends a token.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Endpoint(msgspec.Struct, frozen=True):
     """The content of an endpoint file.
 
     Attributes:
-        pid: The process.
-        mark: The start mark of the process; empty in files of versions without this field.
-        url: The server's address, for programs on this machine.
-        token: The token that controls only this process.
-        reads_need_token: Whether reading the status also requires a token.
-        process: The text of the process's identity; empty in files of versions without this field.
+        pid: The id of the worker's process.
+        mark: The start mark of the process, which identifies it even if the pid is used again; empty in files of older
+            versions.
+        url: The URL of the server, for programs on this machine.
+        token: The token that controls this process, and no other process.
+        reads_need_token: Whether reads of the status need a token, too.
+        process: The process identity as text; empty in files of older versions.
     """
 
     pid: _Pid
@@ -40,7 +41,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     process: str = ""
 
     def __repr__(self) -> str:
-        """The endpoint without its token, for logs."""
+        """The endpoint as text without its token, for logs."""
         return f"Endpoint(pid={self.pid}, url={self.url!r})"
 
     @property
@@ -53,9 +54,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def is_owner(self) -> bool:
-        """Whether the process that wrote the file runs, and listens at the file's port.
+        """Whether the process that wrote the file runs and listens on the file's port.
 
-        If the system can't report who listens, a process with the file's start mark counts as the owner.
+        If the operating system can't tell which process listens, a running process with the file's start mark counts as
+        owner.
         """
         try:
             port = urlsplit(self.url).port
@@ -68,12 +70,12 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def read_endpoint(file: Path) -> Endpoint | None:
-    """The content of an endpoint file; None when it is missing or damaged."""
+    """Reads an endpoint file; None if it is missing or damaged."""
     return read_json(file, Endpoint)
 
 
 def write_endpoint(file: Path, endpoint: Endpoint) -> None:
-    """Replace an endpoint file.
+    """Writes or replaces an endpoint file.
 
     Raises:
         OSError: The file can't be written.

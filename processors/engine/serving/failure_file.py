@@ -1,4 +1,7 @@
-"""The failure file of a worker that ends before its server answers: the error, next to the endpoint file."""
+"""The failure file of a worker that ended before its server answered.
+
+It contains the error, beside the endpoint file.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _log = structlog.get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:
-    """The path of a worker's failure file, next to its endpoint file."""
+    """Returns the path of a worker's failure file, which is beside its endpoint file."""
     return endpoint.with_suffix(".failed.json")
 
 
 def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
-    """Write a worker's last status to its failure file; an error is logged, because the process ends anyway.
+    """Writes a worker's last status to its failure file. If that fails, the error is only logged.
 
-    The identity of this process is added as ``process``.
+    The identity of this process is added as the field ``process``.
     """
     file = failure_file(endpoint)
     try:
@@ -36,9 +39,9 @@ def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
 
 
 def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, Any], started_at: float) -> None:
-    """Write the error that ends this process to the failure file, unless this process already wrote one.
+    """Writes the error that ends this process to the failure file, unless this process already wrote one.
 
-    ``error`` has the form of ``HoldfastError.as_dict``; ``started_at`` is in seconds since 1970.
+    ``error`` has the form of ``HoldfastError.as_dict``. ``started_at`` is in seconds since 1970.
     """
     file = failure_file(endpoint)
     if _process_of(file) == str(own_identity()):
@@ -49,12 +52,12 @@ def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, A
 
 
 class _Whose(msgspec.Struct):
-    """The part of a failure file that names its process; older versions wrote none."""
+    """The part of a failure file that identifies its process. Files of older versions lack it."""
 
     process: str = ""
 
 
 def _process_of(file: Path) -> str:
-    """The identity of the process that wrote the file; empty when it names none."""
+    """Returns the identity of the process that wrote the file; empty if the file has none."""
     found = read_json(file, _Whose)
     return "" if found is None else found.process

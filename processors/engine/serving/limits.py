@@ -1,4 +1,4 @@
-"""Limits the work for requests: a fixed number of threads, and a rate for repeated actions."""
+"""Limits the work that requests cause: a maximum number of threads, and a maximum rate of repeated actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 
 class WorkThreads:
-    """Daemon threads that process one queue; a thread starts when no other is free, up to ``most``."""
+    """Daemon threads that process one queue. A thread is started if no thread is free, up to ``most`` threads."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -17,7 +17,7 @@ class WorkThreads:
         self._threads = self._waiting = 0
 
     def take(self, work: Callable[[], None]) -> None:
-        """Run the work on a thread, when one is free."""
+        """Queues the work. It runs as soon as a thread is free."""
         with self._lock:
             self._waiting += 1
             starts = self._threads < self._most and self._waiting > 0
@@ -27,7 +27,7 @@ class WorkThreads:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def end(self) -> None:
-        """End the threads after their present work."""
+        """Ends the threads after their current work."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -42,14 +42,14 @@ class WorkThreads:
 
 
 class Allowance:
-    """A rate limit: ``per_s`` uses in a second on average, ``most`` uses at once."""
+    """A rate limit: ``per_s`` uses per second on average, and at most ``most`` uses in one burst."""
 
     def __init__(self, per_s: float, most: float) -> None:
         self._per_s, self._most = per_s, most
         self._left, self._at = most, 0.0
 
     def takes_one(self, now: float) -> bool:
-        """Use the allowance once; False when it is used up. ``now`` is in seconds and never decreases."""
+        """Uses the allowance once. Returns False if it is used up. ``now`` is in seconds and must never decrease."""
         self._left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

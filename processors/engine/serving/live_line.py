@@ -1,12 +1,12 @@
-"""The progress of a worker in the foreground, in one line: phase, rate, lag, commits. A terminal updates the line.
+"""Shows the progress of a foreground worker in one line: phase, rate, lag, commits. A terminal updates the line.
 
     orders  running  12,345 messages/s  lag 0  57 commits  1,234,567 messages
 
-Without a terminal the same figures are log events: one at each new phase, then one every ``PLAIN_EVERY_S`` while
+Without a terminal, the same figures are logged: once for each new phase, and every ``PLAIN_EVERY_S`` seconds while
 messages arrive.
 
 Invariants:
-    - The worker's state is read by the worker's own thread, as for ``/status``; a silent loop never holds the line up.
+    - The worker's own thread reads the worker's state, as for ``/status``. A blocked loop does not block the line.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from holdfast.processors.engine.serving.status import describe_worker
 
 _log = structlog.get_logger("worker")
 
-#: Seconds between two lines on a terminal, and between two log events.
+#: Seconds between two updates of the line on a terminal, and between two log events.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
-#: Seconds that the loop may take to answer before the line reports it as silent.
+#: The line reports the loop as silent if it does not answer within this many seconds.
 SILENT_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A worker at one moment; ``lag`` is None while it is unknown, ``at_s`` is on the monotonic clock."""
+    """The figures of a worker at one moment. ``lag`` is None if unknown. ``at_s`` is a time of the monotonic clock."""
 
     phase: str
     processed: int
@@ -47,19 +47,19 @@ class Figures:
 
     @staticmethod
     def of(status: Mapping[str, Any], at_s: float) -> Figures:
-        """The figures of a ``/status`` document."""
+        """Takes the figures from a ``/status`` document."""
         count = status["commits"]["count"]
         return Figures(status["phase"], status["records"]["processed"], status["lag"], count, at_s)
 
     def rate_since(self, former: Figures | None) -> float | None:
-        """Messages per second since an earlier moment; None without one."""
+        """Returns the messages per second since an earlier moment; None if there is no earlier moment."""
         if former is None or self.at_s <= former.at_s:
             return None
         return max(0, self.processed - former.processed) / (self.at_s - former.at_s)
 
 
 def line_of(processor: str, now: Figures, former: Figures | None) -> str:
-    """The figures as one line of text."""
+    """Formats the figures as one line of text."""
     rate = now.rate_since(former)
     parts = [
         processor,
@@ -74,7 +74,7 @@ def line_of(processor: str, now: Figures, former: Figures | None) -> str:
 
 @contextmanager
 def live_line(worker: Worker, processor: str, slot: str) -> Iterator[None]:
-    """Show the worker's line while the block runs, and the last figures after it."""
+    """Shows the worker's progress line while the block runs, and prints the totals after it."""
     ended = threading.Event()
     line = _Line(worker, processor, slot)
     thread = threading.Thread(target=line.run, args=(ended,), name="live-line", daemon=True)
@@ -95,7 +95,7 @@ class _Line:
         self._asked: Future[dict[str, Any]] | None = None
 
     def run(self, ended: threading.Event) -> None:
-        """Renew the line until the event is set."""
+        """Updates the line until the event is set."""
         with ExitStack() as opened:
             terminal = opened.enter_context(_terminal()) if self._on_terminal else None
             while not ended.wait(LINE_EVERY_S):
@@ -107,7 +107,7 @@ class _Line:
                     self._shown = now or self._shown
 
     def last(self) -> None:
-        """Print the totals; call it after the loop has ended."""
+        """Prints the totals. Call it after the worker's loop has ended."""
         commits, messages = self._worker.committer.count, self._worker.processed
         if self._on_terminal:
             sys.stderr.write(f"{self._processor}  ended: {commits:,} commits  {messages:,} messages\n")
@@ -139,14 +139,14 @@ class _Line:
         self._shown = now
 
     def _figures(self) -> Figures | None:
-        """The present figures; None when the loop is silent."""
+        """Returns the present figures; None if the loop does not answer in time."""
         if self._asked is None:
             asked: Future[dict[str, Any]] = Future()
 
             def answer() -> None:
                 try:
                     asked.set_result(describe_worker(self._worker, self._processor, self._slot, None))
-                except Exception as failure:  # the loop raises its own failure
+                except Exception as failure:  # the loop itself reports its failure
                     asked.set_exception(failure)
 
             self._asked = asked
@@ -161,11 +161,11 @@ class _Line:
 
 @contextmanager
 def _terminal() -> Iterator[Callable[[str], None]]:
-    """Shows a line at the bottom of the terminal; other output appears above it."""
+    """Shows a line at the bottom of the terminal. Other output appears above the line."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    to_terminal = sys.stdout.isatty()  # a file or a pipe must get the printed output
+    to_terminal = sys.stdout.isatty()  # output to a file or a pipe must not be redirected
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=to_terminal) as opened:
         yield lambda line: opened.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

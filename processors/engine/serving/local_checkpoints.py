@@ -1,4 +1,4 @@
-"""Local checkpoints, by the route ``/checkpoint``: copies of the running tasks' databases, and how many are kept."""
+"""Local checkpoints, made by the route ``/checkpoint``: copies of the databases of all running tasks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1
-#: The number of newest checkpoints of each task that are kept; older ones are deleted.
+#: The number of newest checkpoints that are kept for each task. Older checkpoints are deleted.
 LOCAL_CHECKPOINTS_KEPT = 3
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
-    """Checkpoint all running tasks into a new folder below ``folder``, and return the manifest.
+    """Copies the databases of all running tasks into a new folder below ``folder``, and returns the manifest.
 
-    Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without it is not a
-    checkpoint.
+    Call it on the worker's thread right after a commit. ``manifest.json`` is written last, so a folder without it is
+    not a checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -69,13 +69,16 @@ class _Named(msgspec.Struct):
 
 
 class _Tasks(msgspec.Struct):
-    """The part of a manifest with the tasks of the checkpoint."""
+    """The part of a manifest that lists the tasks of the checkpoint."""
 
     tasks: list[_Named]
 
 
 def superseded(folder: Path, keep: int) -> list[Path]:
-    """The folders without any task's ``keep`` newest checkpoints; several workers share the folder."""
+    """Returns the folders that contain none of the ``keep`` newest checkpoints of any task.
+
+    Several workers share ``folder``, so a folder may have only some of the tasks.
+    """
     seen: Counter[str] = Counter()
     found = []
     for place, path in enumerate(sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)):

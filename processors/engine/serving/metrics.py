@@ -1,9 +1,9 @@
-"""The route ``/metrics``: a worker's status as Prometheus metrics; ``docs/metrics.md`` explains each.
+"""The route ``/metrics``: a worker's status as Prometheus metrics. ``docs/metrics.md`` explains each metric.
 
 Invariants:
-    - A processed message counts once, even if it is processed again after an abort. Outputs, dead letters and skipped
-      messages count each time, also in aborted transactions.
-    - Only the published status is read, so a scrape costs the worker no more than a status.
+    - A message counts as processed once, even if it is processed again after an abort. Outputs, dead letters and
+      skipped messages count each time, also in aborted transactions.
+    - Metrics are made from a status document, so a scrape costs the worker no more than a status request.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _IDENTITY = ("processor", "slot")
 _PARTITION = ("topic", "partition")
-#: The value of a metric, or its values by the values of its labels; None if unknown.
+#: The value of a metric, or a mapping from label values to values. None means unknown.
 _Value = float | Mapping[Any, float | None]
 
 
 class WorkerMetrics:
-    """Formats one worker's status documents as metrics; its counter of processed messages never decreases."""
+    """Formats a worker's status documents as metrics. Its counter of processed messages never decreases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processed = 0
 
     def page(self, status: Mapping[str, Any], heartbeat_age_s: float) -> bytes:
-        """The metrics of one status document, as ``describe_worker`` returns it."""
+        """Returns the metrics page for a status document of ``describe_worker``."""
         with self._lock:
             self._processed = max(self._processed, status["records"]["processed"])
             processed = self._processed
@@ -47,7 +47,7 @@ class WorkerMetrics:
 
 
 class _Snapshot(Collector):
-    """One status document as metric families."""
+    """Converts one status document to metric families."""
 
     def __init__(self, status: Mapping[str, Any], heartbeat_age_s: float, processed: int) -> None:
         self._status = status
@@ -56,7 +56,7 @@ class _Snapshot(Collector):
         self._processed = processed
 
     def collect(self) -> Iterable[Metric]:
-        """All metric families, in the order of ``docs/metrics.md``."""
+        """Yields all metric families, in the order of ``docs/metrics.md``."""
         yield from self._worker()
         yield from self._records()
         yield from self._commits()

@@ -1,7 +1,7 @@
-"""The status of a processor's subtopologies: the running tasks of each, and the lag of each input.
+"""The status of a processor's subtopologies: the running tasks of each subtopology, and the lag of each input.
 
-A processor with ``group_by`` has several subtopologies: a single lag would not show whether the sources or the
-repartition topic is read slowly.
+A processor with ``group_by`` has several subtopologies. A single lag would not show whether the sources or the
+repartition topic lag behind.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """One subtopology over all workers: its tasks, the running ones, and by input topic the records left to process.
+    """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while one of its tasks is not fetching, as during a restore. ``awaited`` are the inputs
     that messages of other inputs wait for.
@@ -28,12 +28,12 @@ class PartStatus:
 
     @property
     def lag(self) -> int | None:
-        """The records left to process in all its inputs; None if one is unknown."""
+        """The total lag of all inputs in records; None if the lag of an input is unknown."""
         return _sum(list(self.lags.values()))
 
 
 def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
-    """The subtopologies of one processor's workers, by name."""
+    """Summarises the subtopologies of one processor's workers, sorted by name."""
     tasks = [task for status in statuses for task in status.tasks]
     found = []
     for name in sorted({task.subtopology for task in tasks}):

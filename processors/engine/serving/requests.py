@@ -1,11 +1,11 @@
-"""A worker's HTTP requests and answers as data: parses and checks the head of a request, and writes an answer.
+"""HTTP requests and answers of a worker as data: parses and checks the head of a request, and formats an answer.
 
-``connections`` has the sockets and ``server`` the routes.
+The module ``connections`` has the sockets, and ``routes`` has the routes.
 
 Invariants:
     - A request that is too long or names another host is refused before its body is read.
-    - A body is read without a token only up to ``BODY_BYTES_MAX``.
-    - No answer and no log line holds a token.
+    - Without a token, at most ``BODY_BYTES_MAX`` bytes of a body are read.
+    - No answer and no log line contains a token.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any
 
 from holdfast.processors.engine.serving.guard import Guard
 
-#: Maximum bytes of a request line with all headers, and of a body.
+#: Maximum bytes of a request line with all headers, and maximum bytes of a body.
 REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
-#: Methods that only read.
+#: HTTP methods that only read.
 READS = ("GET", "HEAD")
 
-#: The empty line that ends the head of a request; bare line feeds count as line ends.
+#: The empty line that ends the head of a request. Line feeds without carriage returns count, too.
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: Every method begins with a letter: another first byte belongs to another protocol, such as TLS.
+#: Every HTTP method begins with a letter. Another first byte belongs to another protocol, for example TLS.
 _BEGINS = re.compile(rb"[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request: an HTTP status code and a body, JSON unless it is bytes."""
+    """The answer to a request: an HTTP status code, and a body. A body that is not bytes is sent as JSON."""
 
     code: int
     body: Mapping[str, Any] | bytes
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request that is not served: the status code, the reason, and the route, ``unknown`` before it is parsed."""
+    """A refused request: the status code, the reason, and the route, which is ``unknown`` until the head is parsed."""
 
     code: int
     why: str
@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of an admitted request: its method, its route without the query, and its body's length in bytes."""
+    """The head of an admitted request: its method, its route without the query, and the length of its body in bytes."""
 
     method: str
     page: str
@@ -68,7 +68,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The admission rules of a server: its guard, its routes, and the maximum bytes of routes with a large body."""
+    """The rules for admitting requests: the guard, the routes, and each route's maximum body size in bytes."""
 
     guard: Guard
     pages: Collection[str]
@@ -76,13 +76,16 @@ class Rules:
 
 
 def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
-    """The offset where the head of a request ends; None while incomplete. The first ``looked_at`` bytes had no end."""
+    """Returns the offset at which the head of a request ends; None while the head is incomplete.
+
+    The first ``looked_at`` bytes were already searched.
+    """
     found = _HEAD_END.search(received, max(0, looked_at - 2))
     return None if found is None else found.end()
 
 
 def refused_early(received: bytes | bytearray) -> Refused | None:
-    """Why the beginning of a head is refused; None while it may become a request."""
+    """Returns the refusal of an incomplete request; None while it may still become a valid request."""
     if received and not _BEGINS.match(received):
         return Refused(400, "this is no HTTP request")
     if len(received) > REQUEST_BYTES_MAX:
@@ -91,7 +94,7 @@ def refused_early(received: bytes | bytearray) -> Refused | None:
 
 
 def judge(head: bytes, rules: Rules) -> Head | Refused:
-    """The admitted request with this complete head, or the reason of its refusal."""
+    """Checks a complete head. Returns the admitted request or its refusal."""
     parsed = _Parsed(head)
     if parsed.refused is not None:
         return parsed.refused
@@ -115,7 +118,7 @@ def judge(head: bytes, rules: Rules) -> Head | Refused:
 
 
 class _Parsed(BaseHTTPRequestHandler):
-    """A head that the library has parsed, without a socket."""
+    """Parses a head with the HTTP class of the standard library, without a socket."""
 
     def __init__(self, head: bytes) -> None:
         self.rfile: Any = io.BytesIO(head)
@@ -126,12 +129,12 @@ class _Parsed(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Keep the refusal without the library's message, which would contain the request."""
+        """Keeps the refusal without the library's message, which would contain the request."""
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 
 def written(answer: Answer, *, with_body: bool = True) -> bytes:
-    """The bytes of an answer."""
+    """Formats an answer as bytes."""
     body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
     lines = [
         f"HTTP/1.0 {answer.code} {HTTPStatus(answer.code).phrase}",

@@ -1,16 +1,16 @@
-"""A worker's HTTP routes: status, health, metrics, control and owner commands; ``guard`` decides who may use them.
+"""The HTTP routes of a worker: status, health, metrics, control and owner commands. ``guard`` decides who may use them.
 
     GET    /health  /ready  /status  /metrics  /maintenance (the tickets of owner commands)
     POST   /checkpoint  /compact  /pause  /resume  /stop
     POST   /state/read (answered at once)
     POST   /state/count  /state/export  /state/clear  /state/adopt  /inputs/position  /inputs/until  (answer 202)
 
-The server's threads never touch the worker's state: they queue requests for the worker's loop and wait. When the loop
-does not answer in time, the answer is 503; ``/status`` then serves the last status, whose heartbeat shows its age.
+The server's threads never access the worker's state. They queue requests for the worker's loop and wait. If the loop
+does not answer in time, the answer is 503. ``/status`` then returns the last status, whose heartbeat shows its age.
 
 Invariants:
-    - The modification time of the endpoint file is the loop's last heartbeat. A process that can't reach the server
-      still reads from it how long the loop has been silent.
+    - The modification time of the endpoint file is the loop's last heartbeat. A process that can't reach the server can
+      still see from the file how long the loop has been silent.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 
-#: Seconds that a request waits for the loop.
+#: Maximum seconds that a status request, and a control request, waits for the worker's loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: Seconds for which an answer of the loop, and a page of metrics, serve further requests, unless a control request
-#: happens in between: a flood of requests must not use up the loop's time.
+#: Seconds for which an answer of the loop, and a page of metrics, are reused for further requests. A control request
+#: ends the reuse. A flood of requests therefore can't use up the loop's time.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -83,13 +83,13 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
 
 
 def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
-    """The result of the work, or its error; None when the loop did not run it in time."""
+    """Returns the result of the work, or raises its error; None if the loop did not run the work in time."""
     wait([asked], wait_s)
     return asked.result() if asked.done() else None
 
 
 class _Question:
-    """A question to the loop that many requests share: a silent loop gets it only once."""
+    """A question to the worker's loop that many requests share, so that a silent loop gets the question only once."""
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
         self._ask = ask
@@ -98,7 +98,7 @@ class _Question:
         self._asked_at = 0.0
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer; None when the loop did not answer within ``STATUS_WAIT_S`` of the question."""
+        """Returns the answer; None if the loop did not answer within ``STATUS_WAIT_S`` after the question."""
         with self._lock:
             now = time.monotonic()
             if self._asked is None or (self._asked.done() and now - self._asked_at > FRESH_S):
@@ -107,18 +107,18 @@ class _Question:
         return _result(asked, max(0.0, until - now))
 
     def forget(self) -> None:
-        """Ask again for the next request, because the answer changed."""
+        """Drops the answer, because it may have changed. The next request asks again."""
         with self._lock:
             if self._asked is not None and self._asked.done():
                 self._asked = None
 
 
 class ControlServer:
-    """Serves the HTTP routes of one worker.
+    """The HTTP server of one worker, with all its routes.
 
     Args:
-        endpoint: The endpoint file of this worker.
-        stuck_after_s: Seconds without a heartbeat after which the worker is unhealthy.
+        endpoint: The path of the worker's endpoint file.
+        stuck_after_s: Seconds without a heartbeat after which the worker counts as unhealthy.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
@@ -178,7 +178,7 @@ class ControlServer:
         self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *bodies], bodies)
 
     def start(self) -> str:
-        """Serve on background threads, write the endpoint file, and return the URL."""
+        """Starts serving on background threads, writes the endpoint file, and returns the URL."""
         self._server.start()
         url = self._server.url
         needs = self._guard.reads_need_token
@@ -188,23 +188,23 @@ class ControlServer:
         return url
 
     def failed(self, error: Mapping[str, Any]) -> None:
-        """Write the last status with the error to the failure file, which outlives this process."""
+        """Writes the last status with the error to the failure file, which remains after this process has ended."""
         self._error = error
         self._last = {**describe_worker(self._worker, self._processor, self._slot, error), "tasks": []}
         write_failure(self._endpoint, self._last)
 
     def close(self) -> None:
-        """Stop serving; delete the endpoint file if it has this process's pid."""
+        """Stops serving. Deletes the endpoint file if it has the pid of this process."""
         self._closed.set()
         found = read_endpoint(self._endpoint)
-        # first, because other programs can take the port as soon as it is closed
+        # This is done first, because another program can take the port as soon as it is closed.
         if found is not None and found.pid == os.getpid():
             with suppress(OSError):
                 self._endpoint.unlink()
         self._server.close()
 
     def status(self) -> dict[str, Any]:
-        """The status now, or the last known one when the loop does not answer in time."""
+        """Returns the present status, or the last known status if the loop does not answer in time."""
         answer = self._status.answer()
         if answer is not None:
             self._last = answer
@@ -217,7 +217,7 @@ class ControlServer:
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
-        """Queue work for the loop's thread; the loop skips it if it is cancelled before it begins."""
+        """Queues work for the loop's thread. Work that is cancelled before it begins is skipped."""
         asked: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -231,14 +231,14 @@ class ControlServer:
         return asked
 
     def silent_s(self) -> float:
-        """Seconds since the loop's last heartbeat, by the monotonic clock; accurate to about a second."""
+        """Returns the seconds since the loop's last heartbeat, by the monotonic clock; accurate to about one second."""
         with self._lock:
             now = time.monotonic()
             if self._worker.heartbeat_at != self._beat[0]:
                 self._beat = (self._worker.heartbeat_at, now)
             return now - self._beat[1]
 
-    # -- pages -----------------------------------------------------------------------------------------------------
+    # -- routes that read ------------------------------------------------------------------------------------------
 
     def _serve(self, method: str, page: str, body: bytes) -> Answer:
         commands: dict[str, Callable[[], Answer]] = {name: partial(self._command, name, body) for name in COMMANDS}
@@ -270,7 +270,7 @@ class ControlServer:
         return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
 
     def _metrics_page(self) -> Answer:
-        from holdfast.processors.engine.serving.metrics import (  # imported here: the start is faster without it
+        from holdfast.processors.engine.serving.metrics import (  # imported here, because the worker then starts faster
             CONTENT_TYPE,
             WorkerMetrics,
         )
@@ -290,10 +290,10 @@ class ControlServer:
             return Answer(503, {"error": f"the worker did not answer within {STATUS_WAIT_S:g} s"})
         return Answer(200, answer)
 
-    # -- verbs -----------------------------------------------------------------------------------------------------
+    # -- routes that change something ------------------------------------------------------------------------------
 
     def _command(self, page: str, body: bytes) -> Answer:
-        """Begin an owner command; ``/maintenance`` has its progress and result."""
+        """Starts an owner command. The route ``/maintenance`` shows its progress and result."""
         try:
             command = decode(page, body)
         except CommandWrong as wrong:
@@ -303,7 +303,10 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _read(self, body: bytes) -> Answer:
-        """Answer a read of state; no ticket contains its values, because programs without a token may read tickets."""
+        """Answers a read of state directly.
+
+        Tickets contain no values, because programs without a token may read tickets.
+        """
         try:
             asked = decode(READ_PAGE, body)
         except CommandWrong as wrong:
@@ -312,7 +315,7 @@ class ControlServer:
         return self._control("read", lambda: self._worker.maintenance.read(asked))
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
-        """Run the work on the loop's thread, and log it."""
+        """Runs the work on the loop's thread, and logs it."""
         began = time.monotonic()
         asked = self._ask(work, only_reads=False)
         try:
@@ -371,7 +374,7 @@ class ControlServer:
 
 
 def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) -> ControlServer:
-    """A started server with the address, the limits and the files of the settings.
+    """Creates and starts the server of a worker, with the address, limits and files from the settings.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.

@@ -1,4 +1,4 @@
-"""The route ``/status``: a worker's status as JSON-ready data, and decoded into frozen dataclasses for readers."""
+"""The route ``/status``: builds a worker's status as JSON data, and decodes it to frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.task.task import Task
     from holdfast.processors.engine.runtime.task.task_time import TaskTime
 
-#: Maximum timers of a store and a clock that a status counts, because the loop waits for the count.
+#: Maximum timers that a status counts for each store and clock, because the worker's loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
-#: Seconds for which a status reuses the end offsets that a paused worker requested.
+#: Seconds for which a status reuses the end offsets that a paused worker has requested.
 ENDS_EVERY_S = 1.0
 
-#: A status names an input after other inputs have waited for it this long, in seconds.
+#: A status lists an input as awaited after other inputs have waited for it this long, in seconds.
 AWAITED_FOR_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class InputPosition:
-    """One input partition: next offsets; ``end`` and ``lag`` (in records) are None while nothing is fetched."""
+    """One input partition.
+
+    ``committed`` and ``position`` are next offsets. ``end`` and ``lag`` are None before a fetch.
+    """
 
     committed: int | None
     position: int | None
@@ -44,10 +47,10 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The unfired timers of a store: their number, and whether there are ``more``.
+    """The timers of a store that have not fired: their number, and whether there are ``more`` than counted.
 
-    ``next_stream`` and ``next_processing`` are the times of the next timers of the stream time and of the worker's
-    clock, in seconds since 1970; None without one.
+    ``next_stream`` and ``next_processing`` are the times of the next timer of each clock (stream time, worker's clock).
+    They are in seconds since 1970; None without a timer.
     """
 
     pending: int
@@ -57,7 +60,7 @@ class TimersStatus:
 
 
 class TaskArrivals(Counts, frozen=True):
-    """The messages of a task that did not reach their store, and their recent number per minute."""
+    """Counts of a task's messages that were late, dead letters or skipped; and their recent number per minute."""
 
     per_minute: float = 0.0
 
@@ -66,13 +69,14 @@ class TaskArrivals(Counts, frozen=True):
 class TaskStatus:
     """The status of one task.
 
-    ``store_bytes`` is the size of its store on disk, None without a store. ``keys`` and ``live_bytes`` estimate its
-    live entries. ``state`` has for each store the number of reads, and of reads from the database (``misses``).
-    ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
-    of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
-    1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
-    late for, since the task runs here; ``timers`` has by store those that have not fired. ``awaited`` are the inputs
-    that messages of others have waited for since a second or more. ``arrivals`` are also of the task's former owners.
+    ``store_bytes`` is the size of the task's database on disk, None without a store. ``keys`` and ``live_bytes`` are
+    estimates for its live entries. ``state`` has for each store the number of reads, and of reads from the database
+    (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was used, or the reason why none was used.
+    ``restored`` is the number of changelog records that were replayed before the task ran; this took ``restored_s``
+    seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first message. ``late`` has
+    for each store the number of windows for which messages were late, since the task started here. ``timers`` has for
+    each store the timers that have not fired. ``awaited`` are inputs for which messages of other inputs have waited at
+    least a second. ``arrivals`` also includes the task's former owners.
     """
 
     task: str
@@ -98,11 +102,12 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """The status of one standby: a copy of another process's task.
+    """The status of one standby: a copy of a task that another process runs.
 
-    ``phase`` is ``behind``, ``following`` or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
-    its changelog, position, end and lag in offsets. The standby has everything up to ``complete_at``, in seconds since
-    1970. ``records`` counts replayed records, after the ``checkpoint`` that it began with, if any.
+    ``phase`` is ``behind``, ``following``, or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
+    its changelog, and its position, end and lag in offsets. The standby contains all changes up to ``complete_at``, in
+    seconds since 1970. ``records`` is the number of replayed records, after the ``checkpoint`` that it began with, if
+    any.
     """
 
     task: str
@@ -119,15 +124,15 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """The status of one worker; times are seconds since 1970.
+    """The status of one worker. Times are in seconds since 1970.
 
-    ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which ignores steps of the
-    system's clock; None from an older version. ``maintenance`` is the running owner command: its id, its verb, and
-    ``done`` of ``total`` (None if unknown). ``prepared`` tells whether the worker has the state of all tasks that the
-    change of workers in progress gives it; None without a change. ``memory_mib`` is the resident memory of its process.
-    ``global_tables`` has by topic the rows of global tables, how many of them can't be read, their bytes of memory,
-    whether they are being loaded, and the offsets remaining; ``warnings`` has risks of losing rows of tables, with
-    actions. ``lookups`` has by function of ``join_lookup`` the hits and misses of its cache, and its entries.
+    ``silent_s`` is the time since the last heartbeat by the worker's monotonic clock, which ignores changes of the
+    system clock; None from an older version. ``maintenance`` is the running owner command: its id, its verb, and
+    ``done`` of ``total`` (None if unknown). While the number of workers changes, ``prepared`` tells whether the worker
+    has the state of all tasks that it will get; otherwise it is None. ``memory_mib`` is the resident memory of its
+    process. ``global_tables`` has for each topic: the rows, how many of them can't be read, the bytes of memory,
+    whether they are being loaded, and the remaining offsets. ``warnings`` lists risks of losing rows of tables, with
+    actions. ``lookups`` has for each ``join_lookup`` function the cache's hits, misses and entries.
     """
 
     processor: str
@@ -155,31 +160,31 @@ class ProcessorStatus:
 
     @property
     def lag(self) -> int | None:
-        """Input records left to process, over all tasks; None while joining, restoring or waiting."""
+        """The lag of all tasks in input records; None while the worker joins, restores or waits."""
         lags = [at.lag for task in self.tasks for at in task.inputs.values()]
         return _lag_of(self.phase, lags)
 
     @property
     def stream_time(self) -> float | None:
-        """The least stream time of the tasks, in seconds since 1970; None without windows."""
+        """The smallest stream time of the tasks, in seconds since 1970; None without windows."""
         return min((task.stream_time for task in self.tasks if task.stream_time is not None), default=None)
 
     @property
     def timers(self) -> TimersStatus | None:
-        """The timers of all tasks; None for a processor without."""
+        """The timers of all tasks together; None for a processor without timers."""
         return together([each for task in self.tasks for each in task.timers.values()])
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """Decode the ``/status`` document and ignore unknown fields of a newer worker.
+        """Decodes a ``/status`` document. Unknown fields of a newer worker are ignored.
 
-        ValueError for other documents.
+        Raises ValueError for any other document.
         """
         return msgspec.convert(document, ProcessorStatus)
 
 
 def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
-    """The timers of several stores, tasks or workers; None for none."""
+    """Adds up the timers of several stores, tasks or workers; None if there are none."""
     if not timers:
         return None
     return TimersStatus(
@@ -191,7 +196,7 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Build the ``/status`` document; call it on the worker's own thread."""
+    """Builds the ``/status`` document. Call it on the worker's own thread."""
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     if worker.paused:
@@ -246,7 +251,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         place = Partition(topic, task.partition)
         fetched = None if member is None else member.high_watermark(place)
         end = fetched
-        # a paused worker fetches nothing, so the end of its last fetch would look like no lag
+        # A paused worker fetches nothing. The end of its last fetch would hide the lag.
         if member is not None and worker.paused:
             end = worker.maintenance.ends.end_of(place, member)
         lag = None if end is None else max(0, end - (position or 0))
@@ -275,7 +280,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
 
 
 def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
-    """By store, its changelog, the changelog's topic id, and the next offset to replay."""
+    """Returns for each store its changelog, the changelog's topic id, and the next offset to replay."""
     stores = dict(task.meta.stores)
     return {name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset} for name, at in stores.items()}
 
@@ -304,7 +309,7 @@ def _timers_of(time: TaskTime) -> dict[str, Any]:
             nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
             told[store] = {"pending": found.pending, "more": found.more, **nexts}
     except HoldfastError:
-        return {}  # as for the sizes: the loop raises it
+        return {}  # the loop raises this error itself, so the status only leaves the timers out
     return told
 
 
@@ -317,7 +322,7 @@ def _sizes_of(task: Task) -> dict[str, int | None]:
             "live_bytes": live_bytes,
         }
     except Exception:
-        # the loop raises the failure of a store; the status must work especially then
+        # The loop raises the failure of a store itself. The status must still work in this case.
         return {"store_bytes": None, "keys": None, "live_bytes": None}
 
 

@@ -1,8 +1,9 @@
-"""The client of a worker's HTTP routes: status, control and owner commands, found by the worker's endpoint file.
+"""The client for a worker's HTTP routes: status, control and owner commands. The endpoint file gives the worker's URL.
 
 Invariants:
-    - Nothing is sent before the process of the endpoint file is seen alive, by its id and its start mark.
-    - A token is sent only on a connection that was made while this process owned the port, and only where it is needed.
+    - Nothing is sent before the client has checked that the process of the endpoint file runs, by its pid and start
+      mark.
+    - A token is sent only if it is needed, and only on a connection that was made while this process owned the port.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
-#: Maximum bytes of a body without its keys.
+#: Maximum bytes of a request's body in addition to its keys.
 _BODY_REST_BYTES = 65_536
 
 
-#: The exceptions of an answer that is no JSON document of a worker; deep nesting raises RecursionError.
+#: The exceptions for an answer that is not a worker's JSON document. Deep nesting raises RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
-#: The HTTP library's event between a connection and the first byte on it.
+#: The event that the HTTP library reports after it has connected, before it sends the first byte.
 _CONNECTED = "connection.connect_tcp.complete"
 
-#: Called with the ticket of a running command at each check.
+#: A function that gets the ticket of a running command at each check.
 ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
-    """Ignores a ticket."""
+    """The default progress function; it does nothing."""
 
 
 class _StrangerAtPort(Exception):
-    """Another program than the worker listens at the port in its endpoint file."""
+    """A program other than the worker listens on the port in the worker's endpoint file."""
 
 
 class ProcessorSilent(HoldfastError):
@@ -66,7 +67,7 @@ class ProcessorSilent(HoldfastError):
 
 
 class ProcessorClient:
-    """Talks to one worker from another process, by the endpoint file of its slot."""
+    """Controls one worker from another process. It finds the worker by the endpoint file of its slot."""
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
         self.processor = processor
@@ -75,7 +76,7 @@ class ProcessorClient:
         self._checkpoints = paths.checkpoints(processor)
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """The worker's ``/status``; None when the worker does not exist or does not answer in time."""
+        """Returns the worker's status; None if the worker does not exist or does not answer in time."""
         answer = self._get("/status", timeout_s)
         try:
             status = ProcessorStatus.decode(answer.json()) if answer is not None and answer.is_success else None
@@ -84,9 +85,10 @@ class ProcessorClient:
         return status if status is not None and status.processor == self.processor else None
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """The last heartbeat of the process with this pid; None when it has no endpoint file.
+        """Returns the last heartbeat of the process with this pid; None if the process has no endpoint file.
 
-        The fact is also known for a process that does not answer.
+        It works even if the process does not answer, because the heartbeat is the modification time of the endpoint
+        file.
         """
         endpoint = read_endpoint(self._file)
         if endpoint is None or pid is None or endpoint.pid != pid:
@@ -97,23 +99,23 @@ class ProcessorClient:
             return None
 
     def last_failure(self) -> ProcessorStatus | None:
-        """The status at the worker's last stop with an error; None when there was none."""
+        """Returns the status that the worker wrote when it last stopped with an error; None if there is none."""
         return read_json(failure_file(self._file), ProcessorStatus)
 
     def alive(self) -> bool:
-        """Whether the endpoint file's process runs (it may be stuck).
+        """Whether the process of the endpoint file runs. The process may still be stuck.
 
-        False for a process of another boot or container.
+        Returns False for a process of another boot or container.
         """
         endpoint = read_endpoint(self._file)
         return endpoint is not None and endpoint.is_alive
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Commit and checkpoint all running tasks; return the manifest.
+        """Makes the worker commit and copy all running tasks to a local checkpoint. Returns the manifest.
 
         Raises (as all control requests do):
-            ProcessorSilent: The worker does not answer, or refused.
-            PathOutside: The manifest names a path outside of this processor's checkpoints.
+            ProcessorSilent: The worker does not answer, or refused the request.
+            PathOutside: The manifest contains a path outside of this processor's checkpoints.
         """
         manifest = self._post("/checkpoint", timeout_s)
         for task in manifest["tasks"]:
@@ -121,50 +123,51 @@ class ProcessorClient:
         return manifest
 
     def compact(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Rewrite the stores without deleted and overwritten entries; return sizes in bytes, before and after."""
+        """Makes the worker compact its databases. Returns their sizes before and after, in bytes."""
         return self._post("/compact", timeout_s)
 
     def pause(self, timeout_s: float = 150.0) -> None:
-        """Stop reading input until ``resume``; the worker keeps its partitions and commits its work."""
+        """Makes the worker stop reading input until ``resume``. It keeps its partitions and commits its work."""
         self._post("/pause", timeout_s)
 
     def resume(self, timeout_s: float = 150.0) -> None:
-        """Read the inputs again after ``pause``."""
+        """Makes the worker read its inputs again after ``pause``."""
         self._post("/resume", timeout_s)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Ask the worker to commit and end; returns before it has ended."""
+        """Asks the worker to commit and end. Returns before the worker has ended."""
         self._post("/stop", timeout_s)
 
-    # -- commands about state and positions ------------------------------------------------------------------------
+    # -- owner commands about state and positions ------------------------------------------------------------------
 
     def count(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Count the selected message keys, entries and bytes, of a store or of stores that are used together.
+        """Counts the selected message keys, entries and bytes in one store, or in stores that are used together.
 
         Args:
-            which: ``partitions`` (numbers; default: all that the worker owns), and one of ``keys`` (a list of text or
-                bytes), ``prefix`` (text or bytes) and ``all=True``. ``window`` (from, up to, in milliseconds since
-                1970) narrows the selection to windows that contain such a time; reads do not support it.
+            which: ``partitions`` (numbers; default: all partitions of the worker), and one of ``keys`` (a list of text
+                or bytes), ``prefix`` (text or bytes) or ``all=True``. ``window`` (from, up to, in milliseconds since
+                1970) limits the selection to windows that contain such a time; ``read`` does not support it.
 
         Raises (as all commands do):
-            CommandWrong: The command names something that the processor does not have.
-            CommandRefused: The worker can't do it now.
-            CommandFailed: It stopped before it was complete. Completed batches stay; repeated, it continues there.
-            ProcessorSilent: The worker does not answer. The outcome of a command that had begun is unknown: repeat it.
+            CommandWrong: The command names something that the processor does not have, for example an unknown store.
+            CommandRefused: The worker can't run the command in its present state.
+            CommandFailed: The command stopped before its end. Completed batches stay. A repeated command continues
+                after them.
+            ProcessorSilent: The worker does not answer. If the command had begun, its outcome is unknown: repeat it.
         """
         return self._select("/state/count", store, timeout_s, **which)
 
     def read(self, store: str, limit: int, timeout_s: float = 150.0, **which: Any) -> dict[str, Any]:
-        """Read at most ``limit`` selected entries as of the last commit.
+        """Reads at most ``limit`` selected entries, as of the last commit.
 
-        The arguments are those of ``count``.
+        The arguments select entries as in ``count``.
 
         Returns:
-            ``rows``, each as in an export file; ``more``, whether the selection has further entries; ``positions``:
-            by partition, the next offset of each input topic up to which the entries are complete.
+            ``rows``, in the form of export files; ``more``: whether the selection has further entries; ``positions``:
+            for each partition and input topic, the next offset up to which the entries are complete.
 
         Raises:
-            CommandWrong, CommandRefused, ProcessorSilent: As ``count``.
+            CommandWrong, CommandRefused, ProcessorSilent: For the same reasons as in ``count``.
         """
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         answer = self._send(
@@ -178,45 +181,45 @@ class ProcessorClient:
         return document
 
     def export(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Write the selected keys to a file on the worker's machine, as of one moment.
+        """Writes the selected keys to a file on the worker's machine, as of a single moment.
 
-        The arguments are those of ``count``.
+        The arguments select entries as in ``count``.
 
         Returns:
-            As ``count``, and ``files``, each with ``path``, ``sha256``, ``keys``, ``entries`` and ``bytes``. For a
-            single file, ``path`` and ``sha256`` are also at the top.
+            The same as ``count``, and ``files``, each with ``path``, ``sha256``, ``keys``, ``entries`` and ``bytes``.
+            If there is a single file, ``path`` and ``sha256`` are also at the top level.
         """
         return self._select("/state/export", store, timeout_s, **which)
 
     def clear(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Delete the selected keys in the store and in the changelog.
+        """Deletes the selected keys from the store and its changelog.
 
         Args:
-            which: As for ``count``, and ``export=True`` to write the keys to files first, and ``positions`` (topic to
-                partition to offset): a paused worker then reads the inputs from there. The positions are committed
-                together with the last deletes of their task. ``once`` names the command: repeated with the same name
-                and keys, it deletes nothing in tasks that have carried it out.
+            which: The same as in ``count``, and three more. ``export=True`` first writes the keys to files.
+                ``positions`` (topic to partition to offset) sets where a paused worker reads its inputs next; they are
+                committed together with the last deletes of their task. ``once`` is a name for the command: if it is
+                repeated with the same name and keys, tasks that have already carried it out delete nothing.
 
         Returns:
-            As ``count``, of the deleted keys; with ``export``, as ``export``. ``before`` has the paths of the files of
-            earlier attempts of the same name.
+            The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the
+            paths of files that earlier attempts with the same name wrote.
         """
         return self._select("/state/clear", store, timeout_s, **which)
 
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
-        """Set the positions of a paused worker (topic to partition to offset).
+        """Sets the input positions of a paused worker (topic to partition to offset).
 
-        The state stays unchanged: records that are read twice count twice.
+        The state does not change, so records that are read a second time are counted twice.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
     def until(
         self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: ProgressLog = _no_one
     ) -> dict[str, Any]:
-        """Make a worker that rebuilds a store read its inputs up to these offsets, and no further.
+        """Makes a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
-        ``tell`` gets the ticket at each check: ``done`` of ``total``, in offsets. The result has under ``positions``
-        the committed offsets, which equal the requested ones.
+        ``tell`` gets the ticket at each check, with ``done`` of ``total`` in offsets. The field ``positions`` of the
+        result has the committed offsets, which equal the requested offsets.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -230,29 +233,34 @@ class ProcessorClient:
         tell: ProgressLog = _no_one,
         **more: Any,
     ) -> dict[str, Any]:
-        """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
+        """Makes a store of a paused worker equal to another changelog, byte for byte.
+
+        The changelog must have no writer.
 
         Args:
-            upto: By partition, the next offset at the changelog's end. Only these partitions are changed.
-            positions: Offsets to read the inputs from, committed together with their task's last change.
-            more: ``keep=True`` to change only the message keys that the changelog has; other keys stay unchanged.
-                ``export=True`` to write the present entries to a file first: the entries of ``keys``, otherwise all.
-                ``once`` names the command: repeated with the same name, it exports no task that it has begun to change.
+            upto: For each partition, the next offset at the end of the changelog. Only these partitions are changed.
+            positions: The offsets at which the inputs are read next. They are committed with the last change of their
+                task.
+            more: ``keep=True`` changes only message keys that are in the changelog; all other keys stay unchanged.
+                ``export=True`` first writes the present entries to a file: the entries of ``keys``, or all entries
+                without ``keys``. ``once`` is a name for the command: if it is repeated with the same name, it does not
+                export tasks again that it has begun to change.
 
         Returns:
-            ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state;
-            with an export, ``export`` with its ``path``, and ``before`` with the paths of earlier attempts.
+            ``set``, ``deleted`` and ``same``, as numbers of entries; ``inputs``: for each partition, the input offsets
+            of the adopted state; with an export, ``export`` with its ``path``, and ``before`` with the paths of earlier
+            attempts.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
-        # a worker of an earlier version does not know these arguments, so only given ones are sent
+        # A worker of an older version does not know these arguments, so only given arguments are sent.
         asked |= {name: value for name, value in more.items() if value}
         if "keys" in asked and len(_portions(asked["keys"])) > 1:
-            del asked["keys"]  # they do not fit into a request: the file has all keys
+            del asked["keys"]  # the keys do not fit into one request, so all keys are exported
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
-        """Run a command about keys, in several requests when one would be too long."""
+        """Runs a command about keys. Many keys are split into several requests."""
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
@@ -274,7 +282,7 @@ class ProcessorClient:
     def _command(
         self, page: str, asked: Mapping[str, Any], timeout_s: float, tell: ProgressLog = _no_one
     ) -> dict[str, Any]:
-        """Begin a command and wait for its result."""
+        """Starts a command and waits for its result."""
         deadline = time.monotonic() + timeout_s
         begun = self._send("POST", page, min(150.0, timeout_s), msgspec.json.encode(asked))
         if begun.status_code in (400, 409):
@@ -349,10 +357,12 @@ def _check_owner(endpoint: Endpoint) -> None:
 
 
 def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
-    """The HTTP library calls this at each step of a request; the ``facts`` are not used.
+    """Checks the owner of the port again after a connection was made.
 
-    A second check after the connection was made closes a gap: a worker listens once in its life, so a worker that owns
-    the port then also has the connection.
+    The HTTP library calls it at each step of a request.
+
+    ``facts`` is not used. The check closes a gap: a worker listens only once in its life. If it owns the port after the
+    connection was made, the connection is to this worker.
     """
     if event == _CONNECTED:
         _check_owner(endpoint)
@@ -369,7 +379,7 @@ def _refusal(answer: httpx.Response) -> HoldfastError:
 
 
 def _portions(keys: Sequence[Key]) -> list[list[Key]]:
-    """The keys in lists that each fit a request; one empty list for no keys."""
+    """Splits keys into lists that each fit into one request. Without keys, returns one empty list."""
     portions: list[list[Key]] = [[]]
     size = _BODY_REST_BYTES
     for key in keys:
@@ -383,7 +393,7 @@ def _portions(keys: Sequence[Key]) -> list[list[Key]]:
 
 
 def _together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of the results of a command's parts, and their export files."""
+    """Adds up the results of several requests of one command, and collects their export files."""
     told: dict[str, Any] = {name: sum(part[name] for part in results) for name in ("keys", "entries", "bytes")}
     told["partitions"] = results[0]["partitions"]
     exports = [part if "path" in part else part.get("export") for part in results]

@@ -1,1 +1,1 @@
-"""Stores, their databases, and the coherence guard. Imports ``changelog`` and ``topology``."""
+"""Stores, their databases, and the coherence guard. This package imports ``changelog`` and ``topology``."""

@@ -1,7 +1,9 @@
-"""Fingerprints of 256 buckets of a set. Two sets differ only in buckets with different fingerprints.
+"""Splits a set of (key, value) pairs into 256 buckets and computes a fingerprint of each bucket.
 
-A pair belongs to bucket ``xxh64(key, seed=42) & 255``; the fingerprint needs this hash anyway. Spark's ``xxhash64(key)
-& 255`` is the same number. The sum of the buckets' fingerprints is the fingerprint of the set.
+Two sets of pairs differ only in buckets with different fingerprints.
+
+A pair belongs to bucket ``xxh64(key, seed=42) & 255``, because the fingerprint needs this hash anyway. Spark's
+``xxhash64(key) & 255`` is the same number. The sum of the buckets' fingerprints is the fingerprint of the set.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ BUCKETS = 256
 
 
 class BucketPrints:
-    """The fingerprints of the buckets of one set, at first the empty set.
+    """The fingerprints of the buckets of one set of pairs. A new object describes the empty set.
 
-    Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported at the first use:
-    verbs need this module's numbers, and an installation of the engine alone has no numpy.
+    Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported inside the methods,
+    because verbs import this module and an installation of the engine alone has no numpy.
     """
 
     __slots__ = ("_counts", "_totals", "_xors")
@@ -40,12 +42,12 @@ class BucketPrints:
         self._totals: _Words = np.zeros(BUCKETS, np.uint64)
 
     def add_pairs(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Adds pairs, given as parallel lists of keys and values."""
+        """Adds (key, value) pairs to the set, given as two lists of equal length."""
         seeds = list(map(xxh64_intdigest, keys, repeat(SEED)))
         self.add_hashes(seeds, list(map(xxh64_intdigest, values, seeds)))
 
     def add_hashes(self, of_keys: Sequence[int], of_pairs: Sequence[int]) -> None:
-        """Adds pairs, given as parallel lists of key hashes and pair hashes."""
+        """Adds pairs to the set, given as parallel lists: the hashes of the keys, and the hashes of the pairs."""
         import numpy as np
 
         buckets = (np.array(of_keys, np.uint64) & np.uint64(BUCKETS - 1)).astype(np.intp)
@@ -55,7 +57,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Adds the fingerprint of a whole bucket, computed by Spark."""
+        """Adds the fingerprint of a complete bucket that Spark has computed."""
         import numpy as np
 
         self._counts[bucket] += np.uint64(of.count)
@@ -63,19 +65,19 @@ class BucketPrints:
         self._totals[bucket] += np.uint64(of.total)
 
     def bucket(self, number: int) -> Fingerprint:
-        """The fingerprint of one bucket."""
+        """Returns the fingerprint of one bucket."""
         return Fingerprint(int(self._counts[number]), int(self._xors[number]), int(self._totals[number]))
 
     @property
     def whole(self) -> Fingerprint:
-        """The fingerprint of the set."""
+        """The fingerprint of the complete set."""
         import numpy as np
 
-        total = int(np.add.reduce(self._totals))  # modulo 2^64, as a fingerprint's sum is
+        total = int(np.add.reduce(self._totals))  # Wraps around at 2^64, as the sum of a ``Fingerprint`` does.
         return Fingerprint(int(self._counts.sum()), int(np.bitwise_xor.reduce(self._xors)), total)
 
     def differing(self, other: BucketPrints) -> tuple[int, ...]:
-        """The numbers of the buckets in which two sets differ, ascending."""
+        """Returns the numbers of the buckets in which this set and ``other`` differ, ascending."""
         unequal = (
             (self._counts != other._counts) | (self._xors != other._xors) | (self._totals != other._totals)
         ).nonzero()[0]
@@ -88,12 +90,12 @@ class BucketPrints:
 
 
 def bucket_of(key: bytes) -> int:
-    """The number of a key's bucket."""
+    """Returns the number of the bucket that a key belongs to, 0 to 255."""
     return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """The values of each key in the wanted buckets; a list with several values shows a duplicate key."""
+    """Returns the values of each key in the wanted buckets. A list with several values shows a duplicate key."""
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH_PAIRS)):

@@ -1,4 +1,4 @@
-"""The values of all message keys under one state key, in memory."""
+"""A cell: the values that one state key of a store has for all message keys, in memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from holdfast.processors.engine.changelog.format import full_keys, key_prefix
 
 
 class Cell:
-    """The values of all message keys under one state key: uncommitted values, and a cache in two generations.
+    """The values of one state key, by message key: the uncommitted values (``dirty``), and a cache of committed values.
 
-    ``suffix`` is the state key's part of a changelog key; without a suffix the dicts use full changelog keys. ``room``
-    is the limit of the bytes of dict key and value together.
+    The cache has two generations, ``young`` and ``old``. ``suffix`` is the part of a changelog key that the state key
+    makes up. If ``suffix`` is None, the cell serves many state keys and its dicts use full changelog keys. ``room`` is
+    the maximum length of a dict key and its value together, in bytes.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")
@@ -24,14 +25,17 @@ class Cell:
         self.old: dict[bytes, bytes | None] = {}
 
     def full(self, place: bytes) -> bytes:
-        """The changelog key of a dict key."""
+        """Converts a key of this cell's dicts to a changelog key."""
         return place if self.suffix is None else key_prefix(place) + self.suffix
 
     def full_keys(self, places: Sequence[bytes], before: bytes) -> list[bytes]:
-        """The changelog keys of dict keys, each with ``before`` in front."""
+        """Converts keys of this cell's dicts to changelog keys and puts ``before`` in front of each."""
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:
-        """The keys of this cell's dicts for these message keys, in order; ``state_key`` completes each one."""
+        """Returns the keys of this cell's dicts for these message keys, in the same order.
+
+        In a cell of many state keys, ``state_key`` is a part of each dict key.
+        """
         made = list(message_keys)
         return made if self.suffix is not None else full_keys(made, state_key.encode())

@@ -1,7 +1,7 @@
 """Reads a RocksDB checkpoint that another process owns; every function may raise CheckpointDamaged.
 
 Invariants:
-    - The folder is not changed and may be read-only; any number of readers may read it at the same time.
+    - The folder is not changed and may be read-only. Any number of processes may read it at the same time.
 """
 
 from __future__ import annotations
@@ -17,46 +17,49 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.engine.state.rocksdb import StateReader
 from holdfast.processors.engine.state.task_store import TaskMeta
 
-#: rocksdict writes this file into every folder that it opens.
+#: A file that rocksdict writes into every folder that it opens.
 _SETTINGS = "rocksdict-config.json"
 
 
 class CheckpointDamaged(StateFailed):
-    """A folder is no checkpoint, or a file in it is damaged according to RocksDB."""
+    """A folder is not a checkpoint, or RocksDB reports a damaged file in it."""
 
 
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields changelog keys and values of one store, in key order; the pairs before an error are right."""
+    """Yields changelog keys and values of one store, in key order. Pairs yielded before an error are correct."""
     with _opened(path) as reader:
         yield from reader.items(store)
 
 
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yields keys and values as parallel lists of up to ``rows_max``, which is faster than pairs."""
+    """Yields pages of one store: a list of keys and a list of values, of up to ``rows_max``.
+
+    Faster than single pairs.
+    """
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
 
 
 def pairs_of_messages(path: Path, store: str, message_keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-    """Changelog keys and values of these message keys in one store."""
+    """Returns changelog keys and values of the given message keys in one store."""
     with _opened(path) as reader:
         return [pair for key in message_keys for pair in reader.of_message(store, key)]
 
 
 def checkpoint_meta(path: Path) -> TaskMeta | None:
-    """The offsets inside a checkpoint; None for a new, empty state."""
+    """Reads the offsets stored in a checkpoint; None if its task has never committed."""
     with _opened(path) as reader:
         return reader.meta()
 
 
 def fingerprint_checkpoint(path: Path, store: str) -> Fingerprint:
-    """The fingerprint of one store in a checkpoint."""
+    """Computes the fingerprint of one store in a checkpoint."""
     return fingerprint_of(iterate_checkpoint(path, store))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[StateReader]:
-    """The checkpoint, opened through a temporary folder of links, because rocksdict writes to the folder it opens."""
+    """Opens the checkpoint through a temporary folder of links, because rocksdict writes to the folder it opens."""
     with tempfile.TemporaryDirectory(prefix="holdfast-checkpoint-") as view:
         try:
             for file in path.iterdir():

@@ -1,12 +1,13 @@
-"""The coherence guard: decides whether local state may be used, and its input offsets.
+"""The coherence guard: decides whether local state may be used, and from which input offsets the task continues.
 
-``keep_or_restore`` decides where its replay begins.
+``keep_or_restore`` decides where the replay of a changelog begins.
 
-Pure functions of facts. Read the facts in this order, or the last batch of a former owner can be missed: first the
-group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
+The functions only judge facts that were read before. Read the facts in this order, otherwise the last transaction of a
+former owner can be missed. First read the group's committed offsets, after pending transactions have ended. Then read
+the changelogs' high watermarks.
 
 Invariants:
-    - State that does not belong to the committed input offsets never runs. The error names the command that repairs it.
+    - State that does not match the committed input offsets is never used. The error names the command that repairs it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:
-    """One partition of a changelog.
+    """The facts about one partition of a changelog.
 
-    A recreated topic has another ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Tombstones
-    stay for ``delete_retention_s`` seconds.
+    A recreated topic has a new ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Kafka keeps
+    tombstones for ``delete_retention_s`` seconds.
 
-    For a table that is restored from its topic (``source``), ``end`` is the group's committed offset. Records before
-    ``young_from`` may be so old that the topic has lost tombstones among them.
+    For a table that is restored from its own topic (``source``), ``end`` is the group's committed offset. Records
+    before ``young_from`` may be so old that tombstones among them are gone.
     """
 
     topic: str
@@ -47,12 +48,12 @@ class ChangelogFacts:
 
 
 def delete_retention_s(facts: TopicFacts) -> float:
-    """The seconds for which a topic keeps tombstones."""
+    """Returns for how many seconds a topic keeps tombstones."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
-    """The error for local state that is in no changelog: a wipe would lose it."""
+    """The error for local state whose content is in no changelog, so that a wipe would lose it."""
     return StateIncoherent(
         f"Task {task}: the local state of {', '.join(stores)} does not belong to its changelog ({why}), and dropping "
         "it would lose it.",
@@ -63,7 +64,8 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-#: For an empty store: steps without `store=` had store `default` or `aggregate` in earlier versions.
+#: Added to the error of an empty store. In earlier versions, a step without `store=` had store `default` or
+#: `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
 
 
@@ -74,14 +76,19 @@ def check_inputs(
     fed_by: Mapping[str, Collection[str]] | None = None,
     chained: Collection[str] = (),
 ) -> dict[str, int]:
-    """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
+    """Returns the next input offset of each topic, after checking that the state matches these offsets.
+
+    Each store must include exactly the input before the committed offsets.
 
     Args:
-        state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
-        committed: The group's committed offset of each input topic; None without one.
-        fed_by: By store, the topics whose messages change it. The task may read other topics for its other stores; a
-            version that did not read them recorded no offset of them. A store without an entry depends on all topics.
-        chained: The stores that are in one chain with a repartition topic: none of them is rebuilt separately.
+        state_inputs: For each store, the input offsets of its last meta record; empty for a store that was never
+            written.
+        committed: The group's committed offset of each input topic; None without a commit.
+        fed_by: For each store, the topics whose messages change the store. Other topics of the task are ignored,
+            because an older version may not have recorded their offsets. A store without an entry depends on all
+            topics.
+        chained: The stores that are in one chain with a repartition topic. No store of a chain can be rebuilt
+            separately.
 
     Raises:
         StateIncoherent: The state holds less or more input than the group committed.
@@ -90,7 +97,7 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # Topics with committed records come first, because an error about them shows better what is missing.
+        # Topics with committed records come first, because their errors explain better what is missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
@@ -124,7 +131,7 @@ def check_inputs(
 
 
 def _rebuild(store: str, *, chained: bool) -> str:
-    """How to build a store again from its sources."""
+    """Returns the text of the action that builds a store again from its sources."""
     if chained:
         return (
             "Build all state again from the sources, because the store is in one chain with `group_by` or a join by a "
@@ -135,7 +142,7 @@ def _rebuild(store: str, *, chained: bool) -> str:
 
 
 def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, ChangelogFacts]) -> None:
-    """Raises StateIncoherent if a restore took longer than delete.retention.ms, so that it may have missed deletes."""
+    """Raises StateIncoherent if a restore took longer than delete.retention.ms and may have missed tombstones."""
     for facts in changelogs.values():
         if age_s > facts.delete_retention_s:
             raise StateIncoherent(
@@ -153,7 +160,7 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
     """Raises StateIncoherent if a source topic was recreated since the state was built.
 
-    By topic, ``known`` has the topic id of the state, ``seen`` the present topic id.
+    For each topic, ``known`` has the topic id that the state was built from, and ``seen`` the present topic id.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
@@ -161,7 +168,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 
 
 def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a source whose topic id differs from the one of the state."""
+    """The error for a source topic whose topic id differs from the id that the state was built from."""
     return StateIncoherent(
         f"Task {task}: source {topic} was recreated (topic id {seen}, the state was built from {expected}): its "
         "offsets mean other records now.",
@@ -175,9 +182,9 @@ def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIn
 
 
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
-    """Raises StateIncoherent if the source no longer has the committed offset.
+    """Raises StateIncoherent if the source topic no longer has the committed offset.
 
-    ``committed`` is None without one. ``end`` is the high watermark, read after ``committed``.
+    ``committed`` is None without a commit. ``end`` is the high watermark, which is read after ``committed``.
     """
     if committed is not None and committed > end:
         raise StateIncoherent(
@@ -214,7 +221,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 
 def topic_missing(topic: str, topology: Topology) -> HoldfastError:
-    """The error for a missing topic, depending on the topic's role for its processor."""
+    """The error for a missing topic; it depends on the topic's role: changelog, input, output or dead letters."""
     if topology.store_of(topic) is not None:
         return changelog_missing(topic, topology)
     if any(spec.name == topic for spec in topology.inputs):
@@ -241,7 +248,7 @@ def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
 
 
 def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """The error for a changelog whose topic id differs from the one of the state."""
+    """The error for a changelog whose topic id differs from the id that the local state belongs to."""
     was = "is being rewritten from local state" if expected == RESEEDING else "was recreated"
     return StateIncoherent(
         f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
@@ -255,7 +262,7 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 
 
 def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
-    """The error for local state that belongs to another topic than the changelog, such as a table's own topic."""
+    """The error for local state of another topic than the changelog, for example of a table's own topic."""
     return StateIncoherent(
         f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "
         f"{topic} now, which was not written with this state.",
@@ -269,7 +276,7 @@ def changelog_another(task: str, store: str, topic: str, former: str) -> StateIn
 
 
 def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
-    """The error for a source with more partitions than a changelog."""
+    """The error for a changelog with fewer partitions than the store's source topic."""
     return StateIncoherent(
         f"Changelog {topic} has no partition {partition}, but the store's source has: partitions were added to it.",
         action=_REBUILD,
@@ -290,7 +297,7 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
 
 
 def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
-    """The error for a changelog that lacks offsets from which a store would be replayed."""
+    """The error for a changelog without the offset from which a store would be replayed."""
     if facts.source is not None:
         return StateIncoherent(
             f"Task {task}: topic {facts.topic} begins at offset {facts.start}, but store {store} would be restored "
@@ -316,11 +323,11 @@ def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int)
     )
 
 
-#: The action that rebuilds state when both changelog and local state are lost.
+#: The action if both changelog and local state are lost: build the state again from its source topics.
 _REBUILD = "Rebuild all state from the source: `holdfast apply clear PROCESSOR --all --rewind earliest`."
 
 
 def _from_local(*stores: str) -> str:
-    """The action for a changelog that does not belong to the local state."""
+    """The action for a changelog that does not match the local state: write the changelog again from local state."""
     commands = "`, `".join(f"holdfast apply backfill PROCESSOR --store {store} --from local" for store in stores)
     return f"Write the changelog from local state: `{commands}`. If local state is lost or wrong: {_REBUILD}"

@@ -16,7 +16,7 @@ from holdfast.infra.exit_codes import EXIT_DISK_FAILURE
 
 
 class StateFailed(HoldfastError):
-    """Local state can't be used."""
+    """Base class of all errors that make local state unusable."""
 
 
 class StateFolderTaken(StateFailed, BadConfiguration):

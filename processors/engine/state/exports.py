@@ -1,10 +1,10 @@
-"""Files of exported state: one JSON line for each entry; ``entry_of`` reads a line back byte for byte.
+"""Files of exported state, with one JSON line for each entry. ``entry_of`` restores the exact bytes of an entry.
 
-A file gets its name only when it is complete.
+A file has the suffix ``.part`` until it is complete.
 
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
-A key that is no UTF-8 text is written as ``key_base64``, a value of ``set_bytes`` as ``value_base64``.
+A key that is not UTF-8 text is written as ``key_base64``. A value of ``set_bytes`` is written as ``value_base64``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """A file ``<moment>-<name>.jsonl`` in writing; its suffix is ``.part`` until it is complete.
+    """Writes a file ``<moment>-<name>.jsonl``. Its suffix is ``.part`` until ``finish`` is called.
 
     Raises (as all methods do):
         OSError: The disk refused.
@@ -63,17 +63,17 @@ class ExportFile:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of all lines so far, as hex."""
+        """The SHA-256 of all lines written up to now, as hex."""
         return self._hash.hexdigest()
 
     def write(self, store: str, partition: int, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Appends entries, given as changelog keys and stored values; raises FormatUnknown."""
+        """Appends entries, given as changelog keys with their stored values. Raises FormatUnknown."""
         lines = b"".join(_encode(line_of(store, partition, key, value)) + b"\n" for key, value in entries)
         self._file.write(lines)
         self._hash.update(lines)
 
     def finish(self) -> None:
-        """Syncs the file to the disk and renames it to its final name."""
+        """Flushes the file to the disk and renames it to its final name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -86,20 +86,20 @@ class ExportFile:
         self._finished = True
 
     def close(self) -> None:
-        """Deletes the file if it was not finished."""
+        """Closes the file, and deletes it if ``finish`` was not called."""
         if not self._finished:
             self._file.close()
             self._part.unlink(missing_ok=True)
 
 
 class ExportUnreadable(HoldfastError):
-    """A line of a file is no entry that an export wrote. Fields: line."""
+    """A line of a file does not have the format that an export writes. Fields: line."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An entry of an export file: its store and partition, its message key, its changelog key and stored value."""
+    """One entry of an export file. ``key`` is its changelog key, ``stored`` its stored value."""
 
     store: str
     partition: int
@@ -123,10 +123,10 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def entry_of(line: bytes, number: int) -> Entry:
-    """The entry of a line, byte for byte as it was exported; ``number`` is the line number for the error.
+    """Parses a line into the exact bytes that were exported. ``number`` is the line number, used in the error.
 
     Raises:
-        ExportUnreadable: The line is no entry.
+        ExportUnreadable: The line does not have the format of an export.
     """
     try:
         found = _decode_line(line)
@@ -152,7 +152,7 @@ def entry_of(line: bytes, number: int) -> Entry:
 
 
 def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
-    """The line of an entry, as data that msgspec encodes; raises FormatUnknown."""
+    """Converts an entry to the data of its line, which msgspec encodes as JSON. Raises FormatUnknown."""
     message_key, state = split_key(key)
     line: dict[str, Any] = {"store": store, "partition": partition}
     try:
@@ -169,10 +169,10 @@ def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, 
 
 
 def entries_in(path: str, store: str) -> Iterator[Entry]:
-    """The entries of one store in a file.
+    """Yields the entries of one store in an export file.
 
     Raises:
-        ExportUnreadable: A line is no entry.
+        ExportUnreadable: A line does not have the format of an export.
         OSError: The file can't be read.
     """
     with Path(path).open("rb") as lines:
@@ -184,6 +184,6 @@ def entries_in(path: str, store: str) -> Iterator[Entry]:
 
 
 def sha256_of(path: str) -> str:
-    """The SHA-256 of a file's bytes, as hex; raises OSError."""
+    """Returns the SHA-256 of a file's bytes, as hex. Raises OSError."""
     with Path(path).open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

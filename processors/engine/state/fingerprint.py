@@ -16,14 +16,14 @@ from operator import xor
 from xxhash import xxh64_intdigest
 
 SEED = 42
-#: Pairs that are hashed together; few enough to stay in the CPU's caches.
+#: Number of pairs that are hashed together. A batch of this size stays in the CPU's caches.
 BATCH_PAIRS = 2_048
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The fingerprint of a set; ``xor`` and ``total`` are unsigned 64-bit integers."""
+    """The fingerprint of a set of pairs; ``xor`` and ``total`` are unsigned 64-bit integers."""
 
     count: int = 0
     xor: int = 0
@@ -35,18 +35,18 @@ class Fingerprint:
 
     @property
     def hex(self) -> str:
-        """The text form: count, xor and sum."""
+        """The fingerprint as text: count, xor and sum, joined by hyphens."""
         return f"{self.count}-{self.xor:016x}-{self.total:016x}"
 
     @classmethod
     def of_hex(cls, text: str) -> Fingerprint:
-        """The fingerprint with this text form; raises ValueError for another text."""
+        """Parses the text form that ``hex`` returns; raises ValueError for any other text."""
         count, mixed, total = text.split("-")
         return cls(int(count), int(mixed, 16), int(total, 16))
 
 
 def fingerprint_of(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
-    """The fingerprint of a set of pairs."""
+    """Computes the fingerprint of a set of (key, value) pairs."""
     rest = iter(pairs)
     count = mixed = total = 0
     while batch := list(islice(rest, BATCH_PAIRS)):

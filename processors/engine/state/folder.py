@@ -1,16 +1,16 @@
-"""The state folder of one worker slot, with its lock and its identity.
+"""The state folder of one worker slot: its lock, its identity, and the databases of its tasks.
 
-    <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains its pid
-    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the process that last held the lock
+    <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains the pid
+    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the last process with the lock
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
-    <state_dir>/<group>/<slot>/id              the folder's own id, a part of its worker's transactional id
-    <state_dir>/<group>/<slot>/<task>/         one database
+    <state_dir>/<group>/<slot>/id              the folder's id, a part of the worker's transactional id
+    <state_dir>/<group>/<slot>/<task>/         one task's database
 
-The id is created with the folder, so two workers on hosts with equal names and separate disks never share an id. A
-folder from a version without ids uses the host's name, so that its worker keeps its transactional id.
+The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. A folder
+from a version without ids uses the host's name, so that its worker keeps its transactional id.
 
 Invariants:
-    - At most one process holds a slot; the kernel releases the lock when the process dies.
+    - At most one process holds a slot. The kernel releases the lock when the process dies.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: A hidden file that older versions ignore; they read the pid in ``lock``.
+#: Name of the identity file. It is hidden so that older versions ignore it; they read the pid in ``lock``.
 HOLDER = ".holder"
-#: Slots of one machine for processes without a configured slot.
+#: Maximum number of slots of a group on one machine, for processes without a configured slot.
 SLOTS_MAX = 256
-#: Maximum length of a task folder's name; file systems allow 255 bytes, and folders that are set aside have longer
-#: names.
+#: Maximum length of a task folder's name. File systems allow 255 bytes, and a suffix is added for folders that are set
+#: aside.
 NAME_MAX = 160
-#: The system's errors for a full disk and a full quota.
+#: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -44,7 +44,7 @@ class StateFolder:
     """One slot's folder, locked until ``release``.
 
     Args:
-        slot: The slot; None takes the first free one.
+        slot: The slot's name; None takes the first free slot.
 
     Raises:
         StateFolderTaken: A live process holds the slot.
@@ -60,7 +60,7 @@ class StateFolder:
             descriptor = self._lock(path)
             if descriptor is not None:
                 self.path, self.slot, self._descriptor = path, name, descriptor
-                #: The folder's id: stable, and unique among folders.
+                #: The folder's id: never changes, and no two folders have the same id.
                 self.id = self._own_id(first_use=self._identify())
                 return
         taken = state_dir / group / wanted[-1]
@@ -74,31 +74,31 @@ class StateFolder:
 
     @staticmethod
     def slots(state_dir: Path, group: str) -> list[str]:
-        """The slots that have a folder, sorted."""
+        """Returns the names of the slots that have a folder, sorted."""
         root = state_dir / group
         return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
     def task(self, name: str) -> Path:
-        """The folder of one task's database."""
+        """Returns the folder of one task's database."""
         return _task_folder(self.path, name)
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
-        """The folder of one task's database, without taking the slot."""
+        """Returns the folder of one task's database, without locking the slot."""
         return _task_folder(state_dir / group / slot, name)
 
     @staticmethod
     def id_of(slot: Path) -> str:
-        """The id of a slot's folder, without taking the slot; empty before its first use."""
+        """Returns the id of a slot's folder, without locking the slot; empty before its first use."""
         return _read(slot / "id").strip()
 
     @staticmethod
     def in_use(slot: Path) -> bool:
-        """Whether a live process uses a slot; this check does not lock the slot.
+        """Whether a live process uses a slot. The check does not lock the slot.
 
-        The holder is judged by its identity. If this process can't see the holder, for example in another container,
-        the kernel is asked for the lock, which ends with its process. Without an identity, any process with the pid
-        counts.
+        The process is found by its recorded identity. A process in another container may be invisible: the check then
+        tests whether the lock is held, because the kernel releases the lock with its process. Without a recorded
+        identity, any process with the pid in ``lock`` counts.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
@@ -131,7 +131,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes the databases and all their copies; the slot keeps its lock, identity and id."""
+        """Deletes all databases and their copies. The slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():
@@ -174,7 +174,7 @@ class StateFolder:
         return made
 
     def _identify(self) -> bool:
-        """Check that the folder belongs to this group; True for an unused folder."""
+        """Checks that the folder belongs to this group. Returns True for an unused folder."""
         file = self.path / "identity.json"
         ours = {"version": IDENTITY_VERSION, "application": self.group}
         text = _read(file)
@@ -208,7 +208,10 @@ class StateFolder:
 
 
 def _task_folder(slot: Path, task: str) -> Path:
-    """A task's folder. Its name may join the names of many topics: a long one is cut, with a hash of the whole."""
+    """Returns a task's folder.
+
+    A long name (it may join many topics' names) is cut, and gets a hash of the full name.
+    """
     former = file_name(task)
     if len(former) > NAME_MAX and (slot / former).is_dir():
         return slot / former

@@ -8,22 +8,24 @@ from holdfast.processors.engine.state.methods import Ttl
 
 
 class State(Protocol):
-    """The state of the current message's key in one store.
+    """The values that one store holds for the key of the current message.
+
+    Holdfast passes this object to every stateful function.
 
     A stateful function gets it as an argument.
     """
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A copy of the value of ``key``, or of ``default`` if the key has no value."""
+        """Returns a copy of the value of ``key``. Without a value, returns a copy of ``default``."""
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets ``key`` to a JSON value, or to an instance of its model in a store with models.
+        """Sets the value of ``key``: a JSON value, or an instance of the model if the store has models.
 
         Args:
             key: The state key.
             value: The value.
-            ttl: How long the value is readable after the message's event time, in milliseconds or as a timedelta. The
-                store must declare it: ``app.store(name, ttl=...)``.
+            ttl: Time for which the value stays readable, counted from the message's event time. In milliseconds or as a
+                timedelta. The store must declare it: ``app.store(name, ttl=...)``.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or the store does not declare ``ttl``.
@@ -38,26 +40,28 @@ class State(Protocol):
         """Whether ``key`` has a value."""
 
     def increment(self, key: str, by: float = 1) -> Any:
-        """Adds ``by`` to the number of ``key``, 0 without a value, and returns the total.
+        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing value counts as 0.
 
         Raises:
             StateValueInvalid: The value or ``by`` is no number.
         """
 
     def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
-        """Appends ``item`` to the list of ``key``, empty without a value, and returns the list.
+        """Appends ``item`` to the list stored under ``key`` and returns the list.
+
+        A missing value counts as an empty list.
 
         Args:
             key: The state key.
             item: A JSON value.
-            keep_last: Keeps only the newest items, so many; None keeps all.
+            keep_last: The maximum length of the list; older items are dropped. None keeps all items.
 
         Raises:
             StateValueInvalid: The value is no list.
         """
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Deletes ``key`` and returns its value, or ``default`` without one."""
+        """Deletes ``key`` and returns its value. Without a value, returns ``default``."""
 
     def items(
         self,
@@ -67,16 +71,17 @@ class State(Protocol):
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[tuple[str, Any]]:
-        """State keys of the message's key with their values, in the order of their UTF-8 bytes.
+        """Returns state keys of the current message key with their values, sorted by the state keys' UTF-8 bytes.
 
-        The result includes the function's own writes for this message. The cost is proportional to the result's size.
+        The result includes writes that the function made for this message. The cost is proportional to the result's
+        size.
 
         Args:
-            prefix: What the keys begin with.
-            start: The first key of the range is this key or a later one.
-            end: The range ends before this key.
-            reverse: Whether the order is reversed: the last key comes first.
-            limit: At most so many keys; None for all.
+            prefix: Only keys that begin with this text.
+            start: The lower bound of the keys, inclusive; None for no bound.
+            end: The upper bound of the keys, exclusive; None for no bound.
+            reverse: True returns the keys in descending order.
+            limit: The maximum number of keys; None returns all.
         """
 
     def keys(
@@ -87,10 +92,13 @@ class State(Protocol):
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[str]:
-        """The state keys of ``items``, without their values."""
+        """Returns the same state keys as ``items``, without their values."""
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """The bytes of a value of ``set_bytes``, or ``default`` without one; TypeError for a value of ``set``."""
+        """Returns the bytes stored by ``set_bytes``, or ``default`` without a value.
+
+        Raises TypeError if ``set`` stored the value.
+        """
 
     def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
-        """Sets ``key`` to raw bytes; ``ttl`` as for ``set``."""
+        """Sets the value of ``key`` to raw bytes; ``ttl`` has the same meaning as in ``set``."""

@@ -1,7 +1,7 @@
-"""The start of a restore: the offset from which each store's changelog is replayed, and when local state is dropped.
+"""The start of a restore: the first changelog offset to replay for each store, and whether local state is dropped.
 
-Pure functions of facts, which are read in the order that ``coherence`` defines. ``checkpoints.decision`` chooses the
-checkpoint, if a restore begins with one.
+The functions only judge facts that were read before. ``coherence`` defines the order of reading.
+``checkpoints.decision`` chooses the checkpoint, if a restore begins with one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from holdfast.processors.engine.state.coherence import (
 )
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
-#: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
+#: The maximum age of local state, as a fraction of delete.retention.ms. Older state may have missed tombstones.
 RETENTION_PART_SAFE = 0.75
-#: A clock may be set back by this many seconds without doubt about the age of the state.
+#: A clock that was set back by up to this many seconds does not make the age of the state uncertain.
 CLOCK_STEP_S = 60.0
 
 
@@ -29,8 +29,8 @@ CLOCK_STEP_S = 60.0
 class RestorePlan:
     """The first offset to replay of each store's changelog.
 
-    ``wipe`` is the reason to replay without the local state. The local state is deleted, or set ``aside`` until the
-    replay has proved that the changelogs are complete.
+    ``wipe`` is the reason to replay without the local state; None keeps the local state. With ``aside``, the local
+    state is moved to another name until the replay has shown that the changelogs are complete. Otherwise it is deleted.
     """
 
     starts: Mapping[str, int]
@@ -45,10 +45,10 @@ def plan_restore(
     now: float,
     committed: Mapping[str, int | None] = MappingProxyType({}),
 ) -> RestorePlan:
-    """The replay of one task: the first offset of each store.
+    """Plans the restore of one task: the first changelog offset to replay for each store.
 
-    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` has the group's offset of
-    each input topic; local state behind these offsets is an old copy, which no repair can use.
+    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` is the group's committed
+    offset of each input topic. Local state behind these offsets is an old copy, which no repair can use.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -85,34 +85,41 @@ def plan_restore(
 
 
 def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why: str) -> RestorePlan:
-    """The replay of everything, without the local state; raises StateIncoherent where a changelog lacks records."""
+    """Plans a replay of whole changelogs, without the local state.
+
+    Raises StateIncoherent where a changelog lacks records.
+    """
     return replace(plan_restore(task, None, changelogs, 0.0), wipe=why)
 
 
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
-    """The reason not to restore a new table next to this state: the whole task has one restore age."""
+    """Returns why a new table can't be restored beside this local state; None if it can.
+
+    The task records only one restore age for all of its stores.
+    """
     if facts.source is None or facts.start >= facts.end:
         return None
     return doubt_of_age(now - meta.complete_at, facts, facts.start)
 
 
 def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
-    """Why local state does not belong to the topic that restores the table; None if it does."""
+    """Returns why local state does not belong to the topic that restores the table; None if it does."""
     if facts.source is None:
         return None
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Each row is a record of the topic, so the rows at the present offsets are certain.
+        # Each row is a record of the topic, so a replay up to the present offset gives certain rows.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
 
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
-    """Whether local state holds less input than the group committed, and no input beyond it.
+    """Whether local state includes less input than the group committed, and no input beyond the committed offsets.
 
-    An incomplete restore is an old copy, too: it is the state at no input offset. The base of a re-seed may be
-    incomplete, because other stores of its task are restored meanwhile; it is old only if the group committed more.
+    State of an incomplete restore counts as an old copy, because it matches no input offset. The local state of a
+    re-seed is an exception: other stores of its task may be in restore. That state is an old copy only if the group
+    committed more.
     """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
@@ -121,9 +128,9 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """The given stores whose changelog has the given topic id; an empty id matches any changelog.
+    """Returns the given stores whose changelog has the given topic id; an empty id matches any changelog.
 
-    The worker keeps the option for all its restarts. A changelog that is recreated later is another topic.
+    The worker uses the same option at every restart. A changelog that is recreated later has another topic id.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
@@ -132,7 +139,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """The offsets without the given stores whose old changelog was deleted, because a deployment dropped them."""
+    """Returns the offsets without the given stores whose changelog a deployment deleted and created again."""
     if meta is None:
         return None
     emptied = {
@@ -140,18 +147,18 @@ def without_emptied(
         for name in stores
         if name in changelogs
         and name in meta.stores
-        # The same topic, empty now: it lost its records, and local state is complete.
+        # With an equal topic id the topic only lost its records, and local state is still complete.
         and meta.stores[name].topic_id != changelogs[name].topic_id
     }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 
 def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
-    """The reason not to replay a table's topic from here; None if the replay is safe.
+    """Returns why a table's topic can't be replayed from this offset; None if the replay is safe.
 
-    Records after this offset may have waited in the topic for a long time, so their tombstones may be gone although the
-    state is young. A replay from the beginning lacks none: if a tombstone is gone, its row is gone, too. Its offsets
-    name no input until it has ended.
+    Records after this offset may have waited in the topic for a long time. Their tombstones may be gone although the
+    state is young. A replay from the beginning is safe: if a tombstone is gone, its row is gone, too. Until a replay
+    ends, its offsets include no input offset.
     """
     if at.inputs and at.offset < min(facts.young_from, facts.end):
         return f"deletes behind offset {at.offset} of {facts.topic} were old when they were processed, and may be gone"
@@ -159,9 +166,9 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
-    """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
-    # A single missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
-    # reached the end so late that it missed deletes on its way.
+    """Returns why state of this age (seconds) can't be replayed from ``offset``; None if the replay is safe."""
+    # One missing offset can only be the transaction marker of the last commit. An interrupted replay is an exception:
+    # it may have reached the end so late that it missed tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

@@ -1,10 +1,10 @@
-"""The keys inside a task's database; no other module builds them."""
+"""The format of keys inside a task's database; no other module builds such keys."""
 
 from __future__ import annotations
 
 
 def store_prefix(store: str) -> bytes:
-    """The prefix of all keys of one store; raises ValueError unless the name has 1 to 255 bytes."""
+    """Returns the prefix of all keys of one store. Raises ValueError unless the store's name has 1 to 255 bytes."""
     name = store.encode()
     if not 1 <= len(name) <= 255:
         raise ValueError(f"a store name has 1 to 255 bytes, not {len(name)}")

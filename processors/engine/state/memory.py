@@ -1,4 +1,4 @@
-"""The memory backend: databases in the process, restored from their changelogs at each start."""
+"""The memory backend: databases in the memory of the process. Each start restores them from their changelogs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from holdfast.processors.engine.state.database import Change, Database, Databases
 
-#: Writes keys and values, in key order, as a new RocksDB at a path.
+#: A function that writes keys and values, given in key order, as a new RocksDB at a path.
 Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
 class MemoryDatabase(Database):
-    """One database in memory; ``export`` writes a checkpoint to the disk."""
+    """One database in memory. ``export`` writes its content to the disk for a checkpoint."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: All keys in order at the last range read, with some deleted ones; and the keys that are new since then.
+        #: The sorted keys as of the last range read, some of them deleted since; and the keys added since that read.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -49,18 +49,18 @@ class MemoryDatabase(Database):
         """Does nothing, because writes to memory need no bulk mode."""
 
     def end_bulk(self) -> None:
-        """Does nothing."""
+        """Does nothing, because writes to memory need no bulk mode."""
 
     @property
     def flushing(self) -> bool:
-        """False: memory has no flush."""
+        """Always False, because memory has no flush."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Does nothing, because after a restart the changelog restores the state."""
+        """Does nothing, because the changelog restores the state after a restart."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in key order, from ``first``; of keys that exist at the call."""
+        """Yields keys and values in key order, from ``first``. Keys added after the call are not included."""
         content, keys = self._open(), self._in_order()
         for at in range(bisect_left(keys, first), len(keys)):
             value = content.get(keys[at])
@@ -68,7 +68,7 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in reverse key order, from the last key before ``end``; of keys that exist at the call."""
+        """Yields keys and values in reverse order, from the last key before ``end``. Later keys are not included."""
         content, keys = self._open(), self._in_order()
         for at in range(bisect_left(keys, end) - 1, -1, -1):
             value = content.get(keys[at])
@@ -76,9 +76,9 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def _in_order(self) -> list[bytes]:
-        """The keys in order.
+        """Returns the sorted keys; some may be deleted.
 
-        The list is rebuilt only after writes, so that a range needs no sort of all keys.
+        The list is sorted again only after new keys, so that most range reads need no sort.
         """
         if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
             self._ordered = sorted({*self._unordered, *self._content})
@@ -86,19 +86,19 @@ class MemoryDatabase(Database):
         return self._ordered
 
     def checkpoint(self, path: Path) -> None:
-        """Writes a RocksDB, so that all readers of checkpoints can read it."""
+        """Writes the content as a RocksDB database, so that every reader of checkpoints can read it."""
         self._export(path, self.items(b""))
 
     def compact(self) -> None:
-        """Does nothing, because memory keeps no deleted values."""
+        """Does nothing, because memory keeps no deleted or overwritten values."""
         self._open()
 
     def estimates(self) -> tuple[int, int]:
-        """The exact number of keys and bytes."""
+        """The number of keys, and the bytes of keys and values; both are exact."""
         return len(self._content), self._bytes
 
     def size_bytes(self) -> int:
-        """Bytes of keys and values."""
+        """The total length of keys and values, in bytes."""
         return self._bytes
 
     def close(self) -> None:
@@ -115,17 +115,17 @@ class MemoryDatabase(Database):
 
 
 class MemoryDatabases(Databases):
-    """The databases of a process with state in memory; a closed database is lost, and empty when opened again."""
+    """The databases of a process that keeps state in memory. A closed database loses its content."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
-        """An empty database."""
+        """Returns an empty database."""
         return MemoryDatabase(self._export)
 
     def exists(self, path: Path) -> bool:
-        """False: a closed database is gone."""
+        """Always False, because a closed database is lost."""
         return False
 
     def move(self, path: Path, to: Path) -> None:

@@ -1,6 +1,6 @@
-"""Operations on the state of a key beyond single reads and writes: counters, lists, ranges, raw bytes.
+"""Operations on the state of a message key beyond single reads and writes: counters, lists, ranges, raw bytes.
 
-All operations use the reads and writes of ``StoreState``, so undo, overlay and limits apply to them, too.
+All operations call the reads and writes of ``StoreState``, so its undo log, overlay and limits apply to them, too.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from holdfast.processors.engine.changelog.format import (
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
 
-#: How long a value is readable, in milliseconds or as a timedelta; None means the store's default.
+#: The time for which a value stays readable, in milliseconds or as a timedelta; None means the store's default.
 Ttl = int | timedelta | None
 
 
 class StateValueInvalid(HoldfastError):
-    """A stored value, or a value to be stored, does not fit the function's or the store model's expectation."""
+    """A value, stored or to be stored, does not have the type that the operation or the store's model expects."""
 
 
 class StateMethods:
-    """The methods that ``StoreState`` has of its ``get``, ``set`` and ``delete``."""
+    """The methods of ``StoreState`` that are built on its ``get``, ``set`` and ``delete``."""
 
     __slots__ = ()
 
@@ -41,38 +41,38 @@ class StateMethods:
     timestamp_ms: int
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As in ``State``."""
+        """Returns a copy of the value of ``key``, or of ``default`` without a value."""
         raise NotImplementedError
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """As in ``State``."""
+        """Sets the value of ``key``."""
         raise NotImplementedError
 
     def _load(self, key: str) -> bytes | None:
-        """The stored value of a state key."""
+        """Returns the stored bytes of a state key; None without a value."""
         raise NotImplementedError
 
     def _store(self, key: str, raw: bytes | None) -> None:
-        """Stores a value; None deletes."""
+        """Stores the bytes of a state key; None deletes the key."""
         raise NotImplementedError
 
     def delete(self, key: str) -> None:
-        """As in ``State``."""
+        """Deletes ``key``; does nothing if the key has no value."""
         if self._load(key) is not None:
             self._store(key, None)
 
     def exists(self, key: str) -> bool:
-        """As in ``State``."""
+        """Whether ``key`` has a value."""
         return self._load(key) is not None
 
     def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
-        """As in ``State``."""
+        """Sets the value of ``key`` to raw bytes."""
         if ttl is not None:
             raise self.without_ttl()
         self._store(key, encode_bytes(value, self.timestamp_ms))
 
     def set_own(self, key: str, value: Any) -> None:
-        """``set`` for a value that certainly survives JSON: built from finite numbers and texts."""
+        """Sets a value as ``set`` does, without the check that JSON preserves it: Holdfast built the value itself."""
         try:
             raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + encode_json(value)
         except (TypeError, ValueError, OverflowError):
@@ -80,7 +80,7 @@ class StateMethods:
         self._store(key, raw)
 
     def increment(self, key: str, by: float = 1) -> Any:
-        """As in ``State``."""
+        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing value counts as 0."""
         held = self.get(key, 0)
         for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
             if isinstance(number, bool) or not isinstance(number, (int, float)):
@@ -95,7 +95,7 @@ class StateMethods:
         return total
 
     def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
-        """As in ``State``."""
+        """Appends ``item`` to the list stored under ``key``, drops items beyond ``keep_last``, and returns the list."""
         if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
             raise ValueError(f"`keep_last` is {keep_last!r}, expected a whole number from 1, or None to keep all items")
         held = self.get(key)
@@ -108,7 +108,7 @@ class StateMethods:
         return made
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """As in ``State``."""
+        """Deletes ``key`` and returns its value, or ``default`` without a value."""
         found = self.get(key, default)
         self.delete(key)
         return found
@@ -121,7 +121,7 @@ class StateMethods:
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[tuple[str, Any]]:
-        """As in ``State``."""
+        """Returns state keys of the current message key with their values, in key order."""
         return [(key, self._decoded(key, raw)) for key, raw in self._range(prefix, start, end, reverse, limit)]
 
     def keys(
@@ -132,18 +132,18 @@ class StateMethods:
         reverse: bool = False,
         limit: int | None = None,
     ) -> list[str]:
-        """As in ``State``."""
+        """Returns the same state keys as ``items``, without their values."""
         return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """As in ``State``."""
+        """Returns the bytes stored by ``set_bytes``, or ``default`` without a value."""
         value = self.get(key, default)
         if value is not None and not isinstance(value, bytes):
             raise TypeError(f"key {key!r} of store {self.name!r} holds a JSON value, expected bytes: use state.get()")
         return value
 
     def without_ttl(self) -> StateValueInvalid:
-        """The error for a value with an end in a store that keeps no time."""
+        """The error for a value that was set with ``ttl`` in a store that does not declare a TTL."""
         return StateValueInvalid(
             f"A value of store {self.name!r} was set with `ttl`, and the store is not declared for it.",
             action=f'Declare the store: `app.store({self.name!r}, ttl="by value")`.',
@@ -168,11 +168,11 @@ class StateMethods:
             return list(islice(shown, limit))
 
     def _is_shown(self, key: bytes) -> bool:
-        """Whether a range has this state key."""
+        """Whether ``items`` and ``keys`` return this state key; they leave out internal keys."""
         return not key.startswith(RESERVED_BYTES)
 
     def _decoded(self, key: str, raw: bytes) -> Any:
-        """The value of a state key from its stored form."""
+        """Decodes the stored bytes of a state key to its value."""
         return decode_value(raw)
 
     def _unfit(self, key: str, seen: str, expected: str, action: str) -> StateValueInvalid:

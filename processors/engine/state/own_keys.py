@@ -1,7 +1,7 @@
-"""The internal state keys of a store of users' functions; no other module builds or reads them.
+"""The state keys under which Holdfast keeps internal records in users' stores; only this module builds or reads them.
 
-State keys that begin with ``RESERVED`` belong to Holdfast: ranges hide them from functions. Indexes are below the
-message key ``OWN_KEY``, ordered by time: milliseconds since 1970 with 15 digits.
+State keys that begin with ``RESERVED`` belong to Holdfast: ``state.items`` and ``state.keys`` leave them out. Indexes
+are stored under the message key ``OWN_KEY`` and sorted by time: milliseconds since 1970 with 15 digits.
 """
 
 from __future__ import annotations
@@ -11,32 +11,36 @@ from binascii import hexlify
 #: Prefix of the state keys of internal records.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
-#: Prefixes of the end of a value, followed by the value's state key, and of the index of ends.
+#: State keys of expiry times: ``ENDS`` + state key holds a value's expiry time; ``EXPIRES`` is the index by expiry
+#: time.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
-#: Prefixes of a timer, followed by its name, and of the index of timers, followed by the clock that fires them.
+#: State keys of timers: ``TIMERS`` + name holds a timer; ``TIMERS_BY_CLOCK`` + clock name is the index by due time.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
-#: The newest event time of a message key.
+#: The state key that holds the newest event time of a message key.
 NEWEST = f"{RESERVED}newest"
-#: The stream time of a store.
+#: The state key that holds the stream time of a store.
 CLOCK_OF_STORE = f"{RESERVED}clock"
 
 
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:
-    """The state key of an entry of an index; without a time, a state key before all its entries."""
+    """Returns the state key of an index entry.
+
+    Without a time, returns a key that sorts before all entries of the index.
+    """
     return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
 
 
 def index_place(kind: bytes, time_ms: int, message_key: bytes, name: str) -> bytes:
-    """The state key of an entry of an index, as bytes; ``kind`` as bytes, too."""
+    """Returns the same key as ``index_key``, as bytes. ``kind`` is bytes, too."""
     return b"%b%015d/%b/%b" % (kind, time_ms, hexlify(message_key), name.encode())
 
 
 def index_end(kind: str) -> str:
-    """A state key after all entries of an index."""
+    """Returns a state key that sorts after all entries of the index."""
     return f"{kind}~"
 
 
 def index_parts(kind: str, place: str) -> tuple[int, bytes, str]:
-    """The time, the message key and the name of an entry with this state key."""
+    """Splits the state key of an index entry into its time, its message key and its name."""
     time_ms, message_key, name = place[len(kind) :].split("/", 2)
     return int(time_ms), bytes.fromhex(message_key), name

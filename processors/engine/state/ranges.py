@@ -1,4 +1,4 @@
-"""Reads of a range of state keys, in their order, uncommitted writes included."""
+"""Range reads: the state keys of a message key between two bounds, in order, including uncommitted writes."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
-#: With more new keys than this, the list is sorted again; with fewer, each key is inserted in its place.
+#: With more new keys than this, the whole list is sorted again. With fewer, each key is inserted at its place.
 SORTED_FROM = 16
 
 
 class Ranged(Protocol):
-    """A store as ranges read it: ``StoreState``."""
+    """The methods of a store that range reads need; ``StoreState`` implements them."""
 
     def uncommitted(
         self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``, in order.
+        """Yields the uncommitted writes of one message key, sorted by state key.
 
-        The iterator is lazy: parts that the caller does not read cost nothing.
+        The range begins with ``first`` and ends before ``end``. The iterator is lazy: unread entries cost nothing.
         """
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
-        """State keys of one message key with their committed values, in key order, from the state key ``first``."""
+        """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """``stored`` in reverse key order, from the last state key before ``end``; None for the last of all."""
+        """Yields the same entries as ``stored`` in reverse order, from the last key before ``end``; None: no bound."""
 
 
 def behind(prefix: bytes) -> bytes:
-    """The least bytes after all bytes that begin with ``prefix``; empty for a prefix of only 0xff."""
+    """Returns the smallest bytes that sort after all bytes with this prefix; empty if the prefix is only 0xff bytes."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
 
 class WrittenKeys:
-    """Finds the writes of one message key among all writes, without scanning all writes at each read.
+    """Finds the writes of one message key among all writes, without a scan of all writes at each read.
 
-    A dict of writes only grows until the commit, except that a failed message removes its last keys. So a read only
-    checks the keys that are new since the last read.
+    Until the commit, the dict of writes only grows at its end. Only a failed message removes keys, and these are the
+    last keys. A read therefore checks only the keys added since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        #: By message key, its keys in order, some of them twice; and the keys that are new since the last read.
+        #: By message key: its keys in order, possibly with duplicates; and the keys added since the last read.
         self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
     def between(
         self, written: dict[bytes, bytes | None], prefix: bytes, first: bytes, end: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The writes of the message key with this prefix, from one changelog key to another (exclusive), in order.
+        """Yields the writes of one message key from changelog key ``first`` to before ``end``, sorted by key.
 
         The cost is proportional to the new keys and the keys that the caller reads, not to all writes of the key.
         """
         by_prefix, as_number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
-            # ``prefix_of`` inlined, because every write of a commit passes here.
+            # ``prefix_of`` is inlined here, because this loop runs for every write of a commit.
             before = key[: PREFIX_BYTES + as_number(key[1:PREFIX_BYTES])]
             held = by_prefix.get(before)
             if held is None:
@@ -91,7 +91,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """The dict lost its last keys and now has ``length`` keys."""
+        """Tells the index that the dict lost its last keys and now has ``length`` keys."""
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}
@@ -100,7 +100,7 @@ class WrittenKeys:
 def merge_writes(
     few: Sequence[tuple[bytes, bytes | None]], ordered: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Merges unsorted writes and sorted entries into one sorted iterator."""
+    """Merges a few unsorted writes into an iterator of sorted writes. The result is sorted."""
     if not few:
         return ordered
     by_key = itemgetter(0)
@@ -110,14 +110,14 @@ def merge_writes(
 def state_keys_between(
     state: Ranged, message_key: bytes, after: str, before: str, limit: int
 ) -> list[tuple[str, bytes]]:
-    """State keys of one message key with their stored values, in key order.
+    """Returns state keys of one message key with their stored values, in key order.
 
     Args:
         state: The store.
         message_key: The message key.
-        after: The first key is greater than this one.
-        before: The exclusive upper bound of the keys.
-        limit: The most keys to return.
+        after: The lower bound of the state keys, exclusive.
+        before: The upper bound of the state keys, exclusive.
+        limit: The maximum number of keys to return.
     """
     first, end = after.encode() + b"\x00", before.encode()
     with closing(_ascending(state, message_key, first, end)) as found:
@@ -127,9 +127,9 @@ def state_keys_between(
 def state_keys(
     state: Ranged, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool
 ) -> Generator[tuple[bytes, bytes]]:
-    """State keys from ``first`` up to, and without, ``end`` (None for no end), with their stored values.
+    """Yields state keys from ``first`` up to before ``end`` (None: no end), with their stored values.
 
-    Close the iterator: it may hold one of the database.
+    The caller must close the iterator, because it may hold an open iterator of the database.
     """
     return (_descending if reverse else _ascending)(state, message_key, first, end)
 
@@ -138,7 +138,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
     writes = state.uncommitted(message_key, first, end)
     write = next(writes, None)
     with closing(state.stored(message_key, first)) as stored:
-        # ``heapq.merge`` does the same at three times the cost; each commit reads indexes of times this way.
+        # ``heapq.merge`` would take three times as long, and each commit reads time indexes through this code.
         for key, raw in stored:
             if end is not None and key >= end:
                 break
@@ -156,7 +156,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
 
 
 def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-    """An uncommitted write; nothing for a delete."""
+    """Yields the write as a key and a value; yields nothing if the write is a delete."""
     key, raw = write
     if raw is not None:
         yield key, raw
@@ -165,7 +165,8 @@ def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
     writes = state.uncommitted(message_key, first, end, reverse=True)
     with closing(state.stored_back(message_key, end)) as stored:
-        # In reverse, the higher rank of two equal keys comes first: the rank of the write.
+        # In reverse order, the higher rank comes first. The uncommitted write has rank 1, so it precedes the stored
+        # value.
         merged = merge(_ranked(writes, 1), _ranked(stored, 0), reverse=True)
         yield from _newest(merged, lambda key: key >= first)
 
@@ -173,7 +174,7 @@ def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | No
 def _newest(
     merged: Iterable[tuple[bytes, int, bytes | None]], inside: Callable[[bytes], bool]
 ) -> Generator[tuple[bytes, bytes]]:
-    """One entry for each key: the uncommitted write if there is one; none if that write deletes the key."""
+    """Yields one entry for each key: the uncommitted write if it exists. A key that this write deletes is left out."""
     former: bytes | None = None
     for key, _, raw in takewhile(lambda item: inside(item[0]), merged):
         if key != former and raw is not None:

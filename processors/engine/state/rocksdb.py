@@ -1,4 +1,4 @@
-"""The RocksDB backend, through rocksdict; its caches and write buffers are set in ``rocksdb_options``."""
+"""The RocksDB backend, which uses the library rocksdict. ``rocksdb_options`` sets its caches and write buffers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory, database_options
 from holdfast.processors.engine.state.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of
 
-#: Files of databases are copied in pieces of this many bytes.
+#: Database files are copied in pieces of this many bytes.
 CHUNK_BYTES = 4 << 20
-#: The block cache, and the write buffers, of a database that is written as a checkpoint of state in memory.
+#: The size of the block cache, and of the write buffers, in bytes, while state in memory is written as a checkpoint.
 EXPORT_BYTES = 8 << 20
 
 
 def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
-    """A database, opened for a replay of ``bulk_records``, or for normal use if None."""
+    """Opens a database in bulk mode for a replay of ``bulk_records`` records, or for normal use if None."""
     options = database_options(memory, bulk_records)
     with _named_errors():
-        # Without the explicit column family, a reopened database takes its options from the disk, with an 8 MB cache.
+        # Without an explicit column family, a reopened database reads its options from the disk, which set an 8 MB
+        # cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
     if bulk_records is not None:
-        # A replay needs no write-ahead log: after a crash it resumes from the offsets of its last flush. Data and
-        # offsets are in one column family, so one flush writes both.
+        # A replay needs no write-ahead log: after a crash, it resumes from the offsets of the last flush. Data and
+        # offsets are in the same column family, so one flush writes both together.
         writing = WriteOptions()
         writing.disable_wal = True
         rdict.set_write_options(writing)
@@ -47,14 +48,14 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 
 
 class RocksDatabase(Database):
-    """One RocksDB.
+    """One RocksDB database.
 
-    A database that is not on the disk is created by its first write. So a new task with a replay in bulk mode opens its
-    database once, not twice.
+    A database that is not on the disk yet is created by its first write. A new task that starts in bulk mode therefore
+    opens its database only once.
 
     Args:
-        rdict: The open database; None to create it at the first write, with ``memory``.
-        memory: The shared memory; None for a read-only database.
+        rdict: The open database; None to create the database at the first write, with ``memory``.
+        memory: The cache and buffers that all databases share; None for a read-only database.
     """
 
     def __init__(self, rdict: Rdict | None, path: Path, memory: RocksMemory | None = None) -> None:
@@ -113,7 +114,7 @@ class RocksDatabase(Database):
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is running. A failed flush counts as ended; the next ``flush`` with ``wait`` raises."""
+        """Whether a flush is running. After a failed flush this is False, and the next ``flush(wait=True)`` raises."""
         if self._number("background-errors"):
             return False
         return bool(self._number("mem-table-flush-pending") or self._number("num-running-flushes"))
@@ -156,7 +157,7 @@ class RocksDatabase(Database):
         return self._number("total-sst-files-size")
 
     def _number(self, fact: str) -> int:
-        """A property of RocksDB; 0 before the database is created."""
+        """Returns a numeric property of RocksDB; 0 if the database is not created yet."""
         return 0 if self._made is None else int(self._made.property_int_value(f"rocksdb.{fact}") or 0)
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ class RocksDatabases(Databases, DatabaseFiles):
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A folder without the file CURRENT is no database yet.
+        # A folder without the file CURRENT does not contain a database yet.
         there = (path / "CURRENT").exists()
         opened = _opened(path, self._memory, bulk_records) if there or bulk_records is not None else None
         return RocksDatabase(opened, path, self._memory)
@@ -188,12 +189,15 @@ class RocksDatabases(Databases, DatabaseFiles):
     def delete(self, path: Path) -> None:
         shutil.rmtree(path)
 
-    # -- the files of closed databases (``DatabaseFiles``) --------------------------------------------------------
+    # -- methods of ``DatabaseFiles``, for closed databases -------------------------------------------------------
 
     kind = "rocksdb"
 
     def files(self, path: Path) -> list[LocalFile]:
-        """The files sorted by name. RocksDB never changes content under the same inode, time and size."""
+        """Lists the files by name.
+
+        Inode, time and size identify the content: RocksDB never rewrites a file in place.
+        """
         found = []
         for file in sorted(path.iterdir()):
             facts = file.stat()
@@ -216,7 +220,7 @@ class RocksDatabases(Databases, DatabaseFiles):
 
 
 def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
-    """Writes keys and values as a new RocksDB at ``path``: the checkpoint of a database in memory."""
+    """Writes keys and values as a new RocksDB at ``path``, to make a checkpoint of a database in memory."""
     database = RocksDatabases(RocksMemory(EXPORT_BYTES, EXPORT_BYTES)).open(path)
     try:
         piece: list[Change] = []
@@ -232,11 +236,11 @@ def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class StateReader:
-    """A RocksDB folder opened read-only: a checkpoint, or the state of a stopped worker."""
+    """Reads a RocksDB folder without changing it: a checkpoint, or the state of a stopped worker."""
 
     def __init__(self, path: Path) -> None:
         try:
-            if not (path / "CURRENT").is_file():  # rocksdict would create an absent folder
+            if not (path / "CURRENT").is_file():  # rocksdict would create a missing folder
                 raise FileNotFoundError("there is no RocksDB")
             self._rdict = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
             self._database = RocksDatabase(self._rdict, path)
@@ -248,16 +252,16 @@ class StateReader:
             ) from failure
 
     def meta(self) -> TaskMeta | None:
-        """The offsets of the last batch; None for new state."""
+        """The offsets of the last write; None if nothing was written yet."""
         raw = self._database.get(META_KEY)
         return None if raw is None else TaskMeta.decode(raw)
 
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in key order."""
+        """Yields changelog keys and values of one store, in key order."""
         return items_of(self._database, store)
 
     def of_message(self, store: str, message_key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one message key in a store."""
+        """Yields changelog keys and values of one message key in a store."""
         before = store_prefix(store)
         first = before + key_prefix(message_key)
         with _named_errors():
@@ -267,7 +271,10 @@ class StateReader:
                 yield key[len(before) :], value
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values as parallel lists of up to ``rows_max``, for one pass that does not fill the cache."""
+        """Yields a list of keys and a list of values, of up to ``rows_max`` each.
+
+        The read does not fill the block cache.
+        """
         prefix = store_prefix(store)
         size = len(prefix)
         keys: list[bytes] = []
@@ -288,7 +295,7 @@ class StateReader:
             yield keys, values
 
     def size_bytes(self) -> int:
-        """Bytes on disk."""
+        """The size of the database files on disk, in bytes."""
         return self._database.size_bytes()
 
     def close(self) -> None:
@@ -297,10 +304,10 @@ class StateReader:
 
 
 def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values from ``first``.
+    """Yields keys and values in key order, from the key ``first``.
 
-    rocksdict's iterator ends at a damaged block in the same way as at the last key. A second, lower-level iterator at
-    the end position distinguishes the two cases.
+    The iterator of rocksdict ends silently at a damaged block, as if there were no more keys. A second, lower-level
+    iterator therefore checks whether the end is real.
     """
     last: bytes | None = None
     for item in rdict.items(from_key=first, read_opt=reading):
@@ -316,7 +323,7 @@ def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> It
 
 
 def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in reverse order, from the last key before ``end``. Damage raises, as in ``_items``."""
+    """Yields keys and values in reverse order, from the last key before ``end``; raises DatabaseCorrupt for damage."""
     last: bytes | None = None
     for item in rdict.items(backwards=True, from_key=end):
         if item[0] < end:
@@ -332,13 +339,16 @@ def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _named(failure: Exception) -> Exception:
-    """The error as DatabaseCorrupt if it means corruption; rocksdict raises one class for all errors."""
+    """Converts an error that reports corruption to DatabaseCorrupt.
+
+    rocksdict raises the same class for all errors, so only the text tells.
+    """
     return DatabaseCorrupt(str(failure)[:300]) if "Corruption" in str(failure) else failure
 
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Raise errors as ``_named`` returns them; single reads inline this for speed."""
+    """Converts errors inside the block with ``_named``. Reads of single keys inline this code for speed."""
     try:
         yield
     except Exception as failure:

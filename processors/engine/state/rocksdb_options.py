@@ -10,38 +10,39 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFactory, Options, WriteBufferManager
 
-#: The sizes without a memory plan: the block cache of the process, and the write buffer of one database.
+#: The sizes used without a memory plan: the block cache of the process, and the write buffer of one database, in bytes.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
-#: The write buffer of a database is a share of the total: at most one part in this number, and at least this many
-#: bytes.
+#: A database's write buffer has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, and at least
+#: ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: A write buffer grows in blocks: the number of blocks in a full buffer, and the maximum block size in bytes (RocksDB's
-#: own).
+#: RocksDB allocates a write buffer in blocks: the number of blocks in a full buffer, and the maximum block size in
+#: bytes (RocksDB's default).
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
-#: Write buffers of a database in bulk mode that may wait for their flush.
+#: In bulk mode, the maximum number of write buffers of a database, including those that wait for their flush.
 BULK_BUFFERS = 4
-#: The size of the bloom filter of a write buffer, as a part of the buffer: about 20 bits a key.
+#: The size of a write buffer's bloom filter, as a fraction of the buffer: about 20 bits for each key.
 BUFFER_FILTER_RATIO = 0.01
-#: A bulk replay writes about this many files, of records of about this many bytes.
+#: A bulk replay aims at this many files, and assumes records of this many bytes.
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
-#: The size of a file of the first level; each next level has files of twice the size. A file's filter is one block of
-#: the block cache, about 1.25 bytes per key; the cache has up to 64 shards. A filter larger than a shard is loaded
-#: again at each read of a key: 145 us instead of 9, with a cache of 64 MiB and RocksDB's own file size of 64 MiB.
+#: The size of a file of level 1, in bytes; files of each next level are twice as large. A file's filter is one block in
+#: the block cache, about 1.25 bytes per key. The cache has up to 64 shards. A filter larger than a shard is loaded
+#: again for each read of a key. With a cache of 64 MiB and RocksDB's default file size of 64 MiB, a read then takes 145
+#: us instead of 9 us.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
-#: More files of level 0 than a database ever has: writes never wait for compaction.
+#: More level-0 files than a database ever has, so that writes never wait for compaction.
 NEVER = 1 << 20
-#: A database keeps this part (1/8) of the process' open files, and at least the minimum.
+#: The maximum open files of one database: this part (1/8) of the process' limit, and at least ``OPEN_FILES_MIN``.
 OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 
 
 class RocksMemory:
-    """The memory that all databases of a process share, in bytes.
+    """The block cache and the write buffers that all databases of a process share; sizes in bytes.
 
     RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. An empty buffer counts,
-    too: its filter and its first block grow with its size. The empty buffers of 150 databases would exceed the limit,
-    and each write would flush a file. So each further open database gets a smaller buffer.
+    too, because it already holds its filter and its first block. Empty buffers of 150 databases would exceed the limit,
+    and each write would flush a file. To avoid this, each further open database gets a smaller buffer.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
@@ -53,24 +54,25 @@ class RocksMemory:
 
     @property
     def buffer_bytes(self) -> int:
-        """The size of the next database's write buffer."""
+        """The size of the write buffer of the next database to be opened, in bytes."""
         share = self._write_buffers // max(BUFFERS_MIN, len(self.open))
         return max(BUFFER_BYTES_MIN, min(WRITE_BUFFER_BYTES, share))
 
 
 def bulk_buffer_bytes(records: int, usual: int) -> int:
-    """The size of a write buffer for a replay of ``records``, at most ``usual`` bytes.
+    """Returns the size of a write buffer for a replay of ``records`` records: at most ``usual`` bytes.
 
-    A small buffer stays in the CPU's caches and is sorted faster. But each buffer becomes a file to compact later.
+    A small buffer stays in the CPU's caches and is sorted faster, but each buffer becomes a file that is compacted
+    later.
     """
     return min(usual, max(BULK_BUFFER_BYTES_MIN, records * BULK_RECORD_BYTES // BULK_FILES))
 
 
 def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Options:
-    """The options of a database; in bulk mode for a replay of ``bulk_records``, None for normal use."""
+    """Returns the options of a database, for bulk mode with ``bulk_records`` writes, or for normal use if None."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
-    # Otherwise each open file keeps its index and filter outside of the cache, without a limit.
+    # Without this option, each open file keeps its index and filter outside of the cache, without a memory limit.
     table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
@@ -86,22 +88,23 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.increase_parallelism(2)
-    # RocksDB's default starts 16 threads at each open, a quarter of its CPU time, to open a handful of files.
+    # RocksDB's default is 16 threads. Starting these threads takes a quarter of the CPU time of opening a few files.
     options.set_max_file_opening_threads(1)
     options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
-    # A bulk replay leaves many small files. A write that waits for their compaction would block all of Python, because
-    # rocksdict holds the interpreter lock. Reads skip these files by their filters.
+    # A bulk replay leaves many small files. Writes must not wait for the compaction of these files: rocksdict holds the
+    # interpreter lock in a write, so the wait would block all Python threads. Bloom filters keep reads fast.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk_records is not None:
         options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, buffer_bytes))
-        # A vector appends writes; RocksDB's own threads sort the vector in the flush.
+        # A vector memtable only appends writes. RocksDB's background threads sort it when they flush it.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     else:
-        # Most reads are of keys outside of the buffer; the filter answers these reads without a search.
+        # Most reads ask for keys that are not in the write buffer. The bloom filter answers these reads without a
+        # search.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options

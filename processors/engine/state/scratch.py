@@ -1,4 +1,4 @@
-"""Temporary databases of commands, next to the tasks' databases."""
+"""Temporary databases that commands use, stored in the same slot folder as the tasks' databases."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ class ScratchFolder:
 
     @contextmanager
     def opened(self, task: str, records: int) -> Iterator[TaskStore]:
-        """An empty database for a task, in bulk mode for this many writes; deleted at the end.
+        """Opens an empty temporary database for a task, in bulk mode for ``records`` writes.
 
-        If the deletion fails, or the process dies, the next use of the name deletes it.
+        Deletes the database at the end.
+
+        If the deletion fails or the process dies, the next call with the same task name deletes the database.
         """
         self._delete(task)
         store = TaskStore(self._databases, self._folder / task)

@@ -1,23 +1,23 @@
-"""Stores for user functions: reads and writes pass through an overlay, and each message has an undo log.
+"""The stores that user functions read and write: writes go to an overlay, and each message has an undo log.
 
-The overlay holds stored bytes. ``get`` returns a copy; ``set`` encodes at once. So a later change of the object changes
-no state, and a value that can't be stored fails its own message.
+The overlay holds stored bytes: ``set`` encodes at once, and ``get`` returns a copy. A later change of the object
+changes no state, and a value that can't be stored fails its own message.
 
-A read passes the levels from left to right, a write stays in the overlay until the commit::
+A read asks the levels from left to right. A write stays in the overlay until the commit::
 
     state key ──► cell:  dirty (overlay)  ──►  young (cache)  ──►  old (cache)  ──►  database
                          uncommitted           newer half          older half
                            └── commit ────────►
 
-A store has few state keys and many message keys. Each state key has a cell with dicts by message key, so full keys are
-built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys with a prefix in
-``scattered``, share one cell with dicts by full key.
+A store has few state keys and many message keys. Each state key has a cell: dicts by message key. Full keys are built
+only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys with a prefix in ``scattered``,
+share one cell whose dicts use full keys.
 
-``get`` and ``set`` contain the code of ``_load`` and ``_store`` instead of calling them. This saves 4 % of the CPU of a
-stateful message. ``tests/unit/processors/engine/state/test_store_inlined.py`` compares both ways.
+``get`` and ``set`` inline ``_load`` and ``_store``. This saves 4 % of the CPU time of a stateful message.
+``tests/unit/processors/engine/state/test_store_inlined.py`` checks that both variants give equal results.
 
 Invariants:
-    - The overlay is the only place of uncommitted writes; dropping it drops all of them.
+    - Only the overlay holds uncommitted writes; dropping the overlay drops all of them.
     - The cache (``young`` and ``old``) holds committed values only, ``young`` the newer ones.
 """
 
@@ -51,15 +51,15 @@ from holdfast.processors.engine.state.ranges import WrittenKeys, behind, merge_w
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.task_store import TaskStore
 
-#: The default size of one store's cache of committed values, in bytes.
+#: Default maximum size of one store's cache of committed values, in bytes.
 CACHE_BYTES = 64 << 20
-#: Prefetch loads at most this many state keys of each message key.
+#: Maximum number of state keys that ``prefetch`` loads for each message key.
 PREFETCH_STATE_KEYS_MAX = 4
-#: Stop prefetching after this many full cache hits; resume at the next miss.
+#: Number of consecutive prefetches without a cache miss after which prefetching stops, until the next miss.
 FOUND_ALL_MAX = 20
-#: The number of state keys with a separate cell.
+#: Maximum number of state keys that have a separate cell.
 CELLS_MAX = 64
-#: Memory of an entry in bytes in addition to key and value: the objects' headers and the share of the dict.
+#: Estimated memory of an entry in addition to its key and value, in bytes: object headers and its place in the dict.
 ENTRY_BYTES = 180
 
 
@@ -68,16 +68,16 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Rows of a columnar step, kept outside of the store's overlay until they are written back."""
+    """The rows of a columnar step. They are kept outside of the store's overlay until ``write_back``."""
 
-    #: The memory limit of rows with committed values, in bytes.
+    #: Maximum memory for rows with committed values, in bytes.
     rows_bytes_max: int
 
     def write_back(self) -> None:
         """Writes all uncommitted rows into the overlay."""
 
     def committed(self) -> None:
-        """Called after a commit: the overlay is in the database."""
+        """Called after a commit, when the database already contains the overlay."""
 
     def drop(self) -> None:
         """Forgets all uncommitted rows."""
@@ -94,7 +94,7 @@ _MISSING: Final = _Missing.MISSING
 
 
 class Writes(NamedTuple):
-    """Uncommitted writes as parallel lists of changelog keys and values; None deletes."""
+    """Uncommitted writes as parallel lists of changelog keys and values; the value None deletes its key."""
 
     keys: list[bytes]
     values: list[bytes | None]
@@ -103,9 +103,9 @@ class Writes(NamedTuple):
 class StoreState(StateMethods):
     """One store of one task.
 
-    The runtime sets it to the key of each message before the function runs.
+    The runtime calls ``point_at`` for each message before the user function runs.
 
-    ``topic`` is empty without a changelog. ``record_bytes_max`` limits key and value of its records together.
+    ``topic`` is the changelog, empty for none. ``record_bytes_max`` limits key plus value of a changelog record.
     """
 
     __slots__ = (
@@ -144,12 +144,12 @@ class StoreState(StateMethods):
         self.name = name
         self._topic = topic
         self.record_bytes_max = record_bytes_max
-        #: Prefixes of state keys that belong to only one message key each, such as the entries of an index. They share
-        #: one cell, because a separate cell would hold a single value.
+        #: Prefixes of state keys of which each belongs to only one message key, such as index entries. These state keys
+        #: share one cell, because a cell for each of them would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: Reads by user functions, and how many of them read the database.
+        #: The number of reads by user functions, and the number of these reads that had to ask the database.
         self.reads = self.misses = 0
-        #: The key and the timestamp (ms) of the current message.
+        #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
         self._backend = backend
         self.cache_bytes = cache_bytes
@@ -157,22 +157,22 @@ class StoreState(StateMethods):
         self._rows: Rows | None = None
         self._cells: dict[str, Cell] = {}
         self._shared = Cell(None, self.record_bytes_max)
-        #: The cells that prefetch follows.
+        #: The cells whose values ``prefetch`` loads.
         self._followed: list[Cell] = []
-        #: Prefetches with full cache hits since the last miss.
+        #: The number of prefetches without a cache miss since the last miss.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
-        #: Finds the uncommitted writes of one message key in the shared cell.
+        #: An index of the uncommitted writes in the shared cell, by message key.
         self._written = WrittenKeys()
         self._bytes = 0
-        #: Cached values: their number and their total length, for the mean length.
+        #: The number of cached values and their total length in bytes, from which the mean length is computed.
         self._weighed = self._weight = 0
 
-    # -- what user functions call ------------------------------------------------------------------------------
+    # -- methods for user functions -------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
-        # The code of ``_load``: see the module's docstring.
+        # Inlines ``_load``; the module's docstring gives the reason.
         self.reads += 1
         cell = self._cells.get(key)
         if cell is None:
@@ -190,20 +190,20 @@ class StoreState(StateMethods):
                     return decode_json(raw[HEAD_SIZE:])
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
-                        raise  # of the caller, who is deep in calls
-                    return decode_value(raw)  # its error reports the state as the cause, not the message
+                        raise  # The stored value is not too deep; the caller's own stack is nearly full.
+                    return decode_value(raw)  # This error names the state as the cause, not the message.
             return decode_value(raw)
-        # The caller may change the returned default, but the next message must get the original.
+        # A function may change the returned default, so it gets a copy.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
-        # The code of ``_store``: see the module's docstring.
+        # Inlines ``_store``; the module's docstring gives the reason.
         try:
             raw = encode_value(value, self.timestamp_ms)
-        except ValueNotStorable:  # raised again with the place, whose text would cost time for each message
+        except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.
             raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
         cell = self._cells.get(key)
         if cell is None:
@@ -218,20 +218,20 @@ class StoreState(StateMethods):
         dirty[place] = raw
         self._bytes += len(raw) if before is _MISSING or before is None else len(raw) - len(before)
 
-    # -- what the task calls -----------------------------------------------------------------------------------
+    # -- methods for the task -------------------------------------------------------------------------------------
 
     def point_at(self, message_key: bytes, timestamp_ms: int) -> None:
-        """Sets the message that the next calls are about."""
+        """Sets the current message: the key and the event time that the next calls use."""
         self.message_key = message_key
         self.timestamp_ms = timestamp_ms
 
     @property
     def prefetches(self) -> bool:
-        """Whether ``prefetch`` is useful: false while the cache answers every read."""
+        """Whether ``prefetch`` is worth a call: False while the cache answers every read."""
         return self._found_all < FOUND_ALL_MAX
 
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
-        """Loads the values that a batch of messages will probably read, in one read of the database."""
+        """Loads the values that a batch of messages will probably read, with one database read for each state key."""
         if self._followed:
             self._found_all += 1
         for cell in tuple(self._followed):
@@ -253,15 +253,15 @@ class StoreState(StateMethods):
 
     @property
     def undo_log(self) -> list[Any]:
-        """The values that the current message has overwritten; the list object stays the same."""
+        """The undo log: the values that the current message has overwritten. The list object never changes."""
         return self._undo
 
     def keep_message(self) -> None:
-        """Keeps the writes of a successful message in the overlay."""
+        """Keeps the writes of a successful message in the overlay, by clearing the undo log."""
         self._undo.clear()
 
     def undo_message(self) -> None:
-        """Takes back the writes of a failed message."""
+        """Reverts the writes of a failed message."""
         for dirty, place, before in reversed(self._undo):
             self._bytes -= len(dirty[place] or b"")
             if before is _MISSING:
@@ -273,7 +273,7 @@ class StoreState(StateMethods):
         self._undo.clear()
 
     def writes(self) -> Writes:
-        """The uncommitted writes of all messages."""
+        """Returns the uncommitted writes of all messages."""
         if self._rows is not None:
             self._rows.write_back()
         writes = Writes([], [])
@@ -283,19 +283,19 @@ class StoreState(StateMethods):
         return writes
 
     def rocks_changes(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
-        """The writes as full keys of the task's database, with their values."""
+        """Returns the writes with the keys of the task's database, which begin with the store's prefix."""
         prefix = self._rocks_prefix
         return zip([prefix + key for key in writes.keys], writes.values, strict=True)
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory of uncommitted writes, in bytes."""
+        """An estimate of the memory of all uncommitted writes, in bytes."""
         outside = 0 if self._rows is None else self._rows.dirty_bytes()
         return outside + self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
 
     def committed(self) -> None:
-        """Moves the overlay into the cache, after the database has it."""
+        """Moves the overlay into the cache. Called after the overlay was written to the database."""
         for cell in self._all():
-            if self._rows is not None:  # the rows are the cache; these values may be older
+            if self._rows is not None:  # The rows are the cache, so these values would only become outdated.
                 cell.young, cell.old = {}, {}
                 cell.dirty.clear()
             elif cell.dirty:
@@ -312,7 +312,7 @@ class StoreState(StateMethods):
             self._rows.committed()
 
     def drop(self) -> None:
-        """Forgets all uncommitted writes."""
+        """Drops all uncommitted writes."""
         if self._rows is not None:
             self._rows.drop()
         for cell in self._all():
@@ -322,24 +322,24 @@ class StoreState(StateMethods):
         self._bytes = 0
 
     def forget(self) -> None:
-        """Forgets all cached values, after a command changed the database directly."""
+        """Drops all uncommitted and cached values, because a command changed the database directly."""
         self.drop()
         self._cells, self._shared, self._followed = {}, Cell(None, self.record_bytes_max), []
 
-    # -- what rows outside of the overlay call -------------------------------------------------------------------
+    # -- methods for rows outside of the overlay -------------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:
-        """Adds columnar state, which writes back before a commit and is notified after it."""
+        """Registers the rows of a columnar step: they are written back before each commit and informed after it."""
         self._rows = rows
 
     def bound_cache(self, cache_bytes: int) -> None:
-        """Changes the size of the cache of committed values."""
+        """Sets the maximum size of the cache of committed values, in bytes."""
         self.cache_bytes = cache_bytes
         if self._rows is not None:
             self._rows.rows_bytes_max = cache_bytes
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
-        """Stored values of many message keys, uncommitted ones included; None for a key without a value."""
+        """Returns the stored values of many message keys, with uncommitted values; None for a key without a value."""
         cell = self._cells.get(state_key) or self._place(state_key)[0]
         places = cell.places(message_keys, state_key)
         dirty, young = cell.dirty, cell.young
@@ -354,12 +354,12 @@ class StoreState(StateMethods):
         return [dirty[at] if at in dirty else young[at] if at in young else by_place[at] for at in places]
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Puts stored values into the overlay, without an undo log."""
+        """Writes stored values of many message keys into the overlay, without an undo log."""
         cell = self._cells.get(state_key) or self._place(state_key)[0]
         self._overwrite(cell.dirty, cell.places(message_keys, state_key), values)
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """``write_many`` for ``scattered`` state keys of one message key."""
+        """Writes stored values of one message key into the overlay, for state keys with a prefix in ``scattered``."""
         prefix = key_prefix(message_key)
         self._overwrite(self._shared.dirty, [prefix + state_key.encode() for state_key in state_keys], values)
 
@@ -371,7 +371,7 @@ class StoreState(StateMethods):
     def uncommitted(
         self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """The uncommitted writes of one message key by state key, from ``first`` to before ``end``, in order."""
+        """Yields the uncommitted writes of one message key, sorted by state key, from ``first`` to before ``end``."""
         prefix = key_prefix(message_key)
         size, least, most = len(prefix), prefix + first, behind(prefix) if end is None else prefix + end
         cells = [(cell.suffix or b"", cell.dirty) for cell in self._cells.values() if message_key in cell.dirty]
@@ -380,12 +380,12 @@ class StoreState(StateMethods):
         return merge_writes(found, ((key[size:], raw) for key, raw in shared), reverse=reverse)
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
-        """State keys of one message key with their committed values, in key order, from the state key ``first``."""
+        """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
         prefix = key_prefix(message_key)
         yield from self._within(prefix, self._backend.items(self.name, prefix + first))
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """``stored`` in reverse key order, from the last state key before ``end``; None for the last of all."""
+        """Yields the entries of ``stored`` in reverse order, from the last state key before ``end``; None: no bound."""
         prefix = key_prefix(message_key)
         last = behind(prefix) if end is None else prefix + end
         yield from self._within(prefix, self._backend.items_back(self.name, last))
@@ -397,7 +397,7 @@ class StoreState(StateMethods):
                 return
             yield key[len(prefix) :], raw
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- internal methods --------------------------------------------------------------------------------------
 
     def _load(self, key: str) -> bytes | None:
         self.reads += 1
@@ -441,7 +441,7 @@ class StoreState(StateMethods):
         return (*self._cells.values(), self._shared)
 
     def _place(self, key: str) -> tuple[Cell, bytes]:
-        """A cell for a new state key, and the current message's dict key in it."""
+        """Returns the cell of a state key without a known cell, and the current message's dict key in that cell."""
         try:
             suffix = key.encode()
         except AttributeError:
@@ -458,7 +458,7 @@ class StoreState(StateMethods):
         return self._shared, key_prefix(self.message_key) + suffix
 
     def _read(self, cell: Cell, place: bytes) -> bytes | None:
-        """The value from the older generation or from the database; moves it to the younger generation."""
+        """Reads a value from the old generation or the database, and puts it into the young generation."""
         raw = cell.old.get(place, _MISSING)
         self._found_all = 0
         if raw is _MISSING:
@@ -477,11 +477,11 @@ class StoreState(StateMethods):
         self._weight += sum(map(len, filter(None, found)))
 
     def entry_bytes(self) -> float:
-        """The memory of a cached value on average, in bytes."""
+        """The estimated mean memory of one cached value, in bytes."""
         return ENTRY_BYTES + self._weight / max(1, self._weighed)
 
     def _make_room(self) -> None:
-        """Evicts the old generation once the young one fills half of the cache; the young one becomes the old one."""
+        """Evicts the old generation when the young one fills half of the cache. The young one then becomes old."""
         cells = self._all()
         if sum([len(cell.young) for cell in cells]) * self.entry_bytes() <= self.cache_bytes / 2:
             return
@@ -491,10 +491,10 @@ class StoreState(StateMethods):
         self._followed.clear()
 
     def _forget_state_keys(self) -> None:
-        """Frees the cells of unused state keys (such as keys with a date in them) for new ones."""
+        """Frees the cells of state keys that are no longer in use, for example keys that contain a date."""
         used = {key: cell for key, cell in self._cells.items() if cell.young or cell.old}
         if len(used) < len(self._cells):
             self._cells = used
-            # A state key in the shared cell may now get a separate cell.
+            # Empties the shared cell, because a state key in it may now get a separate cell.
             self._shared = Cell(None, self.record_bytes_max)
             self._followed = [cell for cell in self._followed if cell in used.values()]

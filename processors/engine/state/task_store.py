@@ -2,12 +2,12 @@
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
-writes since the last flush, offsets included; the changelog replays them.
+data and the offsets since the last flush, and the changelog is replayed from the older offsets.
 
 Invariants:
-    - The meta key is in the last piece of every batch. A crash between pieces leaves the older offsets, and the replay
-      from these offsets writes the same values again.
-    - After the first failure nothing is written. Damaged data is moved aside when the store is closed.
+    - A batch is written in pieces, and its last piece contains the meta key. A crash between pieces leaves the older
+      offsets, and the replay from these offsets writes the same values again.
+    - After the first failure, nothing more is written. Closing the store moves damaged data to another folder.
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: The topic id in the offsets while a changelog is rewritten from local state.
+#: Stands in place of a changelog's topic id while the changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
-#: The folder suffix of an old copy, which is kept until its task is restored from the changelogs.
+#: Suffix of the folder of an old copy of local state. It is kept until the task is restored from the changelogs.
 ASIDE_SUFFIX = ".former"
 
-#: Operations of one write. rocksdict holds the interpreter lock in a write, so large writes would stall the process.
+#: Maximum operations of one write. rocksdict holds the interpreter lock in a write, so a large write stalls the
+#: process.
 BATCH_OPERATIONS_MAX = 10_000
 
 
 class StoreOffset(NamedTuple):
-    """The position of a store in its changelog; a list in JSON.
+    """The position of a store in its changelog. Its JSON form is a list.
 
-    ``offset`` is the next offset to replay; ``inputs`` are the input offsets of the last meta record before it.
+    ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last meta record before
+    it.
     """
 
     topic: str
@@ -63,16 +65,17 @@ class StoreOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskMeta:
-    """The offsets that belong to a task's data.
+    """The offsets that a task's data corresponds to.
 
     Attributes:
-        inputs: The next input offset of each topic; the data includes the effects of all messages before it.
-        restoring: Whether a replay is incomplete; the data is then the state at no input offset.
-        complete_at: When the data last matched the whole changelog, in wall-clock seconds since 1970. A replay keeps
-            this time until it reaches its target, because compaction may already have removed deletes written since
-            then.
-        commands: Names of the owner commands whose effects the data holds, oldest first.
-        keys: By store, the rules of its data's keys; no entry if no commit recorded them.
+        inputs: The next input offset of each topic; the data includes the effects of all earlier messages.
+        restoring: Whether a replay is incomplete. The data then matches no input offset.
+        complete_at: The last time at which the data matched the whole changelog, in wall-clock seconds since 1970. A
+            replay does not change this time until it reaches its end, because compaction may have removed tombstones
+            since this time.
+        commands: Names of the owner commands whose effects are in the data, oldest first.
+        keys: For each store, the rules by which the keys of its data were made; no entry if no commit recorded the
+            rules.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class TaskMeta:
         return any(at.topic_id == RESEEDING for at in self.stores.values())
 
     def encode(self) -> bytes:
-        """The offsets as JSON."""
+        """Encodes the offsets as JSON."""
         return encode_json(self)
 
     @staticmethod
@@ -100,7 +103,7 @@ class TaskMeta:
 
         Raises:
             FormatUnknown: The bytes have another format version.
-            DatabaseCorrupt: The bytes are no JSON, or lack a field.
+            DatabaseCorrupt: The bytes are not JSON, or a field is missing.
         """
         try:
             fields = decode_json(raw)
@@ -116,16 +119,16 @@ class TaskStore:
     """The open database of one task.
 
     Args:
-        bulk_records: Opens in bulk mode for a replay of this many records; None opens normally.
+        bulk_records: Opens the database in bulk mode for a replay of this many records; None opens it normally.
 
-    Raises (from every method that touches the disk):
-        StateDiskFailed: The disk refused.
-        StateCorrupt: The data is damaged; ``close`` moves it aside, and the next start restores it.
+    Raises (from every method that accesses the disk):
+        StateDiskFailed: The disk refused a read or a write.
+        StateCorrupt: The data is damaged. ``close`` moves it to another folder, and the next start restores the state.
     """
 
     def __init__(self, databases: Databases, path: Path, bulk_records: int | None = None) -> None:
         self.path = path
-        #: The first failure; no write is accepted after it.
+        #: The first failure; after it, the store refuses all writes.
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
@@ -141,32 +144,32 @@ class TaskStore:
             raise _disk_failed(path, "opened", failure) from failure
 
     def meta(self) -> TaskMeta | None:
-        """The offsets of the last batch; None for new state."""
+        """Returns the offsets of the last write; None if nothing was written yet."""
         with self._watched("read"):
             raw = self._database.get(META_KEY)
             return None if raw is None else TaskMeta.decode(raw)
 
     def holds_data(self, store: str) -> bool:
-        """Whether a store has any key."""
+        """Whether a store has at least one key."""
         with self._watched("read"):
             return next(items_of(self._database, store), None) is not None
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of full keys (store prefix included); None for an absent key."""
+        """Returns the values of full keys, which include the store's prefix; None for an absent key."""
         try:
             return self._database.get_many(keys) if keys else []
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of one full key; None if absent."""
+        """Returns the value of one full key, which includes the store's prefix; None if absent."""
         try:
             return self._database.get(key)
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def write(self, changes: Iterable[Change], meta: TaskMeta) -> None:
-        """Writes full keys and values (None deletes), and last the offsets."""
+        """Writes full keys with their values (None deletes), and the offsets in the last piece."""
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
@@ -175,7 +178,7 @@ class TaskStore:
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Writes only full keys and values (None deletes); a later ``write`` adds the offsets that cover them."""
+        """Writes full keys and values (None deletes) without offsets; a later ``write`` adds the offsets."""
         if self.failure is not None:
             raise self.failure
         with self._watched("written"):
@@ -184,25 +187,28 @@ class TaskStore:
                 self._database.load(keys[first:last], values[first:last])
 
     def empty(self, store: str) -> None:
-        """Deletes only all keys of one store; a later ``write`` adds the offsets at which the store is empty."""
+        """Deletes all keys of one store, without offsets; a later ``write`` adds the offsets of the empty store."""
         prefix = store_prefix(store)
         while keys := [prefix + key for key, _ in islice(self.items(store), BATCH_OPERATIONS_MAX)]:
             self.load(keys, [None] * len(keys))
 
     def begin_bulk(self, records: int) -> None:
-        """Starts bulk mode for about ``records`` calls of ``load``; reads may be slow until ``end_bulk``."""
+        """Starts bulk mode for a replay of about ``records`` records; reads may be slow until ``end_bulk``."""
         self.in_bulk = True
         with self._watched("opened"):
             self._database.begin_bulk(records)
 
     def end_bulk(self) -> None:
-        """Flushes and ends bulk mode; to avoid the wait, ``flush(wait=False)`` first, until ``flushing`` is false."""
+        """Flushes all writes and ends bulk mode.
+
+        To avoid the wait, first call ``flush(wait=False)`` and wait until ``flushing`` is False.
+        """
         with self._watched("flushed"):
             self._database.end_bulk()
         self.in_bulk = False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Flushes; without ``wait`` in the background, and ``flushing`` is true until it ends."""
+        """Flushes all writes. Without ``wait``, flushes in the background, and ``flushing`` is True until the end."""
         with self._watched("flushed"):
             self._database.flush(wait=wait)
 
@@ -212,12 +218,12 @@ class TaskStore:
         return self._database.flushing
 
     def items(self, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in key order, from the changelog key ``first``."""
+        """Yields changelog keys and values of one store, in key order, from the changelog key ``first``."""
         with self._watched("read"):
             yield from items_of(self._database, store, first)
 
     def items_back(self, store: str, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in reverse key order, starting with the last key before ``end``."""
+        """Yields changelog keys and values of one store in reverse order, from the last key before ``end``."""
         prefix = store_prefix(store)
         size = len(prefix)
         with self._watched("read"):
@@ -227,7 +233,7 @@ class TaskStore:
                 yield key[size:], value
 
     def checkpoint(self, path: Path) -> None:
-        """Makes a consistent copy at ``path`` (hard links if the file system allows them)."""
+        """Writes a consistent copy of the database at ``path``, as hard links if the file system allows them."""
         try:
             self._database.checkpoint(path)
         except DatabaseCorrupt as damage:
@@ -238,7 +244,8 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        ``on_wait`` is called about twice a second until the end. It may close the store; ``close`` waits for the end.
+        ``on_wait`` is called about twice a second until the compaction ends, and may close the store. ``close`` then
+        waits for the end.
         """
         failures: list[Exception] = []
 
@@ -258,15 +265,15 @@ class TaskStore:
             raise self._broken("compacted", failures[0]) from failures[0]
 
     def estimates(self) -> tuple[int, int]:
-        """Estimates of the number of keys and of the live bytes on disk."""
+        """Returns estimates of the number of keys and of the live bytes on disk."""
         return self._database.estimates()
 
     def size_bytes(self) -> int:
-        """Bytes on disk, without the write-ahead log."""
+        """Returns the bytes on disk, without the write-ahead log."""
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Closes the database. It never raises: the changelog replays a write that was lost."""
+        """Closes the database and never raises, because the changelog replays any write that is lost."""
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -282,9 +289,9 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or sets it aside, and opens an empty one.
+        """Deletes the database, or sets it aside under another name, and opens an empty one.
 
-        If a database's restore is incomplete, an earlier copy that was set aside is kept instead of it.
+        A database whose restore is incomplete is deleted if an earlier copy is already set aside. That copy is kept.
         """
         if aside:
             meta = self.meta()
@@ -304,7 +311,7 @@ class TaskStore:
         self._database = self._open_new()
 
     def forget_aside(self) -> None:
-        """Deletes the copy that was set aside, if there is one."""
+        """Deletes the copy that was set aside, if it exists."""
         try:
             if self._databases.exists(self._aside):
                 self._databases.delete(self._aside)
@@ -339,7 +346,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Turn a database error into ``_broken``; ``get`` and ``get_many`` inline this for speed."""
+        """Converts a database error with ``_broken``. ``get`` and ``get_many`` inline this code for speed."""
         try:
             yield
         except FormatUnknown:
@@ -348,7 +355,7 @@ class TaskStore:
             raise self._broken(done, failure) from failure
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
-        """Records the failure, so that no commit follows it even if user code caught the exception."""
+        """Returns the error to raise, and records it. No commit can follow, even if user code catches the exception."""
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(
                 f"The state folder {self.path} is damaged: {str(failure)[:300]}.",
@@ -362,7 +369,7 @@ class TaskStore:
 
 
 def items_of(database: Database, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Changelog keys and values of one store in a database, in key order, from the changelog key ``first``."""
+    """Yields changelog keys and values of one store in a database, in key order, from the changelog key ``first``."""
     prefix = store_prefix(store)
     size = len(prefix)
     for key, value in database.items(prefix + first):

@@ -1,14 +1,16 @@
-"""Values of a store as instances of models: checked when they are set and read, upgraded from older versions when read.
+"""Converts values of a store to instances of models and back.
 
-A stored value is the plain JSON of its model, so tables, audits and older readers have it without code of their own.
-With upgrades, the stored object also has the field ``_version``::
+A value is validated when it is set and when it is read. A value of an older version is upgraded when it is read.
+
+A stored value is the plain JSON of its model, so tables, audits and older readers can use it without the model. With
+upgrades, the stored object also has the field ``_version``::
 
     {"currency": "EUR", "items": [], "_version": 3}      written by the model behind the upgrades {1: …, 2: …}
     {"items": []}                                        version 1: written before there were upgrades
 
 Invariants:
-    - Reading changes nothing: a value of an older version stays until it is set again.
-    - A value that does not fit, or can't be upgraded, fails its message and stays as it is.
+    - Reading never changes the stored value. It keeps its old version until the function sets it again.
+    - A stored value that does not fit its model, or can't be upgraded, fails the message and stays unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ VERSION = "_version"
 
 
 class TypedValues:
-    """The models of a store.
+    """Validates, encodes and upgrades the values of one store by its models.
 
     Args:
-        store: The store's name, for errors.
-        models: By state key; ``"*"`` for all other keys. A state key without a model has plain JSON values.
-        upgrades: By the state key of its model and by version, the function that converts a value to the next version.
+        store: The store's name, used in errors.
+        models: The model of each state key; ``"*"`` is the model of all other keys. A state key without a model has
+            plain JSON values.
+        upgrades: For each key of ``models``, the upgrade functions by version. The function of version n converts a
+            value of version n to n + 1.
     """
 
     def __init__(
@@ -47,11 +51,11 @@ class TypedValues:
         self._upgrades = {key: dict(made) for key, made in upgrades.items()}
 
     def has(self, key: str) -> bool:
-        """Whether the values of a state key have a model."""
+        """Whether values of this state key have a model."""
         return key in self._adapters or ANY_STATE_KEY in self._adapters
 
     def read(self, key: str, raw: bytes) -> Any:
-        """The instance of a stored value.
+        """Returns a stored value as an instance of its model.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or can't be upgraded.
@@ -71,10 +75,10 @@ class TypedValues:
             raise self._unfit(key, path, said, action) from failure
 
     def written(self, key: str, value: Any) -> Any:
-        """The JSON value to store for an instance, or for an input from which the model makes an instance.
+        """Returns the JSON value to store for an instance, or for input from which the model makes an instance.
 
         Raises:
-            StateValueInvalid: The value does not fit its model, or would not survive JSON unchanged.
+            StateValueInvalid: The value does not fit its model, or JSON would change it.
         """
         of = key if key in self._adapters else ANY_STATE_KEY
         adapter, decided = self._adapters[of], self._trips[of].decided
@@ -86,7 +90,7 @@ class TypedValues:
             raise self._unfit(key, path, said, "Set an instance of the model.") from failure
         try:
             made = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
-        except Exception:  # also what a serializer of the user raises
+        except Exception:  # A user's own serializer may raise any exception.
             made, decided = self._doubtful(key, adapter, checked), False
         if not decided:
             self._check_back(key, adapter, checked, made)
@@ -98,7 +102,7 @@ class TypedValues:
         return made
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """The JSON value of an instance with a field that does not match its model's type."""
+        """Returns the JSON value of an instance that has a field of another type than its model declares."""
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except Exception as failure:
@@ -106,7 +110,7 @@ class TypedValues:
             raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
 
     def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
-        """Raises StateValueInvalid unless an instance survives JSON unchanged."""
+        """Raises StateValueInvalid if the instance read back from its JSON differs from the original."""
         action = (
             "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
             "field one exact type."
@@ -123,7 +127,10 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """The JSON of a stored object of any version, converted to the newest version, without its version field."""
+        """Upgrades a stored object of any version to the newest version.
+
+        Returns its JSON, without the version field.
+        """
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
             raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
@@ -153,7 +160,7 @@ class TypedValues:
 
 
 def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
-    """The place of the first fault, and a text about it, with the value."""
+    """Returns the path of the first validation error, and a text with its message and the value."""
     fault = failure.errors(include_url=False, include_context=False)[0]
     path = ".".join(map(str, fault["loc"])) or "the value"
     return path, f"{fault['msg']}, seen {repr(fault['input'])[:80]}"

@@ -1,1 +1,1 @@
-"""The common parts of all steps of a stream. Imports no join, window or aggregate."""
+"""The common parts of all steps of a stream. This package imports no join, window or aggregate."""

@@ -1,4 +1,4 @@
-"""Steps that wait for other systems: ``sdf.apply_async(fn)`` awaits a coroutine for each message, many concurrently."""
+"""The step ``sdf.apply_async(fn)``: awaits an async function for each message, with many calls at the same time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.step import Step
 
-#: Calls that start together end within this time, in milliseconds, because a transaction lasts 15 seconds at most.
+#: Maximum time for calls that start together, in milliseconds, because a transaction may last at most 15 seconds.
 CALLS_WITHIN_MS = 10_000
-#: Maximum calls in flight, regardless of the requested number.
+#: Maximum number of concurrent calls, even if the declaration asks for more.
 CONCURRENCY_MAX = 1_000
 
 
 class AsyncInvalid(BadConfiguration):
-    """An ``apply_async`` can't run as declared."""
+    """The declaration of an ``apply_async`` has an invalid argument."""
 
 
 class AsyncCallFailed(HoldfastError):
-    """A call of ``apply_async`` did not answer in time, or was cancelled."""
+    """A call of ``apply_async`` timed out or was cancelled."""
 
 
 async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
-    """The answer of a call.
+    """Awaits a call of the user's function and returns its result.
 
     Raises:
-        AsyncCallFailed: The function raised ``SystemExit``, which would end the process in mid-message.
-        Exception: What the function raised.
+        AsyncCallFailed: The function raised ``SystemExit``, which would end the process while a message is processed.
+        Exception: Any exception of the function.
     """
     try:
         return await func(value)
@@ -43,9 +43,9 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall(Step):
-    """How the calls of one step are made; ``timeout_ms`` limits each call.
+    """The declaration of a step that awaits a function. ``timeout_ms`` is the maximum duration of each call.
 
-    ``known`` returns the answer in a tuple for a value that needs no call, else None.
+    ``known`` returns a one-element tuple with the result if a value needs no call, and None otherwise.
     """
 
     func: Callable[[Any], Awaitable[Any]]
@@ -55,7 +55,7 @@ class AsyncCall(Step):
     known: Callable[[Any], tuple[Any] | None] | None = None
 
     def __call__(self, value: Any) -> Any:
-        """Never called: the engine awaits ``func`` itself, before the later steps run."""
+        """Always raises an error, because the engine awaits ``func`` itself, before it runs the later steps."""
         raise RuntimeError("a step that waits was run as one that does not")
 
     @property
@@ -64,10 +64,10 @@ class AsyncCall(Step):
         return (self.func,)
 
     def describe(self) -> str:
-        """How the calls are made, in a line."""
+        """Describes the concurrency and the order of the calls in one line."""
         return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}"
 
     @property
     def rounds(self) -> int:
-        """How many consecutive timeouts fit in the time limit."""
+        """The number of consecutive timeouts that fit into ``CALLS_WITHIN_MS``; at least 1."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

@@ -1,8 +1,8 @@
-"""Checks topics, names and functions that users pass to steps, at the step's declaration instead of its first message.
+"""Checks topics, names and functions that users pass to a step, when the step is declared, not at its first message.
 
 Invariants:
-    - A function is refused only if a call with the step's arguments would raise a TypeError. One whose parameters
-      Python can't tell is taken as it is.
+    - A function is refused only if a call with the step's arguments would raise a TypeError. A function whose
+      parameters Python can't determine is accepted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class StepInvalid(BadConfiguration):
-    """The declaration of a step can't run."""
+    """The declaration of a step has an invalid argument."""
 
 
 _PLAIN = ("value",)
@@ -25,7 +25,7 @@ _STATE = ("state",)
 
 
 def check_topic(seen: Any, call: str) -> None:
-    """Raises StepInvalid unless ``seen`` is a topic; ``call`` names the called method, such as ``app.dataframe``."""
+    """Raises StepInvalid unless ``seen`` is a topic. ``call`` is the called method, for example ``app.dataframe``."""
     if isinstance(seen, Topic):
         return
     topic = f"app.topic({seen!r})" if isinstance(seen, str) else "app.topic(name)"
@@ -37,7 +37,7 @@ def check_topic(seen: Any, call: str) -> None:
 
 
 def check_own_topic(topic: Topic, processor: str) -> None:
-    """Raises StepInvalid if another processor's application declared the output topic."""
+    """Raises StepInvalid if the output topic was declared by the application of another processor."""
     if topic.processor is not None and topic.processor != processor:
         raise StepInvalid(
             f"`to_topic` got topic {topic.name} of application {topic.processor}; the stream is of application "
@@ -58,10 +58,10 @@ def check_text(seen: Any, what: str, example: str) -> None:
 
 
 def check_step_function(func: Any, step: str, *, stateful: bool, metadata: bool) -> None:
-    """Check the function of ``apply``, ``update`` or ``filter``.
+    """Checks the function that was passed to ``apply``, ``update`` or ``filter``.
 
     Raises:
-        StepInvalid: The value is no function, or takes other arguments; the error names a forgotten `stateful` or
+        StepInvalid: The value is not a function, or takes other arguments. The error names a missing `stateful` or
             `metadata`.
     """
     _check_not_async(func, f"`{step}`")
@@ -90,9 +90,9 @@ def _switched(stateful: bool, metadata: bool) -> str:
 
 
 def check_function(func: Any, what: str, arguments: Sequence[str], *, awaited: bool = False) -> None:
-    """Raises StepInvalid unless ``func`` is a function that can be called with these arguments, or None.
+    """Raises StepInvalid unless ``func`` is None, or a function that can be called with these arguments.
 
-    ``awaited``: it may be an async function.
+    ``awaited`` means that async functions are allowed.
     """
     if not awaited:
         _check_not_async(func, what)

@@ -1,4 +1,4 @@
-"""Durations as users give them: whole milliseconds, or a timedelta."""
+"""Durations that users pass as arguments: whole milliseconds, or a timedelta."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from datetime import timedelta
 
 from holdfast.infra.errors import BadConfiguration
 
-#: The longest allowed duration, a century: a longer one is a mistake, such as microseconds given as milliseconds.
+#: The maximum duration, a century. A longer duration is a mistake, such as microseconds instead of milliseconds.
 LONGEST_MS = 100 * 365 * 86_400_000
 
 
 class DurationInvalid(BadConfiguration):
-    """A duration is no whole number of milliseconds and no timedelta, or it is out of range."""
+    """A duration is neither whole milliseconds nor a timedelta, or it is out of range."""
 
 
 def milliseconds(name: str, given: int | timedelta, *, least: int) -> int:
-    """The duration in milliseconds; ``name`` is the argument's.
+    """Converts a duration to milliseconds. ``name`` is the argument's name, used in the error.
 
     Raises:
-        DurationInvalid: The value has another type, is less than ``least`` milliseconds, or longer than a century.
+        DurationInvalid: The value has another type, is less than ``least`` milliseconds, or is longer than a century.
     """
     if isinstance(given, timedelta):
         made = given // timedelta(milliseconds=1)

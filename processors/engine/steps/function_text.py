@@ -1,7 +1,7 @@
-"""Identifies a user's function by a short hash of its source: another hash means another function.
+"""Identifies a user's function by a short hash of its source. A different hash means a different function.
 
-The hash ignores comments, docstrings, white space, and the rest of the statement around a lambda. It includes the
-closure's values if they are plain: ``by("carrier")`` and ``by("plane")`` differ.
+The hash ignores comments, docstrings, white space, and code around a lambda. It includes plain values of the closure,
+so that ``by("carrier")`` and ``by("plane")`` have different hashes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from holdfast.infra.errors import BadConfiguration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Where ``same_as`` keeps the hash.
+#: The attribute of a function in which ``same_as`` stores the hash.
 _SAME_AS = "__holdfast_same_as__"
 _HASH_DIGITS = 8
-#: Types of closure values that are part of the hash of a function.
+#: Types of closure values that are included in a function's hash.
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
 class FunctionInvalid(BadConfiguration):
-    """An argument of ``same_as`` can't be used."""
+    """The argument of ``same_as`` is not a hash of a function."""
 
 
 def same_as(former: str) -> Callable[[Function], Function]:
-    """Declares that a function gives the same results as an earlier one, so that its state is kept.
+    """Declares that a function gives the same results as an earlier function, so that the state is kept.
 
     Args:
-        former: The hash of the earlier function, as the refusal of a deployment or of a worker names it.
+        former: The hash of the earlier function. The error of a refused deployment or worker shows it.
 
     Raises:
-        FunctionInvalid: The text is no such hash.
+        FunctionInvalid: The text does not have the format of a hash.
     """
     is_hash = isinstance(former, str) and len(former) == _HASH_DIGITS
     if not is_hash or not set(former) <= set("0123456789abcdef"):
@@ -56,7 +56,7 @@ def same_as(former: str) -> Callable[[Function], Function]:
 
 
 def hash_of(function: Callable[..., Any]) -> str:
-    """Eight digits that identify a function by its source, or by its name if it has no source."""
+    """Returns eight hex digits that identify a function by its source, or by its name if it has no source."""
     said = getattr(function, _SAME_AS, None)
     return said if isinstance(said, str) else hashlib.sha256(_text(function).encode()).hexdigest()[:_HASH_DIGITS]
 
@@ -81,7 +81,7 @@ def _closed_over(function: Any) -> Iterator[str]:
     for name, cell in cells:
         try:
             held = cell.cell_contents
-        except ValueError:  # an empty cell
+        except ValueError:  # the variable has no value yet
             continue
         if isinstance(held, _PLAIN):
             yield f"{name}={held!r}"
@@ -89,7 +89,7 @@ def _closed_over(function: Any) -> Iterator[str]:
 
 @lru_cache(maxsize=1024)
 def _source(code: CodeType) -> str:
-    """The text of a function alone; empty without one."""
+    """Returns the source text of one function, without its docstring and comments; empty if there is no source."""
     try:
         lines, _ = inspect.findsource(code)
         text = "".join(lines)
@@ -116,7 +116,7 @@ def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
                 if code.co_firstlineno in (first, node.lineno):
                     return node
         return None
-    # Several lambdas may begin in one line: the code's instruction positions decide.
+    # Several lambdas may begin in one line. The instruction positions of the code tell which one it is.
     places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
     lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
     around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]
@@ -136,13 +136,14 @@ def _docstring(text: str, node: ast.AST) -> str | None:
 
 
 def _packed(segment: str) -> str:
-    """A text without comments, in one line."""
+    """Removes comments and line breaks from a source text."""
     lines = segment.splitlines()
     try:
         for token in tokenize.generate_tokens(io.StringIO(segment).readline):
             if token.type == tokenize.COMMENT:
                 row, column = token.start
                 lines[row - 1] = lines[row - 1][:column]
-    except (tokenize.TokenError, IndentationError, SyntaxError):  # a lambda over several lines without its brackets
+    # A lambda that spans several lines can't be parsed without its surrounding brackets.
+    except (tokenize.TokenError, IndentationError, SyntaxError):
         pass
     return " ".join(" ".join(lines).split())

@@ -1,4 +1,4 @@
-"""The new key of a message behind ``group_by``, and how keys are written."""
+"""Computes the new key of a message for ``group_by``, and serializes keys."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.processors.engine.steps.step import Step
 
 
 class GroupKeyInvalid(HoldfastError):
-    """A message has no value that its ``group_by`` can use as a key."""
+    """A message has no value that ``group_by`` can use as its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKey(Step):
-    """The new key of a message: a field of its value, or the result of a function of the value."""
+    """Computes the new key of a message: a field of its value, or the result of a user's function of the value."""
 
     by: str | Callable[[Any], Any]
     name: str
 
     def __call__(self, value: Any) -> Any:
-        """The key.
+        """Returns the new key of a message.
 
         Raises:
-            GroupKeyInvalid: The value is missing or None.
+            GroupKeyInvalid: The field is missing, or the key is None.
         """
         if not isinstance(self.by, str):
             made = self.by(value)
@@ -46,16 +46,16 @@ class GroupKey(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user's function, if there is one."""
+        """The user's function in a tuple; empty if the key is a field."""
         return () if isinstance(self.by, str) else (self.by,)
 
     def describe(self) -> str:
-        """What decides the key, in a line."""
+        """Describes the rule for the key in one line."""
         return f"group_by {self.name}: {self.by if isinstance(self.by, str) else 'function'}"
 
 
 def text_of_key(key: Any) -> bytes:
-    """The default serializer of keys: texts unchanged, numbers in JSON's form."""
+    """Serializes keys if no serializer is given: texts and bytes unchanged, whole numbers as in JSON."""
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes):

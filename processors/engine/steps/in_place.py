@@ -1,9 +1,9 @@
-"""In-place changes by functions: whether a function may change its argument, and copies of values for those functions.
+"""Decides whether a user's function may change its argument, and copies values for such functions.
 
-A value goes to all branches of a stream, to all matches of a join and to all windows that contain it. Each receiver
-that may change the value gets a copy, so that no change reaches another receiver. A function that only reads costs no
-copy. The function's code decides: its instructions, and the names that it uses. Everything that is not known to be
-harmless counts as a change, at the price of a copy.
+A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A receiver that
+may change the value gets a copy, so that no change reaches another receiver. A function that only reads needs no copy.
+The decision is based on the function's bytecode and on the names that it uses. Code that is not known to be harmless
+counts as a change, which costs a copy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 
-#: Types whose values never change.
+#: Types whose values are immutable.
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None), datetime, date, time, timedelta, Decimal))
-#: Builtins that change none of their arguments.
+#: Built-in functions that do not change their arguments.
 _READING = frozenset(
     getattr(builtins, name)
     for name in (
@@ -33,7 +33,7 @@ _READING = frozenset(
         *("type", "zip"),
     )
 )
-#: Modules whose functions change none of their arguments.
+#: Modules whose functions do not change their arguments.
 _READING_MODULES = frozenset(
     (
         "json",
@@ -54,7 +54,7 @@ _READING_MODULES = frozenset(
         "msgspec._core",
     )
 )
-#: Methods that change none of the values that steps get.
+#: Method names that do not change the values that steps get.
 _READING_METHODS = frozenset(
     (
         *("get", "items", "keys", "values", "copy", "count", "index", "union", "intersection", "difference"),
@@ -65,24 +65,24 @@ _READING_METHODS = frozenset(
         *("fromtimestamp", "hexdigest", "digest", "group", "groups", "is_integer", "bit_length", "quantize"),
     )
 )
-#: Instructions that change an object, or keep one for later; and instructions that load unknown code.
+#: Bytecode instructions that change an object, store it for later, or load unknown code.
 _CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "IMPORT_")
-#: Attributes are read by these.
+#: Bytecode instructions that read attributes.
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
-#: Names from outside of a function are read by these.
+#: Bytecode instructions that read names from outside of a function.
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Containers outside of a function are examined only up to this size and depth.
+#: Maximum size and depth up to which a container from outside of a function is examined.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
-#: Stands for the value of a name that is not assigned yet.
+#: The value of a name that is not assigned yet.
 _UNKNOWN = object()
 
 
 class ValueNotCopied(HoldfastError):
-    """A value goes to several branches, matches or windows, one of which may change it, but it can't be copied."""
+    """A value can't be copied, although it goes to several branches, matches or windows, and one may change it."""
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares no mutable part with the original.
+    """Returns a copy that shares no mutable part with the original.
 
     Raises:
         ValueNotCopied: The value's type can't be copied.
@@ -109,24 +109,24 @@ def copied(value: Any) -> Any:
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """The results of one message without shared parts: copies of all but the last."""
+    """Returns the results of one message without shared mutable parts: copies of all results except the last."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
 def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
-    """Whether a function may change its arguments.
+    """Whether a function may change its arguments. False is certain; True is not.
 
-    False is certain. The last argument of a ``stateful`` one is a state.
+    ``stateful`` means that the last argument is a state, whose methods may be called.
     """
     try:
         return _known(function, stateful)
-    except TypeError:  # an object that has no hash
+    except TypeError:  # The object is not hashable.
         return True
 
 
 @cache
 def _known(function: Callable[..., Any], stateful: bool) -> bool:
-    """Read once for all tasks."""
+    """Caches the decision, so that each function is examined once for all tasks."""
     return _may_change(function, set(), stateful=stateful)
 
 
@@ -149,7 +149,7 @@ def _may_change(function: Any, seen: set[int], *, stateful: bool = False) -> boo
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of the functions inside it."""
+    """Yields the code of a function, and of all functions inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -157,7 +157,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
-    """Whether an instruction may change something; ``state`` is the name of the state, whose methods are allowed."""
+    """Whether an instruction may change something.
+
+    ``state`` is the name of the state argument, whose methods are allowed.
+    """
     last: Any = None
     for each in dis.get_instructions(code):
         name, value = each.opname, each.argval
@@ -176,7 +179,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether an attribute belongs to a harmless module that the function uses, and not to a container."""
+    """Whether an attribute belongs to a harmless module that the function uses, and is no method of a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -186,12 +189,12 @@ def _is_of_module(name: str, function: FunctionType) -> bool:
 
 
 def _outside(name: str, function: FunctionType) -> Any:
-    """The present value of a name from outside of a function; a local variable counts as data."""
+    """Returns the present value of a name from outside of a function; None for a local variable, which is harmless."""
     code = function.__code__
     if name in code.co_freevars:
         try:
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # the variable has no value yet
             return _UNKNOWN
     if name in code.co_cellvars:
         return None
@@ -205,7 +208,7 @@ def _is_unsafe(found: Any, seen: set[int]) -> bool:
 
 
 def _is_data(value: Any, depth: int = 0) -> bool:
-    """Whether a value consists of texts, numbers and containers of them, so that nothing in it can be called."""
+    """Whether a value consists only of texts, numbers and containers of these, so that nothing in it can be called."""
     if type(value) in _ATOMS or isinstance(value, Enum):
         return True
     if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= _LOOKED_AT_MAX and depth < _DEPTH_MAX:

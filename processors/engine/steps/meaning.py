@@ -1,8 +1,8 @@
-"""The step arguments on which state depends, in one table, and the lines that record their values.
+"""A table of the step arguments on which state depends, and lines of text that record the values of these arguments.
 
-State that was made with one value does not fit another value. So a deployment and a worker compare the lines of the
-previous version with the new lines. A line is ``<step> <of what>: <argument> = <value>``, such as ``group_by day: key =
-field day``.
+State that was made with one value of such an argument does not fit another value. A deployment and a worker therefore
+compare the recorded lines of the previous version with the new lines. A line is ``<step> <of what>: <argument> =
+<value>``, for example ``group_by day: key = field day``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holdfast.processors.engine.steps.function_text import hash_of
 from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.topology import Topology
 
-#: What an argument is for state.
-#:     key         which key or row state belongs to: with another one, the state is of another thing, and refused
-#:     rule        how state is made from now on: a change is told
-#:     columns     part of the store's ``columns`` or its TTL, which have rules of their own (``verbs.compatibility``)
-#:     function    a user's function or model, whose source is part of the version; what it stores is the user's
-#:     tuning      cost and waiting only
-#:     neither     a name, another stream or table, or something that no state depends on
+#: The role of an argument for state.
+#:     key         decides which key or row the state belongs to; a change is refused
+#:     rule        decides how state is computed from now on; a change is reported
+#:     columns     a part of the store's ``columns`` or its TTL, for which ``verbs.compatibility`` has rules
+#:     function    a user's function or model; its source is a part of the version
+#:     tuning      affects only cost and waiting
+#:     neither     a name, another stream or table, or something on which no state depends
 Role = Literal["key", "rule", "columns", "function", "tuning", "neither"]
 
 
@@ -33,7 +33,7 @@ def _roles(**by_role: str) -> Mapping[str, Role]:
 _WINDOW = "duration_ms grace_ms retention triggers"
 _AWAITED = "concurrency order timeout"
 
-#: By method, the role of each argument. Tidy compares the table with the signatures.
+#: The role of each argument, by method. The project's tidy check compares this table with the signatures.
 ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "apply": _roles(function="func model", columns="stateful", neither="expand metadata store"),
     "update": _roles(function="func model", columns="stateful", neither="metadata store"),
@@ -74,19 +74,21 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "to_stream": {},
 }
 _FUNCTION = "function "
-#: The roles whose arguments are recorded in lines.
+#: The roles of arguments whose values are recorded as lines.
 RECORDED: frozenset[Role] = frozenset({"key", "rule"})
 
 
 def recorded(step: str) -> tuple[str, ...]:
-    """The arguments of a step that are recorded in lines."""
+    """Returns the arguments of a step whose values are recorded as lines."""
     return tuple(name for name, role in ARGUMENTS[step].items() if role in RECORDED)
 
 
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
-    """The lines of a step; ``of`` distinguishes it from other steps of its kind. All recorded arguments are given.
+    """Returns the lines of a step.
 
-    An empty mapping has no line.
+    ``of`` tells it from other steps of the same method. ``given`` has all recorded arguments.
+
+    An argument that is an empty mapping gets no line.
     """
     if missing := set(recorded(step)) ^ set(given):
         raise AssertionError(f"arguments of {step} are not as in the table: {', '.join(sorted(missing))}")
@@ -94,7 +96,7 @@ def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
 
 
 def field_or_function(by: Any) -> str:
-    """A key in the form of a line: a field, a function, or the message's own key."""
+    """Formats a key for a line: the field's name, a function's hash, or "the message's key" for None."""
     return f"field {by}" if isinstance(by, str) else "the message's key" if by is None else _shown(by)
 
 
@@ -112,12 +114,12 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose line differs; ``was`` or ``now`` is empty if a version lacks the step."""
+    """An argument whose recorded line differs. ``was`` or ``now`` is empty if that version lacks the step."""
 
     argument: str
     was: str
     now: str
-    #: Whether the state belongs to another key.
+    #: Whether the change moves state to other keys, so that it must be refused.
     is_key: bool
 
     def __str__(self) -> str:
@@ -125,7 +127,7 @@ class Difference:
 
 
 def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...]:
-    """The differences between the recorded lines of two versions of a store, in the order of the new lines."""
+    """Returns the differences between the recorded lines of two versions of a store, in the order of the new lines."""
     before, after = _by_argument(was), _by_argument(now)
     changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
     return tuple(
@@ -136,17 +138,20 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines of keys: they are recorded with the state, because state of other keys is refused."""
+    """Returns only the lines about keys. They are recorded with the state, because state of other keys is refused."""
     return tuple(line for line in meaning if _is_key(line.partition(" = ")[0]))
 
 
 def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    """By store, the rules of its keys; no entry for stores whose keys are the keys of their topics."""
+    """Returns the lines about keys for each store. Stores whose keys are the keys of their topics have no entry."""
     return {store.name: lines for store in topology.stores if (lines := key_lines(store.meaning))}
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """The edit if only functions differ, which may still give the same keys; empty if anything else differs."""
+    """Returns a hint for the error if only functions differ, because they may still give the same keys.
+
+    Otherwise empty.
+    """
     functions = [each.was.partition(_FUNCTION)[2] for each in changed if each.is_key]
     if not functions or not all(functions):
         return ""
@@ -164,7 +169,7 @@ def _is_key(argument: str) -> bool:
 
 
 def functions_of(columns: Mapping[str, Any]) -> dict[str, list[Callable[..., Any]]]:
-    """By column of an aggregation, its functions; columns without functions are left out."""
+    """Returns the user functions of each column of an aggregation. Columns without functions are left out."""
     found = {
         name: [held for each in fields(made) if callable(held := getattr(made, each.name))]
         for name, made in columns.items()

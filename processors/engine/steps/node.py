@@ -1,6 +1,6 @@
-"""One step of a stream, in the tree of steps that starts at its topic. A node with several children is a branch.
+"""One step of a stream. The steps form a tree that starts at the topic. A node with several children is a branch.
 
-Steps behind joined streams are children of nodes of several trees.
+Steps after joined streams are children of nodes in several trees.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from holdfast.processors.engine.steps.topic import Topic
 
 @dataclass(slots=True)
 class Node:
-    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared.
+    """One step. A stateful step has a ``store``, an output step has a ``topic``. ``model`` is None unless declared.
 
-    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and its own store.
+    The ``function`` of a source is its ``timestamp_extractor``. A window step has a ``window`` and its own store.
     """
 
     kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
@@ -30,57 +30,57 @@ class Node:
     expand: bool = False
     metadata: bool = False
     topic: Topic | None = None
-    #: Makes the headers of an output from its value; None sends the message's own headers.
+    #: A function that makes the headers of an output from its value; None sends the message's own headers.
     headers: Callable[[Any], Any] | None = None
-    #: Whether the name of the step's store is derived from the stream.
+    #: Whether the name of the step's store was derived from the stream, because the user gave no name.
     unnamed: bool = False
-    #: The model of the store's values, an argument of ``schema_of``.
+    #: The model of the store's values, in a form that ``schema_of`` accepts.
     model: Any = None
-    #: For a step that sets event times: how far they may be ahead of the worker's clock, in milliseconds. None after a
-    #: window, where they move no stream time.
+    #: For a step that sets event times: the maximum by which an event time may be ahead of the worker's clock, in
+    #: milliseconds. None after a window, where event times do not advance stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
     window: Window | None = None
-    #: The meaning of the step's arguments for state, in the lines of ``meaning``.
+    #: The recorded lines about the step's arguments on which state depends; the module ``meaning`` makes them.
     meaning: tuple[str, ...] = ()
-    #: Whether a result combines several messages: results of one message may share parts, and none has headers.
+    #: Whether a result combines several messages. Such results may share mutable parts, and have no headers.
     of_several: bool = False
-    #: Whether the step's functions may change their values; None: their code is examined.
+    #: Whether the step's functions may change their values; None: examine their code.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
     def of_engine(self) -> Step | None:
-        """The step of the engine; None for a source, an output, a window or a function of a user."""
+        """The built-in step; None for a source, an output, a window or a user's function."""
         return self.function if isinstance(self.function, Step) else None
 
     @property
     def kept(self) -> Kept | None:
-        """The aggregates or windows that the step keeps in a store of their kind."""
+        """The aggregates or windows that the step keeps in its store; None for other steps."""
         return self.window or (None if self.of_engine is None else self.of_engine.kept)
 
     @property
     def store_use(self) -> StoreUse:
-        """How it uses its store."""
+        """The kind of values in the step's store, and whether the step changes them."""
         return VALUES if self.of_engine is None else self.of_engine.store_use
 
     @property
     def order(self) -> Order | None:
-        """The step's role for the order of reading."""
+        """The step's role in the order in which inputs are read: ``feeds``, ``reads`` or None."""
         return None if self.of_engine is None else self.of_engine.order
 
     @property
     def call(self) -> AsyncCall | None:
-        """How the step's calls of another system are made; None for a step that waits for none."""
+        """The declaration of async calls; None for a step that awaits nothing."""
         return self.function if isinstance(self.function, AsyncCall) else None
 
     @property
     def processing(self) -> Processing | None:
-        """The declaration of a step with timers; None for another step."""
+        """The declaration of a step with timers; None for any other step."""
         return self.function if isinstance(self.function, Processing) else None
 
     @property
     def asks_headers(self) -> bool:
-        """Whether a window calls functions that get headers."""
+        """Whether the window of this step calls user functions that get headers."""
         return self.window is not None and self.window.asks_headers
 
     @property
@@ -94,7 +94,7 @@ class Node:
 
     @property
     def changes(self) -> bool:
-        """Whether a user's function of this step, or of a later one, may change its argument."""
+        """Whether a user's function of this step, or of any step after it, may change its argument."""
         return self.changes_own or any(child.changes for child in self.children)
 
     @property
@@ -103,39 +103,45 @@ class Node:
         if self.in_place is not None:
             return self.in_place
         if self.topic is not None and self.topic.value_function is not None and may_change(self.topic.value_function):
-            return True  # a serializer of the user's, which gets the value, too
+            return True  # a user's serializer gets the value, too
         stateful = self.store is not None and self.functions == (self.function,)
         return any(may_change(each, stateful=stateful) for each in self.functions)
 
     @property
     def parts_results(self) -> bool:
-        """Whether the results of one message must be copied, so that no step changes another result."""
+        """Whether the results of one message must be copied, because a step may change one of them in place."""
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes
 
     @property
     def branches(self) -> list[tuple[Node, bool]]:
-        """The next steps, and whether each needs a copy, because it may change the value of the steps after it."""
+        """The next steps.
+
+        The boolean tells whether a step needs a copy, because it may change the value for the others.
+        """
         last = len(self.children) - 1
         return [(child, at < last and child.changes) for at, child in enumerate(self.children)]
 
     @property
     def rule(self) -> str:
-        """The behaviour of a join, ``group_by`` or ``apply_async`` in one line.
+        """Describes the behaviour of a join, ``group_by`` or ``apply_async`` in one line.
 
-        Empty for steps defined by their functions.
+        Empty for steps whose behaviour is their user function.
         """
         return "" if self.of_engine is None else self.of_engine.describe()
 
     def walk(self) -> list[Node]:
-        """This node and all nodes below it, parents first."""
+        """Returns this node and all nodes below it, parents first."""
         nodes = [self]
         for child in self.children:
             nodes.extend(child.walk())
         return nodes
 
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
-        """These steps with other functions for some nodes, which are given by their ids; the nodes stay unchanged."""
+        """Returns a copy of these steps in which some nodes have other functions.
+
+        ``functions`` has them by ``id(node)``.
+        """
         if not any(id(node) in functions for node in self.walk()):
             return self
         children = [child.bound(functions) for child in self.children]
@@ -145,8 +151,8 @@ class Node:
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:
-    """The steps of several sources.
+    """Returns all steps of several sources.
 
-    A step that joined streams share is included once.
+    A step that joined streams have in common is returned once.
     """
     return list({id(node): node for source in sources for node in source.walk()}.values())

@@ -1,4 +1,4 @@
-"""Outputs that wait for the producer, as parallel lists for each topic."""
+"""Outputs that wait for the producer, stored as parallel lists for each topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.infra.kafka.records import Headers
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One record to send; the key decides its partition."""
+    """One record to be sent. The key decides the partition."""
 
     topic: str
     key: bytes | None
@@ -19,9 +19,11 @@ class Output:
 
 
 class Outbox:
-    """The records of one topic as parallel lists; ``headers`` by index, only for records with headers.
+    """The waiting records of one topic, as parallel lists.
 
-    The list objects stay the same, because compiled steps refer to them.
+    ``headers`` has the headers by index, only where there are any.
+
+    The list objects never change, because compiled steps refer to them.
     """
 
     __slots__ = ("headers", "keys", "timestamps", "topic", "values")
@@ -42,7 +44,7 @@ class Outbox:
         self.timestamps.append(output.timestamp_ms)
 
     def keep(self, count: int) -> None:
-        """Removes all records but the first ``count``."""
+        """Removes all records after the first ``count``."""
         del self.values[count:], self.keys[count:], self.timestamps[count:]
         for index in [index for index in self.headers if index >= count]:
             del self.headers[index]
@@ -53,7 +55,7 @@ class Outbox:
 
 
 class Outboxes(dict[str, Outbox]):
-    """The outboxes of a task by topic; a missing outbox is created at its first use."""
+    """The outboxes of a task, by topic. A missing outbox is created when it is first used."""
 
     def __missing__(self, topic: str) -> Outbox:
         box = self[topic] = Outbox(topic)

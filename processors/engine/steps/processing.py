@@ -1,7 +1,9 @@
-"""Steps with timers: ``sdf.process(MyProcessor)``. A class gets messages and timers of a key, and emits values.
+"""Steps with timers:
 
-One instance serves one task. Its state and its timers belong to the current key; attributes of the instance are lost
-with the process.
+``sdf.process(MyProcessor)``. The user's class gets the messages and timers of keys, and emits values.
+
+One instance of the class serves one task. Its state and timers belong to the current key. Other attributes of the
+instance are lost when the process ends.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class ProcessorInvalid(BadConfiguration):
-    """The argument of ``process`` makes no object with ``on_message``."""
+    """The argument of ``process`` is not a class, or not a function, that makes an object with ``on_message``."""
 
 
-#: Timers that one call of a processor may set.
+#: Maximum number of timers that one call of a processor may set.
 TIMERS_OF_A_CALL_MAX = 10_000
 
 
@@ -39,12 +41,12 @@ class TimerInvalid(HoldfastError):
 
 
 class Context:
-    """The operations of a processor besides its value: the key, its state and timers, and a way to emit.
+    """The object that a processor uses during a call: the key, its state and timers, and ``emit``.
 
-    The object is only valid during the call of ``on_message`` or ``on_timer``.
+    The object is valid only during the call of ``on_message`` or ``on_timer``.
 
     Attributes:
-        key: The key, deserialized as the topic says.
+        key: The message key, deserialized by the topic's deserializer.
         timestamp: The event time of the message, or the time of the timer, in milliseconds since 1970.
         headers: The headers of the message; None for a timer.
         state: The state of the key.
@@ -68,11 +70,14 @@ class Context:
 
     @property
     def stream_time(self) -> int | None:
-        """The stream time of the task, in milliseconds since 1970; None before its first message."""
+        """The stream time of the task, in milliseconds since 1970; None before the first message."""
         return None if self._stream.time_ms == NO_TIME else self._stream.time_ms
 
     def now(self) -> int:
-        """The time of the worker's clock, in milliseconds since 1970, by which ``processing`` timers fire."""
+        """Returns the time of the worker's clock, in milliseconds since 1970.
+
+        ``processing`` timers fire by this clock.
+        """
         return self._now_ms()
 
     def emit(self, value: Any) -> None:
@@ -80,17 +85,17 @@ class Context:
         self._emitted.append(value)
 
     def set_timer(self, name: str, at: int | timedelta, clock: TimerClock = "stream") -> None:
-        """Calls ``on_timer`` at a time, once; a timer of the key with the same name is replaced.
+        """Sets a timer, which calls ``on_timer`` once. It replaces a timer of the key with the same name.
 
         Args:
-            name: The timer's name among those of the key.
-            at: Milliseconds since 1970; or a timedelta, counted from ``timestamp``, for ``processing`` from now. A time
-                in the past fires at the next opportunity.
-            clock: ``stream`` for the stream time of the task, ``processing`` for the worker's clock.
+            name: The timer's name, unique for the key.
+            at: Milliseconds since 1970, or a timedelta. The timedelta counts from ``timestamp``, or from now for a
+                ``processing`` timer. A time in the past fires as soon as possible.
+            clock: ``stream`` (the default) for the stream time of the task, ``processing`` for the worker's clock.
 
         Raises:
-            TimerInvalid: An argument can't be used; or ``on_timer`` sets a timer of the same clock that is not later
-                than the firing one; or one call has set ``TIMERS_OF_A_CALL_MAX`` timers.
+            TimerInvalid: An argument is invalid. Or ``on_timer`` sets a timer of the same clock that is not later than
+                the firing timer. Or one call has set more than ``TIMERS_OF_A_CALL_MAX`` timers.
         """
         timers = self._own_timers()
         if not isinstance(name, str):
@@ -128,7 +133,7 @@ class Context:
         return self._own_timers().cancel(name)
 
     def timers(self, prefix: str = "", limit: int | None = None) -> list[Timer]:
-        """The timers of the key whose names begin with ``prefix``, ordered by name; at most ``limit``."""
+        """Returns the timers of the key whose names begin with ``prefix``, at most ``limit``, sorted by name."""
         return self._own_timers().of_key(prefix, limit)
 
     def _own_timers(self) -> Timers:
@@ -142,17 +147,17 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Processing(Step):
-    """The declaration of a step with timers: a class, or a function without arguments that makes an object.
+    """The declaration of a step with timers: a class, or a function without arguments that returns a processor object.
 
     Raises:
-        ProcessorInvalid: The value is neither a class nor a function.
+        ProcessorInvalid: The value is neither a class nor a function, or its methods have other parameters.
     """
 
     factory: Callable[[], Any]
 
-    #: The code that declares the step with a separate store, for errors.
+    #: For errors: an example of code that gives the step a separate store.
     shared_as: ClassVar[str] = "process(..., store='reminders')"
-    #: The timers that its store keeps.
+    #: The kind of timers in the step's store.
     use: ClassVar[TimerUse] = TimerUse()
 
     def __post_init__(self) -> None:
@@ -190,19 +195,19 @@ class Processing(Step):
         return tuple(each for each in methods if hasattr(each, "__code__"))
 
     def timers_of(self, state: DeclaredState) -> Timers:
-        """The timers of the step in a task."""
+        """Creates the object that keeps the timers of the step in a task."""
         return Timers(state)
 
     def __call__(self, *_: Any) -> Any:
-        """A task runs ``Processor.on_message`` in its place."""
+        """Always raises an error, because a task calls ``Processor.on_message`` instead."""
         raise RuntimeError("a step with timers runs in a task only")
 
 
 class Processor:
-    """A processor in one task.
+    """A user's processor object in one task.
 
     Raises:
-        ProcessorInvalid: Its class makes no object with ``on_message``.
+        ProcessorInvalid: The user's class or function made an object without ``on_message``.
     """
 
     def __init__(
@@ -217,22 +222,25 @@ class Processor:
             )
         self._stream = stream
         self.timers = declared.timers_of(state)
-        #: Whether it can have timers.
+        #: Whether the user's object has ``on_timer``, and so may set timers.
         self.fires = callable(getattr(self._user, "on_timer", None))
         self._context = Context(self.timers if self.fires else None, stream, now_ms)
 
     def on_message(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """The values that the processor emits for a message."""
+        """Calls the user's ``on_message`` and returns the values that it emits."""
         context = self._begun(key, timestamp, headers, state, None)
         self._user.on_message(value, context)
         return context._emitted
 
     def on_timer(self, due: Due, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """The values that the processor emits for a timer, which is then deleted; none for a cancelled timer."""
+        """Deletes a due timer, calls the user's ``on_timer``, and returns the emitted values.
+
+        None for a cancelled timer.
+        """
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
-        if due.timer.clock == "processing":  # the worker's clock is independent of event times
+        if due.timer.clock == "processing":  # The worker's clock says nothing about event times.
             state.timestamp_ms = max(self._stream.time_ms, 0)
         context = self._begun(key, timestamp, headers, state, due.timer)
         self._user.on_timer(due.timer.name, due.timer.time, context)
@@ -245,12 +253,12 @@ class Processor:
         return context
 
 
-#: The methods of a processor, with their arguments.
+#: The methods of a user's processor, with their arguments.
 _METHODS = {"on_message": ("value", "context"), "on_timer": ("name", "time", "context")}
 
 
 def _check_method(kind: Any, method: str, arguments: tuple[str, ...]) -> None:
-    """Raises ProcessorInvalid if a class has the method with other parameters."""
+    """Raises ProcessorInvalid if the user's class defines the method with other parameters."""
     made = inspect.getattr_static(kind, method, None) if isinstance(kind, type) else None
     if made is not None and is_async(made):
         raise ProcessorInvalid(

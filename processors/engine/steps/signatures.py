@@ -1,4 +1,4 @@
-"""Whether a user's function accepts the arguments of a step."""
+"""Checks whether a user's function accepts the arguments that a step passes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-#: Values in the place of arguments, in a call that is only tried.
+#: Stands for an argument in a trial binding; the function is not called.
 _ANY = object()
 
 
 def refuses(func: Any, positional: int) -> bool:
-    """Whether a call with this number of arguments raises a TypeError.
+    """Whether a call with this number of positional arguments would raise a TypeError.
 
-    False if Python can't determine the parameters.
+    Returns False if Python can't determine the parameters.
     """
     if not callable(func):
         return True
     try:
-        # a wrapper is called with its own parameters, not with those of the wrapped function
+        # A wrapper is called with its own parameters, not with those of the function that it wraps.
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):
         return False
@@ -30,13 +30,13 @@ def refuses(func: Any, positional: int) -> bool:
 
 
 def is_async(func: Any) -> bool:
-    """Whether a call returns an awaitable: an ``async def`` function, or an object with such a ``__call__``."""
+    """Whether a call returns an awaitable: for an ``async def`` function, or an object with an async ``__call__``."""
     called = getattr(type(func), "__call__", None)  # noqa: B004 # of an object that is called
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)
 
 
 def written(func: Callable[..., Any]) -> str:
-    """Name and parameters of a function, as in its definition."""
+    """Formats the name and the parameters of a function, as in its definition."""
     name = str(getattr(func, "__name__", type(func).__name__))
     try:
         return f"{name}{inspect.signature(func, follow_wrapped=False)}"

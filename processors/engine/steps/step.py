@@ -1,9 +1,8 @@
-"""The properties that a step of the engine declares.
+"""The properties that a built-in step declares.
 
-General modules read them, and know no join, window or aggregate by name.
+General modules read these properties, so they need not know the classes of joins, windows and aggregates.
 
-A new join, window or aggregate derives from ``Step``, in a separate module. A function of a user is no ``Step``: it
-runs unchanged, and its store holds values of users' functions.
+A new join, window or aggregate is a subclass of ``Step`` in a separate module. A user's function is not a ``Step``.
 """
 
 from __future__ import annotations
@@ -15,33 +14,33 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from holdfast.processors.engine.store_uses import TimeUse
 
-#: The role of a step in the order of reading: "feeds" writes state that other inputs of its task look up; "reads" looks
-#: it up.
+#: The role of a step in the order in which inputs are read. A step that ``feeds`` writes state that other inputs of the
+#: task look up; a step that ``reads`` looks this state up.
 Order = Literal["feeds", "reads"]
 
 
 class StoreForm(Enum):
-    """Whose values a store has."""
+    """The kind of values in a store."""
 
-    #: Values of users' functions. Several steps may share the store.
+    #: Values of user functions. Several steps may share the store.
     VALUES = "values"
-    #: Values of a single step, in the step's own form.
+    #: Values of a single built-in step, in this step's own format.
     OWN = "own"
-    #: The rows of a table: one step writes them, others read them.
+    #: The rows of a table. One step writes the rows, other steps read them.
     ROWS = "rows"
-    #: The records of the sides of one join.
+    #: The stored messages of both sides of one join.
     JOIN = "join"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUse:
-    """How a step uses its store.
+    """The use of a store by a step: the kind of its values, and whether the step changes them.
 
     Attributes:
-        form: Whose values the store has.
-        writes: Whether the step changes them.
-        join: The declaration of the join that the store belongs to; None for no join.
-        drops_known: Whether the step drops a message that the store already contains.
+        form: The kind of values in the store.
+        writes: Whether the step changes the values.
+        join: The declaration of the join that the store belongs to; None without a join.
+        drops_known: Whether the step drops a message that is already in the store, as ``drop_duplicates`` does.
     """
 
     form: StoreForm = StoreForm.VALUES
@@ -54,11 +53,11 @@ VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse
 
 
 class Kept(Protocol):
-    """The content of a built-in step's store, which no other step uses: aggregates, or windows.
+    """The content of a store that only one built-in step uses: aggregates, or windows.
 
     Attributes:
-        store_kind: The kind of its store.
-        called: The name of the content in errors.
+        store_kind: The kind of the store, for example ``aggregation``.
+        called: The name of the content in errors, for example ``a window``.
     """
 
     store_kind: ClassVar[str]
@@ -70,14 +69,14 @@ class Kept(Protocol):
 
     @property
     def use(self) -> TimeUse | None:
-        """The content about time; None for nothing."""
+        """A description of how the content depends on time; None if it does not."""
 
     def lines(self) -> tuple[str, ...]:
-        """The definition of the content, in lines; other lines mean another definition."""
+        """Describes the definition of the content in lines of text. A changed line is a new definition."""
 
 
 class Window(Kept, Protocol):
-    """The declaration of windows: by time, or by counts of messages."""
+    """The declaration of windows: by time, or by number of messages."""
 
     @property
     def __name__(self) -> str:
@@ -93,11 +92,11 @@ class Window(Kept, Protocol):
 
 
 class Step:
-    """The function of a step of the engine; each property has the default of most steps."""
+    """Base class of built-in steps. Each property has the value that most steps need."""
 
     __slots__ = ()
 
-    #: The step's role for the order of reading; None for no role.
+    #: The step's role in the order in which inputs are read; None without a role.
     order: ClassVar[Order | None] = None
 
     @property
@@ -107,17 +106,17 @@ class Step:
 
     @property
     def store_use(self) -> StoreUse:
-        """How the step uses its store, if it has one."""
+        """The kind of values in the step's store, and whether the step changes them."""
         return VALUES
 
     @property
     def kept(self) -> Kept | None:
-        """The content of the step's own kind of store; None for a step without such a store."""
+        """The content of a store that only this step uses; None for a step without such a store."""
         return None
 
     def describe(self) -> str:
-        """The rule of the step in one line.
+        """Describes the step in one line of text.
 
-        A change of it changes the version. Empty if the functions define the step.
+        A changed text gives the processor a new version. Empty if the step's behaviour is its user function.
         """
         return ""

@@ -1,4 +1,4 @@
-"""The declaration of a store with ``app.store``: the model of its values, its upgrades, its TTL."""
+"""The declaration of a store by ``app.store``: the model of its values, their upgrades, and their TTL."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.store_uses import TtlUse
 
-#: Converts a stored JSON object of one version to the next version.
+#: A user's function that converts a stored JSON object of one version to the next version.
 Upgrade = Callable[[Any], Any]
-#: Upgrades by version; for a mapping of models, upgrades by state key.
+#: Upgrades by version. If the store has several models by state key, a mapping of such upgrades by state key.
 Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
-#: Only values that are set with ``ttl=`` end.
+#: The value of ``ttl`` for a store in which only values set with ``ttl=`` expire.
 BY_VALUE: Literal["by value"] = "by value"
 
 
 class StoreInvalid(BadConfiguration):
-    """The declaration of a store can't be used."""
+    """The declaration of a store has an invalid argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StoreOptions:
     """The arguments of ``app.store``.
 
     Raises:
-        StoreInvalid: They can't be used.
+        StoreInvalid: An argument is invalid.
         DurationInvalid: ``ttl`` is out of range.
     """
 
@@ -40,16 +40,16 @@ class StoreOptions:
     model: Any = None
     upgrades: Upgrades | None = None
     ttl: int | timedelta | Literal["by value"] | None = None
-    #: One line for each built-in step that the store belongs to.
+    #: One line of text for each built-in step that uses the store.
     steps: tuple[str, ...] = ()
-    #: How values of a built-in step with a time in their state keys expire.
+    #: For a built-in step: how values with a time in their state keys expire.
     dating: Dating | None = field(default=None, compare=False)
-    #: How a built-in step keeps values that expire by the times of their own key's messages.
+    #: For a built-in step: how values expire by the event times of their own key.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether values after ``group_by`` expire by stream time alone: an older message may come after a younger one, and
-    #: reads the state before it.
+    #: Whether values after ``group_by`` expire by stream time alone. An older message may arrive after a newer one, and
+    #: must still find the earlier state.
     asked_by_older: bool = field(default=False, compare=False)
-    #: How long values without their own ``ttl`` stay readable, in milliseconds; None for always.
+    #: Time for which values without their own ``ttl`` stay readable, in milliseconds; None means no limit.
     ttl_ms: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -75,24 +75,24 @@ class StoreOptions:
 
     @property
     def expires(self) -> bool:
-        """Whether values end."""
+        """Whether values of the store can expire."""
         return self.ttl is not None
 
     @property
     def typed(self) -> bool:
-        """Whether functions get instances of models."""
+        """Whether user functions get instances of models."""
         return self.model is not None and self.model != INFER
 
     @property
     def models(self) -> Mapping[str, Any]:
-        """The models by state key."""
+        """The models of the store, by state key."""
         if not self.typed:
             return {}
         return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
 
     @property
     def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
-        """The upgrades of each model, by state key."""
+        """The upgrades of each model, by state key of the model."""
         if not self.upgrades:
             return {}
         if isinstance(self.model, Mapping):
@@ -101,24 +101,24 @@ class StoreOptions:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions of the declaration."""
+        """The user functions in the declaration: the upgrades."""
         return tuple(upgrades[version] for upgrades in self.upgrades_by_key.values() for version in sorted(upgrades))
 
     @property
     def use(self) -> TtlUse | None:
-        """How its values end; None if they don't."""
+        """A description of how values expire; None if they do not expire."""
         return TtlUse(self.ttl_ms) if self.expires else None
 
     def describe(self) -> tuple[str, ...]:
-        """One line for each part that state depends on; another line means another definition."""
+        """Describes the parts on which state depends in lines of text. A changed line is a new definition."""
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
         return (*self.steps, *made)
 
     def _check_models(self) -> None:
-        """Raises StoreInvalid if values of a model are lost on the way to JSON and back."""
-        import pydantic  # stores without models do not need it
+        """Raises StoreInvalid if JSON can't preserve the values of a model."""
+        import pydantic  # imported here, because stores without models do not need pydantic
 
         from holdfast.processors.engine.schema.round_trip import RoundTrip
 
@@ -126,7 +126,7 @@ class StoreOptions:
             try:
                 adapter = pydantic.TypeAdapter(model)
             except (pydantic.errors.PydanticUserError, NameError, TypeError):
-                continue  # no model, or a model whose names are defined later: the description or the worker reports it
+                continue  # This is not a model, or its names are defined later. Another check reports the error.
             try:
                 RoundTrip(adapter)
             except SchemaInvalid as lost:
@@ -166,23 +166,23 @@ class StoreOptions:
 
 
 class StoreName(str):
-    """The name that ``app.store`` returns; it carries its application's declaration of the store."""
+    """The name that ``app.store`` returns. It also carries all store declarations of the application."""
 
     declared: dict[str, StoreOptions]
 
     @classmethod
     def of(cls, name: str, declared: dict[str, StoreOptions]) -> StoreName:
-        """The name of a store in these declarations."""
+        """Creates the name of a store that belongs to these declarations."""
         made = cls(name)
         made.declared = declared
         return made
 
 
 def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
-    """The name of a step's store, as a plain text.
+    """Returns the name of a step's store as a plain text.
 
     Raises:
-        StoreInvalid: Another application declared the store, so this one does not know its model and its TTL.
+        StoreInvalid: Another application declared the store, so its model and TTL are unknown to this application.
     """
     if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
         raise StoreInvalid(
@@ -195,10 +195,12 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
 
 
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
-    """Adds the options of a store; ``argument`` names the argument of a built-in step that chooses the store.
+    """Adds the declaration of a store.
+
+    ``argument`` is the argument of a built-in step with which a user names the store.
 
     Raises:
-        StoreInvalid: The store has other options already.
+        StoreInvalid: The store is already declared with other options.
     """
     held = stores.setdefault(options.name, options)
     if held == options:

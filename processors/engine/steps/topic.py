@@ -1,4 +1,4 @@
-"""Topics as an application declares them."""
+"""Topics that an application declares."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from holdfast.processors.engine.steps.signatures import refuses, written
 
 
 class TimestampType(IntEnum):
-    """The type of a record's timestamp; the values are those of the client library."""
+    """The type of a record's timestamp, with the same numbers as in the client library."""
 
     TIMESTAMP_NOT_AVAILABLE = 0
     TIMESTAMP_CREATE_TIME = 1
     TIMESTAMP_LOG_APPEND_TIME = 2
 
 
-#: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
+#: A user's function of (value, headers, timestamp, timestamp type). It returns the event time in ms since 1970.
 TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
 EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
 
 
 class TopicInvalid(BadConfiguration):
-    """An argument of a topic can't be used."""
+    """An argument of a topic is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configuration of a topic to create; ``replication_factor`` None means the cluster's default."""
+    """The configuration with which a topic is created. ``replication_factor`` None means the cluster's default."""
 
     num_partitions: int = 1
     replication_factor: int | None = None
@@ -44,7 +44,7 @@ class TopicConfig:
 
 
 class Topic:
-    """A declared topic: its name, its (de)serializers, its event times, and the configuration for its creation."""
+    """A declared topic: its name, its serializers and deserializers, its event times, and its configuration."""
 
     def __init__(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
@@ -64,7 +64,7 @@ class Topic:
         self.deserialize_value = deserializer(value_deserializer)
         self.serialize_key = serializer(key_serializer)
         self.serialize_value = serializer(value_serializer)
-        #: The user's function that serializes values; None for a format by name.
+        #: The user's function that serializes values; None if a named format does.
         self.value_function = value_serializer if callable(value_serializer) else None
         if timestamp_extractor is not None and not callable(timestamp_extractor):
             raise TopicInvalid(
@@ -80,19 +80,19 @@ class Topic:
                 topic=name,
             )
         self.timestamp_extractor = timestamp_extractor
-        #: How far ahead of the worker's clock event times may be, in milliseconds.
+        #: The maximum by which an event time may be ahead of the worker's clock, in milliseconds. Default 1 hour.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
-        #: The processor whose application declared the topic; None for a topic outside of an application.
+        #: The name of the processor whose application declared the topic; None without an application.
         self.processor: str | None = None
-        #: The prefix of store names that the user does not choose.
+        #: The prefix of default store names.
         self.label = name
-        #: The name of the ``group_by`` of this repartition topic; empty for other topics.
+        #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
-        #: Whether the topic is between two steps of a join by a foreign key.
+        #: Whether the topic connects two steps of a join by a foreign key.
         self.of_join = False
-        #: The field whose values are the topic's keys; empty if a function computes them.
+        #: The field whose values become the topic's keys; empty if a function computes the keys.
         self.grouped_field = ""
-        #: How many partitions that declares.
+        #: The number of partitions that ``group_by`` declares; None without a declaration.
         self.partitions: int | None = None
 
     @property
@@ -101,7 +101,7 @@ class Topic:
         return bool(self.group_by)
 
     def spec(self) -> TopicSpec:
-        """The expected topic; partitions and replication are None unless declared."""
+        """Returns the expected properties of the topic. Partitions and replication are None unless declared."""
         if self.repartitions:
             return TopicSpec(self.name, self.partitions, None, REPARTITION_CONFIG)
         if self.config is None:

@@ -1,1 +1,1 @@
-"""Windows by time and by counts, and their stores. Imports ``aggregates``, ``steps`` and ``state``."""
+"""Time windows and count windows, and their stores. This package imports ``aggregates``, ``steps`` and ``state``."""

@@ -1,7 +1,7 @@
-"""The windows of a time, and when a window is closed, so that a message for it is late.
+"""Computes which windows contain an event time, and when a window is closed, so that a message for it is late.
 
 Invariants:
-    - Each rule is one function, for messages and for columns.
+    - Each rule exists once. The same function serves single messages and numpy columns.
 """
 
 from __future__ import annotations
@@ -15,44 +15,46 @@ if TYPE_CHECKING:
 
 
 class LateMessage(HoldfastError):
-    """All windows of a message are closed, and the window has ``on_late="dead-letter"``."""
+    """All windows of a message are closed, and the window was declared with ``on_late="dead-letter"``."""
 
 
 def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
-    """Whether a window has ended and accepts no further message: the same rule by message and by columns.
+    """Whether a window has ended and accepts no more messages. Works on single numbers and on numpy columns.
 
     Args:
-        due_ms: When the window is due, without its grace: one number, or a column of them.
-        grace_ms: How long after that the window still accepts messages.
+        due_ms: The time at which the window ends, without its grace: one number, or a column.
+        grace_ms: How long after ``due_ms`` the window still accepts messages.
         time_ms: The time that closes the window: one number, or one for each window.
-        closed_ms: Windows that are due up to here were closed before, maybe with a shorter grace.
+        closed_ms: Windows with ``due_ms`` up to this time are already closed, perhaps by a shorter grace in an earlier
+            version.
     """
     return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)
 
 
 def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
-    """The last time at which a closed window is due, by ``is_closed``."""
+    """Returns the largest ``due_ms`` for which ``is_closed`` is true."""
     return max(time_ms - grace_ms, closed_ms)
 
 
 def steps_closed(time_ms: int, duration_ms: int, grace_ms: int, step_ms: int) -> int:
-    """A number that grows with the time where, by ``is_closed``, a tumbling or hopping window may close."""
+    """Returns a number that increases whenever stream time passes a time at which a window of this kind may close."""
     return (time_ms - duration_ms - grace_ms) // step_ms
 
 
 def starts(time_ms: int, duration_ms: int, step_ms: int) -> range:
-    """The starts of the tumbling or hopping windows that contain an event time, ascending; none is negative."""
+    """Returns the starts of the tumbling or hopping windows that contain an event time, ascending, none below 0."""
     last = time_ms - time_ms % step_ms
     first = max(last - (duration_ms - 1 - time_ms % step_ms) // step_ms * step_ms, 0)
     return range(first, last + 1, step_ms)
 
 
 def starts_of_column(times: Places, duration_ms: int, step_ms: int) -> tuple[Places | None, Places]:
-    """``starts`` for a column of event times: for each window the place of its time, and its start.
+    """Finds the starts of the windows of each event time in a column, as ``starts`` does for one event time.
 
-    The places are None if each time has one window.
+    Returns two columns with one item for each window: the index of the event time, and the start of the window. The
+    first is None if each event time has exactly one window.
     """
-    import numpy as np  # here, because a worker without columns does not load it
+    import numpy as np  # Imported here, so that a worker that uses no columns does not load numpy.
 
     last = times - times % step_ms
     if step_ms >= duration_ms:

@@ -1,20 +1,21 @@
-"""Counts a whole run of messages in tumbling or hopping windows on numpy columns, with the results of ``WindowStore``.
+"""Adds a run of messages to tumbling or hopping windows with numpy. The results equal those of ``WindowStore``.
 
-Each window of a key has a row. Rows stay between commits, so a window is read once, and stored once for each commit::
+Each window of a key has one row. Rows stay in memory between commits, so a window is read once, and written once per
+commit::
 
-    messages          windows that contain them, in order of messages         rows: (start, key)
+    messages          windows that contain them, in message order             rows: (start, key)
     k1 at 12:00:59 ─┐ last start = time - time % step                         12:00 k1 ─┐
-    k2 at 12:01:00 ─┼─► late? by the stream time before each message ─► keep ─► 12:01 k2 ─┼─► Segments ─► columns
-    k1 at 12:00:58 ─┘ (a running maximum), and by what is closed              12:00 k1 ─┘
+    k2 at 12:01:00 ─┼─► late? by stream time before each message   ─► keep ─► 12:01 k2 ─┼─► Segments ─► columns
+    k1 at 12:00:58 ─┘ (a running maximum), and by closed windows              12:00 k1 ─┘
 
-``computed`` has no visible effect; ``keep`` changes rows, index, stream time and the count of late windows together.
-``WindowStore`` processes a run that can't be computed with the same bits as Python, and a run with a late message that
-a function or the failure policy must see.
+``computed`` changes nothing. ``keep`` then changes the rows, the index, stream time and the count of late windows
+together. ``WindowStore`` processes two kinds of runs instead: a run for which numpy would not give the same bits as
+Python, and a run with a late message that goes to a user function or to the failure policy.
 
 Invariants:
-    - A row is never older than the overlay's value of its window.
-    - Results, stored bytes, and what is late are those of ``WindowStore``.
-    - All windows of an index have a row, or none that matters: ``leave`` gives all rows of a key back.
+    - A row is never older than the value of its window in the store's overlay.
+    - Results, stored bytes, and the decision which messages are late are the same as with ``WindowStore``.
+    - Either all rows of a key are in memory, or none: ``leave`` writes back all rows of a key.
 """
 
 from __future__ import annotations
@@ -40,27 +41,27 @@ from holdfast.processors.engine.windows.bounds import is_closed, starts_of_colum
 from holdfast.processors.engine.windows.fixed import WindowStore
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: The length of a window's state key and the head of a changelog key, in bytes.
+#: The length of a window's state key plus the head of a changelog key, in bytes.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
 _NOTHING: Mapping[bytes, int] = {}
 
 
 class WindowRowStore(RowStore, Protocol):
-    """The store of the rows and of their index; ``StoreState`` implements it."""
+    """The store that holds the rows and the index of windows; ``StoreState`` implements it."""
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Writes stored values of one message key into the overlay."""
+        """Writes stored values of one message key into the store's overlay."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRun:
-    """A run of messages that is computed but not yet kept.
+    """A run of messages whose results are computed. ``keep`` applies the run to the state.
 
     Attributes:
-        results: The results to send at once, as JSON.
-        keys: Their message keys.
-        starts: The starts of their windows.
+        results: The results to send, encoded as JSON.
+        keys: The message key of each result.
+        starts: The start of the window of each result.
     """
 
     results: list[bytes]
@@ -77,16 +78,16 @@ class ColumnarWindows:
     """The tumbling or hopping windows of one step in one task, closed by stream time.
 
     Args:
-        windows: The same windows, message by message.
+        windows: The store of the same windows that processes messages one by one.
         store: The store of the step.
         stream: The stream time of the task.
-        max_ahead_ms: How far ahead of the worker's clock messages may be.
-        output_bytes_max: The limit for key and value of an output, in bytes.
-        state_bytes_max: The limit for changelog key and value of a state value, in bytes.
-        rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
+        max_ahead_ms: The maximum by which messages may be ahead of the worker's clock.
+        output_bytes_max: The maximum of key plus value of an output, in bytes.
+        state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
+        rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
 
     Raises:
-        Unfit: The windows have no columnar form.
+        Unfit: Columns do not support these windows.
     """
 
     def __init__(  # tidy: allow-wide because these are the bounds of a task
@@ -110,26 +111,26 @@ class ColumnarWindows:
         self._table = RowTable(spec.aggregation)
         self._read = reader_of(spec.aggregation)
         self._make_result = struct_of("Result", ("start", "end", *spec.aggregation.columns))
-        #: By start of a window, the row of each key.
+        #: For each start of a window, the row number of each message key.
         self._index: dict[int, dict[bytes, int]] = {}
-        #: The start of the window of each row.
+        #: The start of the window of each row, by row number.
         self._starts = np.zeros(0, np.int64)
-        #: Rows of windows whose results were sent since the last commit: start and key.
+        #: Windows whose results were sent since the last commit: their starts and keys. The commit drops their rows.
         self._leaving: list[tuple[int, bytes]] = []
 
-    # -- with each run ---------------------------------------------------------------------------------------------
+    # -- methods for each run of messages --------------------------------------------------------------------------
 
     def computed(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> WindowRun | None:
-        """A run of messages; None if the plain path must process it."""
+        """Computes the results of a run of messages. Returns None if ``WindowStore`` must process the run."""
         try:
             return self._computed(keys, values, np.array(timestamps, np.int64))
         except Unfit:
             return None
 
     def keep(self, run: WindowRun) -> None:
-        """Applies the last computed run of messages."""
+        """Applies a run to the state. It must be the last run that ``computed`` returned."""
         segments, stream = run._segments, self._stream
         if segments is not None:
             self._enter(segments, run._window_times)
@@ -144,7 +145,10 @@ class ColumnarWindows:
                 stream.advance(time_ms)
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Returns all rows of these keys to the store, before the plain path uses the keys."""
+        """Writes all rows of these keys back to the store and drops the rows.
+
+        ``WindowStore`` can then process the keys.
+        """
         asked, found = set(keys), []
         for index in self._index.values():
             found += [index.pop(key) for key in index.keys() & asked]
@@ -153,10 +157,10 @@ class ColumnarWindows:
             self._write_back(rows[self._table.dirty[rows]])
             self._table.release(found)
 
-    # -- when windows close and leave ------------------------------------------------------------------------------
+    # -- methods for the close and the deletion of windows ---------------------------------------------------------
 
     def results(self, entries: Sequence[DueEntry]) -> list[dict[str, Any] | None]:
-        """The results of windows, by their entries in the index by time; None for a window without a row."""
+        """Returns the results of the windows of these index entries; None for a window without a row."""
         length_ms = self._spec.duration_ms
         rows = np.array(
             [
@@ -165,7 +169,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value proves nothing, because its message was left to the plain path.
+        # A row without a value is ignored: its message went to ``WindowStore``, so the store may have the value.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -177,20 +181,20 @@ class ColumnarWindows:
         return made
 
     def forget(self, entry: DueEntry) -> None:
-        """Drops the row of a deleted window."""
+        """Drops the row of a window that was deleted from the store."""
         index = self._index.get(entry.start) if entry.end == entry.start + self._spec.duration_ms else None
         row = None if index is None else index.pop(entry.message_key, None)
         if row is not None:
             self._table.release([row])
 
-    # -- what the store calls --------------------------------------------------------------------------------------
+    # -- methods that the store calls (``Rows``) -------------------------------------------------------------------
 
     def write_back(self) -> None:
         """Writes all changed rows into the store's overlay."""
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Drops rows of closed windows, and above the memory limit also rows that were not used recently."""
+        """Drops rows of closed windows. Above the memory limit, also drops rows that were not used recently."""
         gone = [self._index[start].pop(key, None) for start, key in self._leaving if start in self._index]
         self._table.release([row for row in gone if row is not None])
         self._leaving.clear()
@@ -204,16 +208,16 @@ class ColumnarWindows:
         self._make_room()
 
     def drop(self) -> None:
-        """Discards all rows, including committed ones."""
+        """Discards all rows, including rows with committed values."""
         self._index.clear()
         self._leaving.clear()
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in the overlay."""
+        """An estimate of the memory that changed rows will need in the overlay, in bytes."""
         return self._table.dirty_bytes()
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal methods ------------------------------------------------------------------------------------------
 
     def _computed(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], times: Places) -> WindowRun:
         latest_ms = self._stream.latest_ms(self._max_ahead_ms)
@@ -223,7 +227,7 @@ class ColumnarWindows:
         items = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
         if longest_key > self._windows.key_bytes_max:
-            raise Unfit  # the plain path fails this message alone
+            raise Unfit  # ``WindowStore`` refuses only this message
         table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
         of, starts, late = self._in_time(times)
         if not len(starts):
@@ -247,9 +251,9 @@ class ColumnarWindows:
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
     def _in_time(self, times: Places) -> tuple[Places | None, Places, int]:
-        """The windows of the messages, in order: their messages (None for one window each, all in time), and starts.
+        """Returns for each window of the run: the index of its message, and its start; and the number of late windows.
 
-        The third is the number of windows that messages are late for.
+        Late windows are left out. The indexes are None if each message has exactly one window and none is late.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -282,7 +286,7 @@ class ColumnarWindows:
         return rows
 
     def _rows_in(self, start: int, keys: Sequence[bytes]) -> list[Any]:
-        """The row of each key in the window with this start."""
+        """Returns the row of each key in the windows with this start. Missing rows are read from the store."""
         index = self._index.setdefault(start, {})
         rows = list(map(index.get, keys))
         new = [place for place, row in enumerate(rows) if row is None]
@@ -300,7 +304,7 @@ class ColumnarWindows:
         return rows
 
     def _enter(self, segments: Segments, window_times: Places) -> None:
-        """Writes an index entry for each window that opens, with the time of its first message."""
+        """Writes an index entry for each new window, with the event time of the window's first message."""
         opens = np.flatnonzero(~self._table.there[segments.rows])
         if not len(opens):
             return
@@ -329,7 +333,7 @@ class ColumnarWindows:
             return
         used: Marks = table.used.copy()
         if np.count_nonzero(used) > rows_max // 2:
-            used[:] = False  # all rows: their mark returns when they are used
+            used[:] = False  # Evicts all rows without a mark later; used rows get a new mark
         for index in self._index.values():
             gone = [key for key, row in index.items() if not used[row]]
             table.release([index.pop(key) for key in gone])
@@ -337,11 +341,12 @@ class ColumnarWindows:
 
 
 def has_columns(spec: WindowSpec) -> bool:
-    """Whether columns support windows of this kind; the aggregates may still be unsupported."""
+    """Whether columns support windows of this kind. The aggregates may still have no columnar form."""
     reduces = any(isinstance(made, Reduce) for made in spec.aggregation.columns.values())
     return (
         spec.kind in ("tumbling", "hopping")
-        and not (reduces and spec.step_ms < spec.duration_ms)  # a reducer may change the message of the next window
+        # A reducer may change the message that the next window needs.
+        and not (reduces and spec.step_ms < spec.duration_ms)
         and spec.closing == "partition"
         and spec.before_update is None
         and spec.after_update is None
@@ -350,7 +355,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """A column's items of messages, one for each window of a message."""
+    """Repeats a column's items, so that each window has the item of its message."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

@@ -1,4 +1,4 @@
-"""``Window``, the result of ``tumbling_window`` and others: each of its methods declares the window's columns."""
+"""The class ``Window``, which ``tumbling_window`` and similar methods return. Its methods add columns (aggregates)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from holdfast.processors.engine.aggregates.window_aggregates import (
 )
 from holdfast.processors.engine.windows.spec import Unplaced
 
-#: A window with its columns.
+#: The type of a window that already has columns.
 Aggregated = TypeVar("Aggregated")
 
 
 class Window(Unplaced, Generic[Aggregated]):
-    """A window without columns.
+    """A window that has no columns (aggregates) yet.
 
-    Each method adds one column with the name ``value``; ``agg`` adds several by name.
+    Each method adds one column named ``value``; ``agg`` adds several named columns.
 
-    ``of`` is a field's name, a function of the message's value, or None for the whole value.
+    ``of`` is the name of a field, a function of the message's value, or None for the whole value.
     """
 
     _missing = "its columns, as `.count()`, and `.final()` or `.current()`"
@@ -35,43 +35,43 @@ class Window(Unplaced, Generic[Aggregated]):
         self._with = made
 
     def count(self) -> Aggregated:
-        """The number of messages."""
+        """Adds the number of messages."""
         return self._one(Count())
 
     def sum(self, of: Field = None) -> Aggregated:
-        """The total of numbers."""
+        """Adds the sum of the numbers ``of``."""
         return self._one(Sum(of))
 
     def mean(self, of: Field = None) -> Aggregated:
-        """The mean of numbers."""
+        """Adds the mean of the numbers ``of``."""
         return self._one(Mean(of))
 
     def min(self, of: Field = None) -> Aggregated:
-        """The least number or text."""
+        """Adds the smallest number or text ``of``."""
         return self._one(Min(of))
 
     def max(self, of: Field = None) -> Aggregated:
-        """The greatest number or text."""
+        """Adds the largest number or text ``of``."""
         return self._one(Max(of))
 
     def first(self, of: Field = None) -> Aggregated:
-        """The value that was processed first."""
+        """Adds the value of the message that was processed first."""
         return self._one(First(of))
 
     def last(self, of: Field = None) -> Aggregated:
-        """The value that was processed last."""
+        """Adds the value of the message that was processed last."""
         return self._one(Last(of))
 
     def earliest(self, of: Field = None) -> Aggregated:
-        """The value with the least event time."""
+        """Adds the value of the message with the smallest event time."""
         return self._one(Earliest(of))
 
     def latest(self, of: Field = None) -> Aggregated:
-        """The value with the greatest event time."""
+        """Adds the value of the message with the largest event time."""
         return self._one(Latest(of))
 
     def collect(self, of: Field = None) -> Aggregated:
-        """All values, in a list."""
+        """Adds the list of all values."""
         return self._one(Collect(of))
 
     def reduce(
@@ -80,17 +80,17 @@ class Window(Unplaced, Generic[Aggregated]):
         initializer: Callable[[Any], Any],
         merger: Callable[[Any, Any], Any] | None = None,
     ) -> Aggregated:
-        """A value that ``initializer`` makes from the first message; ``reducer`` adds each next message.
+        """Adds a value: ``initializer`` makes it from the first message, ``reducer`` updates it with each next message.
 
         ``merger`` merges the values of two sessions; only sessions need it.
         """
         return self._one(Reduce(reducer, initializer, merger))
 
     def agg(self, **columns: Aggregator | custom_columns.Aggregator | custom_columns.Collector) -> Aggregated:
-        """Several columns by name, for example ``agg(orders=Count(), total=Sum("amount"))``.
+        """Adds several named columns, for example ``agg(orders=Count(), total=Sum("amount"))``.
 
         Raises:
-            AggregationInvalid: There are no columns, one is no aggregator, or a name is used twice.
+            AggregationInvalid: There is no column, a column is not an aggregator, or a name is used twice.
         """
         return self._with(WindowAggregation(columns))
 

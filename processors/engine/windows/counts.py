@@ -1,16 +1,16 @@
-"""Count windows: each has a fixed number of messages of a key, in processing order. They need no clock.
+"""Count windows: each window has a fixed number of messages of a key, in processing order. No clock is needed.
 
     messages of a key     0   1   2   3   4   5   6   7
     hopping, 4 by 2       ├───────────┤
                                   ├───────────┤
                                           ├───────────┤
 
-A tumbling window keeps its aggregates. Overlapping windows share the messages: the store keeps the items that the
-columns read from them, in chunks, and computes a window from these items.
+A tumbling window stores only its aggregates. Overlapping windows share messages: the store keeps, in chunks, the items
+that the columns read from the messages, and computes each window from these items.
 
 Invariants:
     - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
-    - A chunk leaves with the last message whose windows need it.
+    - A chunk is deleted when no window needs its last message any more.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import Result
 
 COUNTED_VERSION = 1
-#: Overlapping windows have their messages in this many chunks, with a minimum number of messages in each.
+#: Overlapping windows store their messages in about this many chunks, with at least this many messages in each.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The record's entry with the place of the last message that has a large number, and the smallest large number. A
-#: window's total of smaller numbers fits a float.
+#: The field of the record with the number of the last message that has a large value, and the largest value that is not
+#: large. Sums of up to ``MESSAGES_MAX`` smaller values can't overflow a float.
 LARGE, SURE_MAX = "large", 1e300
-#: The part of a tumbling window's record that is no column.
+#: The field of a tumbling window's record that is not an aggregate.
 WINDOW = "window"
-#: Maximum messages of a window, because they share one record, or are read together.
+#: Maximum messages of a window, because all of them are in one record or are read together.
 MESSAGES_MAX = 1_000_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
 
 @dataclass(frozen=True, slots=True)
 class CountSpec:
-    """The declaration of a count window: a window of ``count`` messages begins every ``step`` messages of a key."""
+    """The declaration of a count window.
+
+    A new window of ``count`` messages begins at every ``step``-th message of a key.
+    """
 
     kind: CountKind
     count: int
     step: int
     aggregation: WindowAggregation
-    #: Whether results are sent when a window is full, instead of with each message.
+    #: True: a result is sent when a window is full. False: a result is sent with each message.
     final: bool = False
 
     store_kind: ClassVar[str] = "count-window"
@@ -59,12 +62,12 @@ class CountSpec:
 
     @property
     def overlaps(self) -> bool:
-        """True, because a message may produce several results."""
+        """Always True, because one message may produce several results."""
         return True
 
     @property
     def asks_headers(self) -> bool:
-        """False, because the window calls no functions."""
+        """Always False, because count windows call no user functions with headers."""
         return False
 
     @property
@@ -74,12 +77,12 @@ class CountSpec:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions of the window."""
+        """The user functions that the window calls."""
         return self.aggregation.functions
 
     @property
     def use(self) -> WindowUse:
-        """The content of the window's store: windows by the number of messages."""
+        """A description of the window's store, with the size of its windows."""
         return WindowUse(self.kind, True, (f"{self.count} messages{self._how}",))
 
     @property
@@ -88,20 +91,23 @@ class CountSpec:
         return f"{step}, {'final' if self.final else 'current'}"
 
     def lines(self) -> tuple[str, ...]:
-        """One line for the window's size and one for each column; another line means another definition."""
+        """The definition as text: one line for the window's size, and one for each column.
+
+        A changed line is a new definition.
+        """
         return f"window = {self.kind} count {self.count}{self._how}", *self.aggregation.lines()
 
 
 def count_window_of(node: Node) -> CountSpec | None:
-    """The count windows of a step; None for another step."""
+    """Returns the declaration of a step's count window; None for any other step."""
     return node.window if isinstance(node.window, CountSpec) else None
 
 
 def checked_count(count: int, step: int) -> tuple[int, int]:
-    """Count and step, checked.
+    """Checks and returns ``count`` and ``step``.
 
     Raises:
-        WindowInvalid: An argument is no whole number or out of range, or the arguments contradict each other.
+        WindowInvalid: An argument is not a whole number or is out of range, or ``step`` exceeds ``count``.
     """
     for name, given in (("count", count), ("step", step)):
         if type(given) is not int or not 1 <= given <= MESSAGES_MAX:
@@ -138,16 +144,16 @@ class CountStore:
     def __init__(self, spec: CountSpec, state: StoreState) -> None:
         self.spec, self._state = spec, state
         self._chunk = max(CHUNK_LEAST, spec.count // CHUNKS)
-        #: The columns that add.
+        #: The names of the columns that add numbers.
         self._added = [name for name, made in spec.aggregation.columns.items() if isinstance(made, (Sum, Mean))]
         self._take = self._tumble if spec.step == spec.count else self._overlap
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send.
+        """Adds a message to its windows and returns the results to send.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
-            EventTimeInvalid: The message has no event time, and start and end of a window are event times.
+            EventTimeInvalid: The message has no event time. A window needs event times for its start and end.
         """
         if time_ms < 0:
             raise time_invalid(time_ms)
@@ -196,27 +202,27 @@ class CountStore:
         return results
 
     def _first_window(self, number: int) -> int:
-        """The number of the first message of the first window that contains this message."""
+        """Returns the number of the first message of the earliest window that contains message ``number``."""
         step = self.spec.step
         return max(0, -(-(number - self.spec.count + 1) // step) * step)
 
     def _windows(self, number: int, chunks: Sequence[int], large: int | None) -> list[Result]:
-        """The results of the newest message, for its windows in the order of their beginning.
+        """Returns the results that the newest message causes, for its windows ordered by their start.
 
-        ``large`` is the last message with a number that can make totals exceed the largest float.
+        ``large`` is the number of the last message with a value so large that sums could overflow a float.
         """
         spec = self.spec
         first = self._first_window(number)
-        # This also runs without a result to send: a message that a window can't aggregate must fail here, not the
-        # messages that fill the window later. The first window has all messages of the other windows, but a total may
-        # be larger in one of the others.
+        # The windows are also computed if no result is sent. Otherwise a bad message would not fail now: later
+        # messages, which fill the window, would fail instead. The first window includes the messages of all other
+        # windows. A sum can be larger in another window only if there are large values.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
         results = []
         for begin in begins:
             if begin < chunks[0]:
-                continue  # an earlier definition did not keep its first messages
+                continue  # An earlier definition did not store the first messages of this window.
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]
             result = spec.aggregation.computed(min(times), max(times), inside)

@@ -1,14 +1,14 @@
-"""Held-back results: a window that sends its current results at a limited rate for each key.
+"""Held-back results: limits how often a window sends its current results for each key.
 
     results of a key   ──a──b──c──────────d──►  stream time       every ├────────┤
     sent                 a        c       d
-                                  └ the newest of those that were held back, once ``every`` is over
+                                  └ the newest held-back result, sent when ``every`` is over
 
 Invariants:
-    - What is sent follows from the messages and the stream time alone, not from when a commit was: a result that is due
-      counts as sent when it was due, and goes before a later result of its key.
-    - What is held back is state: it is sent in the transaction that forgets it.
-    - A key with a record has one entry in the index, at the time until which the record holds results back.
+    - The sent results depend only on the messages and on stream time, not on when commits happened. A due result counts
+      as sent at its due time, and is sent before any later result of its key.
+    - Held-back results are state. A result is sent in the same transaction that deletes its record.
+    - A key with a record has one index entry, at the time until which its results are held back.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from holdfast.processors.engine.windows.stored import Closing, Result, StoredWin
 
 
 class FewerResults:
-    """A window of one step in one task whose results are held back.
+    """Limits how often one window of a step sends its results, in one task.
 
     Args:
-        windows: The window.
-        every_ms: How often a key's results are sent at most, in milliseconds of stream time.
+        windows: The window whose results are held back.
+        every_ms: The minimum time between two results of a key, in milliseconds of stream time.
         state: The store of the step.
         stream: The stream time of the task.
     """
@@ -44,18 +44,21 @@ class FewerResults:
     def __init__(self, windows: StoredWindows, every_ms: int, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._every_ms = windows, every_ms
         self._state, self._stream = state, stream
-        #: Index entries up to here are deleted: a scan can skip them.
+        #: A scan of the index may begin here, because all earlier entries are deleted.
         self._after = first_hold()
-        #: Results that ``closing`` returned and ``closed`` has not counted yet: place, time, key, record.
+        #: Results that ``closing`` returned and ``closed`` has not confirmed: index entry, due time, key, record.
         self._found: deque[tuple[str, int, bytes, dict[str, Any] | None]] = deque()
 
     def restart(self) -> None:
-        """Called when uncommitted work is dropped."""
+        """Resets the scan after an abort, which drops uncommitted work."""
         self._after = first_hold()
         self._found.clear()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows and returns the results to send now.
+
+        Raises the errors of ``StoredWindows.take``.
+        """
         results = self._windows.take(value, key, raw_key, time_ms, headers)
         state, stream, sent = self._state, self._stream, []
         now_ms = stream.after(time_ms)
@@ -64,7 +67,7 @@ class FewerResults:
             sent.append((known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
-            self._forget(raw_key, known)  # an absent record means the same
+            self._forget(raw_key, known)  # A key without a record holds nothing back, too.
             known = None
         if results:
             if known is None:
@@ -75,7 +78,7 @@ class FewerResults:
         return sent
 
     def _look_again(self, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
-        """The new record of a key, which holds nothing back until this time; its index entry is moved."""
+        """Writes a record that holds the key's results back until ``due_ms``, and moves the key's index entry."""
         state, made = self._state, {"due": due_ms, "held": None}
         state.message_key = OWN_KEY
         if known is not None:
@@ -91,10 +94,10 @@ class FewerResults:
         self._state.delete(hold_key(known["due"], raw_key))
         self._state.message_key = raw_key
 
-    # -- with each commit ------------------------------------------------------------------------------------------
+    # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """The due results, in the order of their times, at most ``limit``. ``closed`` counts them."""
+        """Returns the due results, at most ``limit``, ordered by due time. The caller confirms them with ``closed``."""
         self._found.clear()
         found = []
         for place, _ in self._due(limit, self._stream.ends_ms):
@@ -102,28 +105,29 @@ class FewerResults:
             self._state.point_at(raw_key, max(self._stream.time_ms, 0))
             known = self._state.get(HELD)
             if known is not None and known["due"] != due_ms:
-                known = None  # a command deleted the record of this entry meanwhile
+                known = None  # A command has deleted the record of this entry since then.
             held = None if known is None else known["held"]
             self._found.append((place, due_ms, raw_key, known))
             found.append(Closing(place, raw_key, *(held or (None, 0))))
         return found
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a result is due at this stream time, or a record that holds nothing back can leave."""
+        """Whether, at this stream time, a result is due or a record without a result can be deleted."""
         return bool(self._due(1, time_ms))
 
     def _due(self, limit: int, time_ms: int) -> list[tuple[str, bytes]]:
         return state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), limit)
 
     def closed(self, closing: Closing) -> None:
-        """Records that all results up to this one are sent."""
+        """Confirms that all results up to ``closing`` were sent."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._found and self._found[0][0] <= closing.place:
             self._after, due_ms, raw_key, known = self._found.popleft()
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                if known["due"] <= time_ms:  # otherwise it would stay until another commit, whenever that comes
+                # The record is no longer needed, and no later commit is certain to delete it.
+                if known["due"] <= time_ms:
                     self._forget(raw_key, known)
             elif known is not None:
                 self._forget(raw_key, known)

@@ -1,4 +1,4 @@
-"""Windows whose starts depend only on a message's time: tumbling and hopping ones."""
+"""Tumbling and hopping windows: their starts depend only on a message's event time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from holdfast.processors.engine.windows.bounds import closed_upto, starts
 from holdfast.processors.engine.windows.spec import Trigger, WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Number of steps whose windows a store caches.
+#: Maximum number of step numbers (event time // step) for which a store caches the windows.
 KNOWN_MAX = 64
-#: Maximum windows beyond the record of their key that one message closes; the next message closes more.
+#: Maximum number of windows outside of the key's record that one message closes. The next message closes more.
 MORE_MAX = 100_000
-#: No results: most messages of a final window have none.
+#: The empty result, shared because most messages of a final window have no result.
 _NONE: tuple[Result, ...] = ()
 
 
 def _asked_apart(trigger: Trigger | None) -> Trigger | None:
-    """The same trigger; one that may change its arguments gets copies, because the window keeps the originals."""
+    """Returns the trigger.
+
+    A trigger that may change its arguments gets copies, so that the window keeps the originals.
+    """
     if trigger is None or not may_change(trigger):
         return trigger
 
@@ -50,15 +53,18 @@ class WindowStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         self._before, self._after = _asked_apart(spec.before_update), _asked_apart(spec.after_update)
         self._triggers = self._before is not None or self._after is not None
-        #: With ``key``: the entries that ``closing`` returned and ``closed`` has not counted yet.
+        #: With closing strategy ``key``: the entries that ``closing`` returned and ``closed`` has not confirmed.
         self._left: deque[DueEntry] = deque()
-        #: Whether a function may change a message that another window also contains.
+        #: Whether a user function may change a message that another window contains, too.
         self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
-        #: By number of the step, the result of ``_windows``; only if all times of a step are in the same windows.
+        #: The results of ``_windows``, by step number; None if times of the same step can be in different windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows and returns the results to send now.
+
+        Raises the errors of ``StoredWindows.take``.
+        """
         spec, state, stream = self.spec, self._state, self._stream
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -82,7 +88,8 @@ class WindowStore(StoredWindows):
                 if stored is None:
                     state.delete(place)
                     if known is not None and held is None:
-                        opened.append([start, end])  # the key's record is deleted with the entry of a window
+                        # The entry is needed, because the key's record is deleted with a window's entry.
+                        opened.append([start, end])
                     continue
             else:
                 stored = spec.aggregation.folded(held, copied(value) if self._copies else value, time_ms)
@@ -102,7 +109,7 @@ class WindowStore(StoredWindows):
         return updated
 
     def _windows(self, time_ms: int) -> list[tuple[int, int, str]]:
-        """Start, end and state key of the windows that contain an event time."""
+        """Returns start, end and state key of each window that contains an event time."""
         step, known = time_ms // self.spec.step_ms, self._known
         found = None if known is None else known.get(step)
         if found is None:
@@ -120,23 +127,26 @@ class WindowStore(StoredWindows):
     def _triggered(
         self, held: Any, window: tuple[int, int], message: tuple[Any, Any, int, Any]
     ) -> tuple[dict[str, Any] | None, list[Result]]:
-        """The stored value after a message, None if the window was sent with it; and the results to send early."""
+        """Calls the triggers for a message. Returns the value to store, and the results to send early.
+
+        The value is None if the window was sent after the message, and starts again.
+        """
         value, _, time_ms, _ = message
         aggregation, early = self.spec.aggregation, []
         before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
-            held = None  # the message starts the window again
+            held = None  # The message starts the window again.
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
             early.append((aggregation.result(*window, stored), window[0]))
             return None, early
         return stored, early
 
-    # -- windows that the time of their key closes -----------------------------------------------------------------
+    # -- windows that the time of their key closes (closing strategy ``key``) --------------------------------------
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int, opened: list[list[int]]) -> Sequence[Result]:
-        """Moves the key's own time, and closes the key's windows that it passes; returns the final results."""
+        """Advances the key's own time and closes the windows that have ended by it. Returns the final results."""
         spec, state = self.spec, self._state
         for start, end in opened:
             self._enter(end, start, end, raw_key)
@@ -145,11 +155,12 @@ class WindowStore(StoredWindows):
                 self._enter(max(end, self._first_ms), start, end, raw_key)
         known.take(time_ms, self._stream.cap_ms)
         if opened:
-            # A window that was sent early opens again, and may still be in the record.
+            # A window that was sent early may still be in the record when it opens again.
             known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
         closing, results = self._passed(known), []
         for start, end in closing if spec.final else ():
-            if (stored := state.get(window_key(start, end))) is not None:  # otherwise a command cleared it meanwhile
+            # If the value is missing, a command has cleared the window.
+            if (stored := state.get(window_key(start, end))) is not None:
                 results.append((spec.aggregation.result(start, end, stored), start))
         if closing:
             self._no_longer(known, closing)
@@ -157,7 +168,7 @@ class WindowStore(StoredWindows):
         return results or _NONE
 
     def _passed(self, known: KeyTime) -> list[tuple[int, int]]:
-        """The open windows that the key's time has passed, in the order of their starts."""
+        """Returns the open windows whose end (plus grace) the key's own event time has reached, sorted by start."""
         limit_ms = closed_upto(self.spec.grace_ms, known.time, known.closed)
         found = {(start, end) for start, end in known.open if end <= limit_ms}
         if known.more is not None and known.more <= limit_ms:
@@ -165,27 +176,30 @@ class WindowStore(StoredWindows):
         return sorted(found) if found else []
 
     def _more(self, known: KeyTime, upto_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Open windows that the record of the key has no room for, and that end up to a time, in the order of ends."""
+        """Returns the open windows outside of the key's record that end up to ``upto_ms``, sorted by end."""
         raw_key = self._state.message_key
         first, before = open_before(known.more - 1), open_before(upto_ms)
         places = state_keys_between(self._state, raw_key, first, before, limit)
         return [window for place, _ in places if (window := open_window_of(place)) is not None]
 
     def _no_longer(self, known: KeyTime, windows: Sequence[tuple[int, int]]) -> None:
-        """Removes windows from the key's record of open windows; the record is changed but not stored."""
+        """Removes windows from the key's record of open windows. The caller stores the record."""
         known.open = [each for each in known.open if (each[0], each[1]) not in windows]
         if known.more is None:
             return
         for start, end in windows:
             place = open_key(start, end)
-            if end >= known.more and self._state.exists(place):  # one may be in the record as well
+            if end >= known.more and self._state.exists(place):  # The window may also be in the record itself.
                 self._state.delete(place)
         if any(end == known.more for _, end in windows):
             left = self._more(known, EVENT_TIME_END_MS - 1, 1)
             known.more = left[0][1] if left else None
 
     def _keep_open(self, known: KeyTime) -> None:
-        """Stores the record of the key; windows that do not fit into it get separate records."""
+        """Stores the key's record of open windows.
+
+        The record keeps the newest ``OPEN_KEPT``; older ones get separate records.
+        """
         if len(known.open) > OPEN_KEPT:
             for start, end in known.open[:-OPEN_KEPT]:
                 self._state.set_own(open_key(start, end), 1)
@@ -197,7 +211,7 @@ class WindowStore(StoredWindows):
         return [start, end] in known.open or (known.more is not None and self._state.exists(open_key(start, end)))
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Start, end and result of the windows that the time of the key closes; the state points at the key."""
+        """Returns start, end and result of the current key's windows whose end the key's event time has reached."""
         found = []
         for start, end in self._passed(self._of_key()):
             stored = self._state.get(window_key(start, end))
@@ -206,24 +220,26 @@ class WindowStore(StoredWindows):
         return found
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of such a window, from ``first`` to ``second``, is sent."""
+        """Confirms that the result of the window from ``first`` to ``second`` was sent."""
         known = self._of_key()
         self._no_longer(known, [(first, second)])
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Records that all returned results are sent."""
+        """Confirms that all results that ``reached`` returned were sent."""
         self._keep_open(self._of_key())
 
     def _leaves(self, entry: DueEntry) -> None:
         self.close_one(entry.start, entry.end)
 
-    # -- with each commit ------------------------------------------------------------------------------------------
+    # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them.
+        """Returns the next windows to close, at most ``limit``, sorted by end.
 
-        With ``closing_strategy="key"``: the windows that no message of their key has closed before their retention
+        The caller confirms them with ``closed``.
+
+        With ``closing_strategy="key"``, these are windows that no message of their key closed before the retention
         ended.
         """
         if not self._closes:
@@ -239,7 +255,7 @@ class WindowStore(StoredWindows):
         ]
 
     def closed(self, closing: Closing) -> None:
-        """Records that a window is closed: its result is sent, and it accepts no further message."""
+        """Confirms that a window is closed: its result was sent, and it accepts no more messages."""
         super().closed(closing)
         while self._left and self._left[0].place <= closing.place:
             entry = self._left.popleft()
@@ -248,11 +264,11 @@ class WindowStore(StoredWindows):
         self._state.keep_message()
 
     def _left_open(self, entry: DueEntry) -> dict[str, Any] | None:
-        """The result of an entry's window, if its key has not closed the window."""
+        """Returns the result of an entry's window if the key's messages have not closed the window; otherwise None."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         return self._result(entry) if self._is_open(self._of_key(), entry.start, entry.end) else None
 
     def _result(self, entry: DueEntry) -> dict[str, Any] | None:
-        """The result of the window of an entry, from the store; None if a command deleted it meanwhile."""
+        """Computes the result of an entry's window from the store; None if a command deleted the window."""
         stored = self._of(entry.message_key, window_key(entry.start, entry.end))
         return None if stored is None else self.spec.aggregation.due(entry.start, entry.end, stored)

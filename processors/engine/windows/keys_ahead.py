@@ -1,8 +1,8 @@
-"""Closes windows of keys whose times are ahead of the worker's clock, once the clock reaches these times.
+"""Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
 
-key's clock      ──x─────x──►                  a message at x is dated ahead: its time waits
+key's clock      ──x─────x──►                  a message at x is in the future: its time waits
 worker's clock   ────────────┬─────┬──►
-                             x     x counts: windows of the key that it passes close, without another message
+                             x     x counts: the key's windows that end by x close, without another message
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ from holdfast.processors.engine.windows.stored import Closing
 
 
 class OwnTimes(Protocol):
-    """Windows that are closed by the times of their own keys."""
+    """Windows that are closed by the event times of their own keys."""
 
     def reached(self) -> Sequence[tuple[int, int, Any]]:
-        """The windows that the time of the state's current key closes: two identifying times and the result of each.
+        """Returns the windows of the current key whose end the key's own event time has reached.
 
-        Nothing is changed.
+        For each window: two numbers that identify it, and its result. Nothing is changed.
         """
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of the window that ``reached`` named by these two times is sent."""
+        """Confirms that the result of a window was sent.
+
+        ``reached`` returned the two numbers that identify the window.
+        """
 
     def reach_key(self) -> None:
-        """Records that all returned results are sent."""
+        """Confirms that all results that ``reached`` returned were sent."""
 
 
 class _Step(NamedTuple):
@@ -41,39 +44,39 @@ class _Step(NamedTuple):
 
 
 class KeysAhead:
-    """Closes windows of keys whose times were ahead of the worker's clock, once the clock reaches these times.
+    """Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
 
-    An index entry leads to each key with a time ahead. Entries may also exist for times that a message of the key has
-    applied already: they are deleted when the clock reaches them.
+    Each such key has an index entry at that time. A message may have applied the time earlier. Its entry is then
+    deleted when the clock reaches the time.
     """
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._state, self._stream = windows, state, stream
-        #: No entry is before this time, in milliseconds.
+        #: No index entry is before this time, in milliseconds.
         self.next_ms = NO_TIME
-        #: Entries up to here are deleted: a scan can skip them.
+        #: A scan of the index may begin after this time, because all entries up to it are deleted.
         self._gone_ms = NO_TIME
-        #: Results that ``closing`` returned and ``closed`` has not counted yet.
+        #: Results that ``closing`` returned and ``closed`` has not confirmed.
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Schedules a check of a key at this time; leaves the state at the key."""
+        """Adds an index entry, so that the key is checked at ``time_ms``. The state then points at the key."""
         self._state.message_key = OWN_KEY
         self._state.set_own(ahead_key(time_ms, raw_key), 1)
         self._state.message_key = raw_key
         self.next_ms, self._gone_ms = min(self.next_ms, time_ms), min(self._gone_ms, time_ms - 1)
 
     def restart(self) -> None:
-        """Called when uncommitted work is dropped, or the store was changed."""
+        """Forgets all progress, because an abort or a command changed the store."""
         self.next_ms = self._gone_ms = NO_TIME
         self._found.clear()
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the worker's clock may have reached a time of a key."""
+        """Whether the worker's clock may have reached the waiting time of a key."""
         return bool(self._found) or self.next_ms <= now_ms
 
     def closing(self, limit: int) -> list[Closing]:
-        """The next windows to close, key by key in the order of their times, at most ``limit``."""
+        """Returns the next windows to close, at most ``limit``, key by key, sorted by waiting time."""
         cap_ms = self._stream.cap_ms
         if not self.is_due(cap_ms):
             return []
@@ -100,7 +103,7 @@ class KeysAhead:
         return found[:limit]
 
     def closed(self, closing: Closing) -> None:
-        """Records that the results up to this one are sent."""
+        """Confirms that all results up to ``closing`` were sent."""
         state = self._state
         while self._found and self._found[0].place <= closing.place:
             place, raw_key, window = self._found.popleft()

@@ -1,4 +1,4 @@
-"""The store of each kind of window."""
+"""Maps each kind of window to the class that stores such windows."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ _STORES: Mapping[WindowKind, type[StoredWindows]] = {
 
 
 def stored_windows(spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> StoredWindows:
-    """The windows of one step in one task."""
+    """Creates the store of a step's windows in one task, by the kind of the windows."""
     return _STORES[spec.kind](spec, state, stream, place)

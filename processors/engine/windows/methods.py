@@ -1,4 +1,4 @@
-"""The windows of a stream: the methods of ``StreamingDataFrame`` that declare one."""
+"""The methods of ``StreamingDataFrame`` that declare a window."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from holdfast.processors.engine.windows.results import (
 )
 from holdfast.processors.engine.windows.spec import OnLate, WindowSpec
 
-#: What a method here returns: a window without columns.
+#: The type of a declared window that has no columns yet.
 TimeWindow: TypeAlias = Window[AggregatedWindow[Stream]]
 CountWindow: TypeAlias = Window[AggregatedCountWindow[Stream]]
 
 
 class StreamWindows(Generic[Stream]):
-    """The methods of a stream that declare a window."""
+    """The methods of a stream that declare a window: by time, by activity (sessions), and by number of messages."""
 
     def tumbling_window(
         self,
@@ -37,18 +37,19 @@ class StreamWindows(Generic[Stream]):
         retention: int | timedelta | None = None,
         **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
-        """Consecutive windows of one length; a method of the result adds the computation: ``.count().final()``.
+        """Declares consecutive windows of one length. A column and a result mode must follow: ``.count().final()``.
 
         Args:
-            duration_ms: The length, in milliseconds or as a timedelta.
-            grace_ms: How long after its end a window still takes messages.
-            name: The store; None takes ``<topic>-tumbling``.
-            on_late: ``drop`` (the default), ``dead-letter``, or a function that is called for each window that a
-                message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
-                offset); it returns True to log the message.
-            retention: How long a window stays readable after its end and grace; None means a day.
+            duration_ms: The length of a window, in milliseconds or as a timedelta.
+            grace_ms: How long after its end a window still accepts messages. Default 0.
+            name: The store's name; None means ``<topic>-tumbling``.
+            on_late: ``drop`` (the default), ``dead-letter``, or a function. The function is called for each window for
+                which a message is too late, with (value, key, timestamp, late_by_ms, start, end, name, topic,
+                partition, offset). It returns True to log the message.
+            retention: How long a window stays readable after its end and grace; None means one day.
             triggers: ``before_update`` and ``after_update``: functions of (aggregated, value, key, timestamp, headers).
-                If one returns a true value, the window is sent at once, without or with the message, and starts again.
+                If one returns a true value, the window is sent now and starts again. ``before_update`` sends it without
+                the message, ``after_update`` with the message.
 
         Raises:
             DurationInvalid: A duration is out of range.
@@ -68,9 +69,9 @@ class StreamWindows(Generic[Stream]):
         retention: int | timedelta | None = None,
         **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
-        """Overlapping windows of one length: one begins every ``step_ms``.
+        """Declares overlapping windows of one length. A new window begins every ``step_ms``.
 
-        Other arguments are as in ``tumbling_window``.
+        The other arguments have the same meaning as in ``tumbling_window``.
         """
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
         return self._timed(times, Asked(on_late, **triggers), name)
@@ -82,9 +83,10 @@ class StreamWindows(Generic[Stream]):
         name: str | None = None,
         on_late: OnLate | None = None,
     ) -> TimeWindow[Stream]:
-        """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
+        """Declares windows of one length, of which one ends at each message of a key.
 
-        The window contains the message, and messages that are at most ``duration_ms`` older.
+        A window contains this message, and the key's messages that are at most ``duration_ms`` older. The arguments
+        have the same meaning as in ``tumbling_window``.
         """
         times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
         return self._timed(times, Asked(on_late), name)
@@ -98,14 +100,15 @@ class StreamWindows(Generic[Stream]):
         *,
         retention: int | timedelta | None = None,
     ) -> TimeWindow[Stream]:
-        """Windows of activity: messages of a key with no gap longer than ``inactivity_gap_ms`` form one session.
+        """Declares sessions: messages of a key with gaps of at most ``inactivity_gap_ms`` form one window.
 
         Args:
-            inactivity_gap_ms: The gap. A session is due this long after its last message.
-            grace_ms: How long a session that is due still takes messages.
-            name: The store; None takes ``<topic>-session``.
-            on_late: As in ``tumbling_window``; start and end are those of a session with only this message.
-            retention: How long a session stays readable after it is closed; None means a day.
+            inactivity_gap_ms: The maximum gap. A session is due this long after its last message.
+            grace_ms: How long a session still accepts messages after it is due. Default 0.
+            name: The store's name; None means ``<topic>-session``.
+            on_late: The same as in ``tumbling_window``. The function gets the start and end of a session with only this
+                message.
+            retention: How long a session stays readable after it is closed; None means one day.
 
         Raises:
             DurationInvalid: A duration is out of range.
@@ -114,11 +117,11 @@ class StreamWindows(Generic[Stream]):
         return self._timed(session_times(inactivity_gap_ms, grace_ms, retention), Asked(on_late), name)
 
     def tumbling_count_window(self, count: int, name: str | None = None) -> CountWindow[Stream]:
-        """Windows of ``count`` messages of a key, one after the other.
+        """Declares windows of ``count`` messages of a key. Each window begins after the previous one.
 
         Args:
-            count: The number of messages.
-            name: The store; None takes ``<topic>-tumbling-count``.
+            count: The number of messages in a window.
+            name: The store's name; None means ``<topic>-tumbling-count``.
 
         Raises:
             WindowInvalid: ``count`` is out of range.
@@ -126,14 +129,14 @@ class StreamWindows(Generic[Stream]):
         return self._counted("tumbling", count, count, name)
 
     def hopping_count_window(self, count: int, step: int, name: str | None = None) -> CountWindow[Stream]:
-        """Windows of ``count`` messages of a key.
+        """Declares overlapping windows of ``count`` messages of a key.
 
-        One begins every ``step`` messages; ``step`` may not exceed ``count``.
+        A new window begins every ``step`` messages. ``step`` must not exceed ``count``.
         """
         return self._counted("hopping", count, step, name)
 
     def sliding_count_window(self, count: int, name: str | None = None) -> CountWindow[Stream]:
-        """Windows of ``count`` messages of a key; one begins at each message."""
+        """Declares overlapping windows of ``count`` messages of a key. A new window begins at each message."""
         return self._counted("sliding", count, 1, name)
 
     def _timed(self, times: WindowTimes, asked: Asked, name: str | None) -> TimeWindow[Stream]:
@@ -148,7 +151,7 @@ class StreamWindows(Generic[Stream]):
 
     def _counted(self, kind: CountKind, count: int, step: int, name: str | None) -> CountWindow[Stream]:
         sizes = checked_count(count, step)
-        # these do not overlap, so they are tumbling whatever the method
+        # Windows with a step equal to the count do not overlap, so they are tumbling windows.
         described: CountKind = "tumbling" if step == count else kind
 
         def place(spec: CountSpec) -> Stream:
@@ -158,9 +161,12 @@ class StreamWindows(Generic[Stream]):
 
     @property
     def _regrouped(self) -> bool:
-        """Whether the messages of a key come from several partitions of a source."""
+        """Whether messages of one key come from several partitions of a source, as after ``group_by``."""
         raise NotImplementedError
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> Stream:
-        """The stream after a window; ``unnamed`` is its default name after the topic's name."""
+        """Adds a window to the stream and returns the stream of its results.
+
+        ``unnamed`` is the suffix of the default name.
+        """
         raise NotImplementedError

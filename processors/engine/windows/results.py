@@ -1,4 +1,4 @@
-"""What the windows of a stream return: choose the columns, then when results are sent.
+"""Declared windows: a call adds the columns, and another call decides when results are sent.
 
 sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closing_strategy="partition")
 """
@@ -26,13 +26,13 @@ from holdfast.processors.engine.windows.spec import (
     checked_times,
 )
 
-#: The stream behind a window.
+#: The type of the stream that a window returns.
 Stream = TypeVar("Stream")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """The times of a window, checked, in milliseconds."""
+    """The validated times of a window, in milliseconds."""
 
     kind: WindowKind
     duration_ms: int
@@ -48,7 +48,7 @@ def window_times(
     grace: int | timedelta,
     retention: int | timedelta | None,
 ) -> WindowTimes:
-    """The times of a window as a user gave them.
+    """Validates the times that a user gave for a window.
 
     Raises:
         DurationInvalid: A duration is out of range.
@@ -66,7 +66,7 @@ def window_times(
 
 
 def session_times(gap: int | timedelta, grace: int | timedelta, retention: int | timedelta | None) -> WindowTimes:
-    """The times of sessions from a user's arguments; raises as ``window_times``."""
+    """Validates the times that a user gave for a session window. Raises the same errors as ``window_times``."""
     gap_ms = milliseconds("inactivity_gap_ms", gap, least=1)
     grace_ms = milliseconds("grace_ms", grace, least=0)
     retention_ms = None if retention is None else milliseconds("retention", retention, least=0)
@@ -75,23 +75,23 @@ def session_times(gap: int | timedelta, grace: int | timedelta, retention: int |
 
 
 class Triggers(TypedDict, total=False):
-    """Functions that send a window early; each is called with (aggregated, value, key, timestamp, headers)."""
+    """User functions that send a window early. Each is called with (aggregated, value, key, timestamp, headers)."""
 
     before_update: Trigger | None
     after_update: Trigger | None
 
 
 class Asked(NamedTuple):
-    """The users' functions of a window: for late messages, and for sending it early."""
+    """The user functions of a window: for late messages, and for sending the window early."""
 
     on_late: OnLate | None = None
     before_update: Trigger | None = None
     after_update: Trigger | None = None
-    #: The default closing strategy.
+    #: The closing strategy that is used if the user gives none.
     closing: ClosingStrategy = "key"
 
     def check(self) -> None:
-        """Raises WindowInvalid if an argument is neither a function nor an existing choice."""
+        """Raises WindowInvalid if ``on_late`` is no known choice, or a function is not callable with its arguments."""
         if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
             raise WindowInvalid(
                 f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",
@@ -112,7 +112,7 @@ class Asked(NamedTuple):
                 _check_arguments(name, made, _TRIGGER_ARGUMENTS)
 
 
-#: The arguments of ``on_late``, and of ``before_update`` and ``after_update``.
+#: The names of the arguments that the user functions are called with.
 _LATE_ARGUMENTS = (
     *("value", "key", "timestamp", "late_by_ms", "start", "end"),
     *("name", "topic", "partition", "offset"),
@@ -130,11 +130,11 @@ def _check_arguments(argument: str, func: Callable[..., object], expected: tuple
 
 
 class AggregatedWindow(Unplaced, Generic[Stream]):
-    """A window with its columns. ``current`` or ``final`` adds it to the stream; its results are dicts::
+    """A window with its columns. ``current`` or ``final`` adds the window to the stream. Its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
 
-    A result has the key of its messages, no headers, and the start of its window as its timestamp.
+    A result has the message key of the window. It has no headers, and its timestamp is the start of the window.
     """
 
     _missing = "`.final()` or `.current()`"
@@ -151,26 +151,29 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             aggregation.check_merges()
 
     def current(self, closing_strategy: ClosingStrategy | None = None) -> Stream:
-        """A result for each message and each of its windows; ``closing_strategy`` decides which messages are late."""
+        """Sends a result for each message and each of its windows.
+
+        ``closing_strategy`` decides which messages are late.
+        """
         return self._placed(closing_strategy, final=False)
 
     def final(
         self, closing_strategy: ClosingStrategy | None = None, *, close_when_idle: int | timedelta | None = None
     ) -> Stream:
-        """One result for each window, when it closes.
+        """Sends one result for each window, when the window closes.
 
         Args:
-            closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
-                and grace, or when its retention ends. ``partition`` closes it when stream time is there, so that a
-                quiet key closes at once, too. None means ``key``; after ``group_by`` it means ``partition``, because
-                messages of a key come from several partitions.
-            close_when_idle: With ``partition``: after this time without a message on any input of the task, stream time
-                advances with the clock, and windows close without a next message. Milliseconds or a timedelta; None for
-                never.
+            closing_strategy: ``key`` closes a window when a message of the same key has an event time at or after the
+                window's end and grace, or when the retention ends. ``partition`` closes a window when stream time
+                reaches its end and grace, even if its key gets no more messages. None means ``key``; after ``group_by``
+                it means ``partition``, because messages of a key come from several partitions.
+            close_when_idle: Only with ``partition``. After this time without a message on any input of the task, stream
+                time advances with the clock, so that windows close without another message. Milliseconds or a
+                timedelta; None means never.
 
         Raises:
             DurationInvalid: ``close_when_idle`` is out of range.
-            WindowInvalid: The strategy does not exist, or ``close_when_idle`` does not fit it.
+            WindowInvalid: The strategy does not exist, or it does not allow ``close_when_idle``.
         """
         idle_ms = None if close_when_idle is None else milliseconds("close_when_idle", close_when_idle, least=1)
         if idle_ms is not None and (closing_strategy or self._asked.closing) == "key":
@@ -216,12 +219,12 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
 
 
 class AggregatedCountWindow(Unplaced, Generic[Stream]):
-    """A count window with its columns. ``current`` or ``final`` adds it to the stream; its results are dicts::
+    """A count window with its columns. ``current`` or ``final`` adds it to the stream. Its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
 
-    Start and end are the smallest and the greatest event time of its messages. A result has the key of its messages, no
-    headers, and the start of its window as its timestamp.
+    Start and end are the smallest and the largest event time of the window's messages. A result has the message key of
+    the window and no headers. Its timestamp is the start of the window.
     """
 
     _missing = "`.final()` or `.current()`"
@@ -230,9 +233,9 @@ class AggregatedCountWindow(Unplaced, Generic[Stream]):
         self._spec, self._place = spec, place
 
     def current(self) -> Stream:
-        """A result for each message and each of its windows."""
+        """Sends a result for each message and each of its windows."""
         return self._place(self._spec)
 
     def final(self) -> Stream:
-        """One result for each window, when it is full."""
+        """Sends one result for each window, when the window is full."""
         return self._place(replace(self._spec, final=True))

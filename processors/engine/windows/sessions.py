@@ -1,19 +1,19 @@
-"""Sessions: windows that grow with each message of a key, and that end after a gap without messages.
+"""Sessions: windows that grow with each message of a key, and end when a gap passes without a message.
 
     messages of a key   ──x──x───x────────────x──x──►      gap ├────┤
     sessions              ├──────┤            ├──┤
-                                     x                     this one is within a gap of both: they merge
+                                     x                     a message within a gap of both sessions merges them
                           ├──────────────────────┤
 
-A session is due, without its grace, a gap after its end. Its index entry does not move with each message: an entry that
-is due before its session is written again, at the session's present end. So a session costs at most one entry for each
-gap.
+A session is due a gap after its end, without its grace. Its index entry does not move with each message. An entry that
+is due before its session is written again at the session's present end. A session therefore writes at most one entry
+per gap.
 
 Invariants:
-    - Open sessions of a key that still take messages are more than a gap apart. A message that is within a gap of
-      several merges them.
-    - A session that a merge swallows leaves neither a record nor an entry of the index.
-    - A closed session takes no message, and has the record of a closed window.
+    - Open sessions of a key that still accept messages are more than a gap apart. A message within a gap of several
+      sessions merges them.
+    - A session that was merged into another leaves neither a record nor an index entry.
+    - A closed session accepts no messages. It has the record of a closed window.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Maximum entries that ``due_at`` checks; with more entries, it assumes that one is due.
+#: Maximum number of entries that ``due_at`` checks. If there are more entries, it assumes that one is due.
 LOOKED_AT = 100
-#: Sessions beyond the record of their key that are read at once; and the maximum that one message closes.
+#: Sessions outside of their key's record: how many are read at once, and the maximum number that one message closes.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
 
@@ -55,12 +55,12 @@ class Open(NamedTuple):
     """An open session.
 
     Attributes:
-        opened: The time of the message that opened the session: its name in the store. The start may move, this time
-            does not.
-        start: The time of its first message.
-        end: The time of its last message, and one.
-        stored: Its columns, as stored.
-        entered: Time and end of its entry in the index; None if it has none.
+        opened: The event time of the message that opened the session. It identifies the session in the store, and never
+            changes, while ``start`` may change.
+        start: The event time of its earliest message.
+        end: The event time of its latest message, plus 1.
+        stored: Its aggregates, in stored form.
+        entered: Time and session end in its index entry; None without an entry.
     """
 
     opened: int
@@ -75,14 +75,18 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry may precede the close of its session, so each entry is checked before it is deleted.
+        # An index entry may be due before its session is closed. ``_may_leave`` therefore checks each entry before
+        # deletion.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
-        #: Sessions that ``closing`` returned and ``closed`` has not counted yet: place, key, session.
+        #: Sessions that ``closing`` returned and ``closed`` has not confirmed: index entry, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its session; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its session and returns the results to send now.
+
+        Raises the errors of ``StoredWindows.take``.
+        """
         spec, state, stream = self.spec, self._state, self._stream
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -103,7 +107,7 @@ class SessionStore(StoredWindows):
                 left = [each for each in known.open if each[1] not in gone]
                 if known.more is None or made.opened > known.more[1]:
                     insort(left, [made.start, made.opened])
-                else:  # the session is among those that do not fit into the key's record
+                else:  # The session is one of those outside of the key's record.
                     known.more = [min(known.more[0], made.opened), known.more[1]]
                 known.open = left
             if not spec.final:
@@ -111,7 +115,7 @@ class SessionStore(StoredWindows):
         return self._key_moves(known, raw_key, time_ms) or updated
 
     def _reached(self, known: KeyTime, time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """The sessions within a gap of a time that still accept messages, in the order of their starts."""
+        """Returns the sessions within a gap of ``time_ms`` that still accept messages, sorted by start."""
         gap_ms, opens = self.spec.duration_ms, known.open
         at = bisect_right(opens, [time_ms + gap_ms + 1])
         found = self._taking((opened for _, opened in reversed(opens[:at])), time_ms, judged_by)
@@ -122,25 +126,29 @@ class SessionStore(StoredWindows):
         return sorted(by_name.values(), key=attrgetter("start"))
 
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """The named sessions, from the last one, up to a gap before a time, that still accept messages."""
+        """Returns those of the named sessions that are within a gap before ``time_ms`` and still accept messages.
+
+        The names must begin with the newest session, because the scan stops at the first session that ended too early.
+        """
         gap_ms, found = self.spec.duration_ms, list[Open]()
         for opened in names:
             session = self._session(opened)
             if session is None or self._is_over(session.end + gap_ms, judged_by):
-                continue  # a command deleted it, or the next commit closes it
+                continue  # A command deleted the session, or the next commit closes it.
             if session.end - 1 + gap_ms < time_ms:
                 break
             found.append(session)
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """The names of open sessions with separate records, newest first, starting at ``upto_ms``.
+        """Yields the names of open sessions outside of the key's record, newest first, starting at ``upto_ms``.
 
-        ``known`` has no room for them. The first name may belong to a session after ``upto_ms``.
+        The first name may belong to a session after ``upto_ms``.
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The next session may have begun before the message that opened it, because a late message moves the start.
+        # The next later session is included, because a late message may have moved its start before its opening
+        # message.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -153,11 +161,11 @@ class SessionStore(StoredWindows):
             before = session_key(names[-1]).encode()
 
     def _is_over(self, due_ms: int, known: KeyTime | None) -> bool:
-        """Whether an open session is due, including its grace, so that it accepts no message."""
+        """Whether an open session accepts no more messages, because it is due and its grace has passed."""
         return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
 
     def _session(self, opened: int) -> Open | None:
-        """An open session of the key at which the state points."""
+        """Reads an open session of the state's current key; None if it does not exist."""
         stored = self._state.get(session_key(opened))
         if stored is None:
             return None
@@ -165,12 +173,16 @@ class SessionStore(StoredWindows):
         return Open(opened, kept["start"], kept["end"], stored, kept["entered"])
 
     def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
-        """The session of a message: a new one, an existing one that grew, or several within a gap merged into one."""
+        """Returns the session that contains the message.
+
+        It is a new session, or the sessions within a gap of the message, merged into one.
+        """
         aggregation = self.spec.aggregation
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
         else:
-            # The last session that began before the message receives it. So a merge keeps the order of the times.
+            # The last session that began before the message receives it, so that a merge keeps the order of event
+            # times.
             taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
             stored: Any = None
             for number, each in enumerate(reached):
@@ -191,7 +203,7 @@ class SessionStore(StoredWindows):
         self._set(session_key(session.opened), {**session.stored, SESSION: about})
 
     def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
-        """The session with an entry in the index for its present end."""
+        """Writes an index entry for the session's present end. Returns the session with this entry."""
         self._enter(due_ms, session.opened, session.end, raw_key)
         return session._replace(entered=[due_ms, session.end])
 
@@ -202,9 +214,9 @@ class SessionStore(StoredWindows):
             self._state.message_key = raw_key
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
-        """Stores the record of the key after a message; returns the final results of sessions that the message closes.
+        """Stores the key's record after a message. Returns the final results of sessions that the message closes.
 
-        Only with the closing strategy ``key``, the message moves the time of its key and closes sessions.
+        Only with closing strategy ``key``, a message advances the time of its key and closes sessions.
         """
         results: list[Result] = []
         if self._by_key:
@@ -218,7 +230,7 @@ class SessionStore(StoredWindows):
         return results
 
     def _passed(self, known: KeyTime) -> list[Open]:
-        """The open sessions that the key's time has passed, in the order of their starts."""
+        """Returns the open sessions that the key's own event time closes, sorted by start."""
         found: list[Open] = []
         if known.more is not None:
             first, last = known.more
@@ -235,26 +247,26 @@ class SessionStore(StoredWindows):
         for opened in names:
             session = self._session(opened)
             if session is None:
-                continue  # a command deleted it
+                continue  # A command deleted the session.
             if not self._is_closed(session.end + self.spec.duration_ms, known):
-                return  # later sessions are due later
+                return  # All later sessions are due later, too.
             yield session
 
     def _keep_open(self, known: KeyTime) -> None:
-        """Stores the record of the key, which has the newest sessions; range reads find all others."""
+        """Stores the key's record, which holds the newest sessions. Range reads find the older sessions."""
         if len(known.open) > OPEN_KEPT:
             names = [opened for _, opened in known.open[:-OPEN_KEPT]] + (known.more or [])
             known.more, known.open = [min(names), max(names)], known.open[-OPEN_KEPT:]
         self._keep_time(known)
 
     def _close(self, known: KeyTime, session: Open, raw_key: bytes) -> None:
-        """A session of the key is closed."""
+        """Closes a session of the key: stores it as a closed window, and removes it from the open sessions."""
         due_ms = session.end + self.spec.duration_ms
         self._settle(session, max(due_ms, self._first_ms), raw_key)
         self._forget_open(known, session.opened)
 
     def _forget_open(self, known: KeyTime, opened: int) -> None:
-        """Removes a session from the key's record of open sessions; the record is changed but not stored."""
+        """Removes a session from the key's record of open sessions. The caller stores the record."""
         known.open = [each for each in known.open if each[1] != opened]
         if known.more is not None and (opened == known.more[0] or not known.open):
             first, last = known.more
@@ -263,37 +275,41 @@ class SessionStore(StoredWindows):
             known.more = [opened_of(left[0][0]), last] if left else None
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """For each session that the key's time closes: two identifying times, and its result."""
+        """Returns the sessions of the current key that the key's own event time closes.
+
+        For each session: two numbers that identify it (opening time and end), and its result.
+        """
         made = self.spec.aggregation.result
         passed = self._passed(self._of_key())
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of the session that was opened at ``first`` is sent."""
+        """Confirms that the result of the session with opening time ``first`` was sent, and closes the session."""
         known, session = self._of_key(), self._session(first)
         if session is not None:
             self._close(known, session, self._state.message_key)
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Records that all returned results are sent."""
+        """Confirms that all results that ``reached`` returned were sent."""
         self._keep_open(self._of_key())
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
-        """Gives a closed session the record, and the entry of the index, of a closed window."""
+        """Replaces the record and the index entry of a closed session by those of a closed window."""
         self._leave_index(session, raw_key)
         self._enter(due_ms, session.start, session.end, raw_key)
         self._state.delete(session_key(session.opened))
         self._set(window_key(session.start, session.end), session.stored)
 
-    # -- with each commit ------------------------------------------------------------------------------------------
+    # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """The next sessions to close, in the order of their entries in the index; at most ``limit`` entries.
+        """Returns the next sessions to close, in the order of their index entries; at most ``limit`` entries.
 
-        Sessions whose results are sent at once are closed here, too, because their entries must follow their ends. If a
-        session grew and is not due yet, its entry is written again for its present end. With the strategy ``key``, this
-        closes the sessions that no message of their key has closed before their retention ended.
+        Sessions whose results are sent with each message are closed here, too, because their entries must follow their
+        ends. If a session has grown and is not due yet, its entry is written again for its present end. With closing
+        strategy ``key``, the returned sessions are those that no message of their key closed before the retention
+        ended.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -314,20 +330,20 @@ class SessionStore(StoredWindows):
         return found
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a session would close at this stream time."""
+        """Whether a session would close at stream time ``time_ms``."""
         places = self._due(LOOKED_AT, time_ms)
         limit_ms = time_ms - self._after_ms - self.spec.duration_ms
         sessions = (self._of_entry(due_entry(place)) for place in places)
         return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
 
     def closed(self, closing: Closing) -> None:
-        """Records that all sessions up to this one are closed: their records become those of closed windows."""
+        """Confirms that all sessions up to ``closing`` are closed. Each gets the record of a closed window."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
-            # It is deleted by its real end. Its entry may not move back, because earlier entries may be removed
-            # already.
+            # The closed session is deleted by its real end. Its new entry must not be earlier than the old one, because
+            # commits may already have passed earlier entries.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)
@@ -338,11 +354,11 @@ class SessionStore(StoredWindows):
         super().closed(closing)
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the session of an entry is closed."""
+        """Whether the session of an index entry is closed, so that the entry may be deleted."""
         return self._of_entry(entry) is None
 
     def _of_entry(self, entry: DueEntry) -> Open | None:
-        """The open session of an index entry; None if there is none, or it has another entry."""
+        """Returns the open session of an index entry; None if the session is gone or has another entry."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         session = self._session(entry.start)
         return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

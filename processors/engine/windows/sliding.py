@@ -1,16 +1,17 @@
-"""Sliding windows: one ends at each message of a key, and contains the key's messages up to a length before it.
+"""Sliding windows: one window ends at each message of a key, and contains the key's messages of a fixed time before it.
 
     messages of a key   ──a────b──────c──►          length ├────────┤
     windows               ├────a
                         ├──────b                    two messages: a, b
                             ├─────────c             two messages: b, c
 
-The store keeps the items that the columns read from the messages, in chunks of time, but no windows: a window is
-computed from the items, in time order. So a message costs one write, and reads in proportion to its windows.
+The store keeps no windows. It keeps the items that the columns read from the messages, in chunks of time. A window is
+computed from these items in time order. A message therefore costs one write, and its reads grow with the size of its
+windows.
 
 Invariants:
-    - All windows up to ``closed`` of a key are closed, and those behind it are not.
-    - A chunk leaves with a message of its key, once no window that contains it can open or change.
+    - All windows of a key that end up to its ``closed`` are closed, and all later windows are open.
+    - A chunk is deleted with a later message of its key, when no window that contains it can open or change.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 CHUNK_VERSION = 1
-#: A length has this many chunks, and a grace at most that many.
+#: The length of a window is split into this many chunks, and a grace into at most this many chunks.
 CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
 
-#: A message in a chunk: its event time, and the items that the columns read from it, by name.
+#: A message in a chunk: its event time, and by column name the item that each column read from it.
 Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """The store's record of a key: its own time, the end of its last closed window, and its chunks in order.
+    """The record of a key: the key's own time, the end of its last closed window, and its chunks in order.
 
-    ``ahead`` are event times that the worker's clock has not reached.
+    ``ahead`` has the event times that the worker's clock has not reached yet.
     """
 
     time: int
@@ -48,13 +49,13 @@ class _Key(NamedTuple):
     ahead: list[int]
 
     def after(self, time_ms: int, cap_ms: int) -> _Key:
-        """The record after a message; a time ahead of the worker's clock waits."""
+        """Returns the record after a message. An event time after the worker's clock waits in ``ahead``."""
         if time_ms <= cap_ms:
             return self._replace(time=max(self.time, time_ms))
         return self._replace(ahead=with_time(self.ahead, time_ms))
 
     def record(self) -> dict[str, Any]:
-        """The record in its stored form."""
+        """Returns the stored form of the record."""
         made = self._asdict()
         if not self.ahead:
             del made["ahead"]
@@ -69,7 +70,10 @@ class SlidingStore(StoredWindows):
         self._chunk_ms = max(1, spec.duration_ms // CHUNKS_OF_LENGTH, spec.grace_ms // CHUNKS_OF_GRACE)
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        """Adds a message to its windows and returns the results to send now.
+
+        Raises the errors of ``StoredWindows.take``.
+        """
         spec, state = self.spec, self._state
         if len(raw_key) > self.key_bytes_max:
             raise self._key_too_large(raw_key)
@@ -77,24 +81,25 @@ class SlidingStore(StoredWindows):
             self._stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
         stored, known = self._stored_key()
-        over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last window that accepts no message
+        over = max(known.closed, known.time - spec.grace_ms - 1)  # The end of the last closed window.
         if time_ms <= over:
             window = (max(0, time_ms - spec.duration_ms), time_ms)
             self._be_late(value, key, time_ms, [window], known.time, whole=time_ms + spec.duration_ms <= over)
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # This also runs without a result to send, because a message that a window can't aggregate must fail here.
+            # The windows are computed even if no result is sent, so that a message that can't be aggregated fails now.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results
 
     def _keep(self, known: _Key, item: Item) -> _Key:
-        """Adds a message to its chunk, after the messages of the same time."""
+        """Inserts a message into its chunk, after all messages of the same event time."""
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # The chunk must not overlap its neighbours, which may have the length of an earlier definition.
+            # An earlier definition may have made neighbours of another length, so the new chunk is cut to the free
+            # space.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -115,7 +120,7 @@ class SlidingStore(StoredWindows):
         return [(time_ms, item) for time_ms, item in stored["items"]]
 
     def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:
-        """The windows that end from one time to another, both inclusive, in the order of their ends."""
+        """Returns the results of the windows that end from ``first_ms`` to ``last_ms`` inclusive, sorted by end."""
         if first_ms > last_ms:
             return []
         length_ms, aggregation = self.spec.duration_ms, self.spec.aggregation
@@ -130,7 +135,10 @@ class SlidingStore(StoredWindows):
         return found
 
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
-        """The current key's record, stored and parsed; times ahead that the clock has reached count in its time."""
+        """Returns the record of the state's current key, stored and parsed.
+
+        In the parsed record, event times that the worker's clock has reached since then are applied to the key's time.
+        """
         stored = self._state.get(KEY_TIME)
         if stored is None:
             return None, _Key(NO_TIME, NO_TIME, [], [])
@@ -141,18 +149,21 @@ class SlidingStore(StoredWindows):
         return stored, known
 
     def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
-        """Moves the key's own time, closes the windows that it passes, and drops messages that no window needs."""
+        """Advances the key's own time and closes the windows that have ended by it.
+
+        Messages that no window needs any more are dropped.
+        """
         known = known.after(time_ms, self._stream.cap_ms)
         results = self._passed(known) if self.spec.final else []
         self._keep_key(stored, known)
         return results
 
     def _passed(self, known: _Key) -> list[Result]:
-        """The windows that the key's time has passed and that are not closed yet."""
+        """Returns the windows that the key's own event time closes and that are not closed yet."""
         return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1)
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
-        """Closes what the key's time has passed, and drops messages that no window needs."""
+        """Stores the record. Closes windows up to the key's time, and drops messages that no window needs."""
         closed = closed_upto(self.spec.grace_ms, known.time - 1, known.closed)
         keeps_from = closed + 1 - self.spec.duration_ms
         gone = [chunk for chunk in known.chunks if chunk[1] <= keeps_from]
@@ -167,31 +178,31 @@ class SlidingStore(StoredWindows):
             if not entered or entered[0] != known.ahead[0]:
                 self.keys_ahead.enter(known.ahead[0], self._state.message_key)
 
-    # -- windows that close when the clock reaches a time that was ahead of it -------------------------------------
+    # -- windows that close when the worker's clock reaches a future event time ------------------------------------
 
     def reached(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Start, end and result of the windows that the time of the key closes; the state points at the key."""
+        """Returns start, end and result of each window of the current key that the key's own event time closes."""
         _, known = self._stored_key()
         return [(start, made["end"], made) for made, start in self._passed(known)]
 
     def close_one(self, first: int, second: int) -> None:
-        """Records that the result of the window that ends at ``second`` is sent."""
+        """Confirms that the result of the window that ends at ``second`` was sent."""
         stored, _ = self._stored_key()
         if stored is not None:
             self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
 
     def reach_key(self) -> None:
-        """Records that all returned results are sent."""
+        """Confirms that all results that ``reached`` returned were sent."""
         self._keep_key(*self._stored_key())
 
-    # -- each commit: windows close with messages of their key, so there is no index -------------------------------
+    # -- methods called with each commit; they do nothing, because only messages of a key close its windows ---------
 
     def closing(self, limit: int) -> list[Closing]:
-        """None."""
+        """Returns nothing, because only messages of a key close its windows."""
         return []
 
     def due_at(self, time_ms: int) -> bool:
-        """Never."""
+        """Always False, because only messages of a key close its windows."""
         return False
 
     def remove(self, limit: int) -> int:

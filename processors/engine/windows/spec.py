@@ -1,4 +1,4 @@
-"""The frozen description of a window: the windows of a time, and when a window ends, closes and is deleted."""
+"""The frozen declaration of a window: its times, and the rules for when a window ends, closes and is deleted."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
 from holdfast.processors.engine.windows.bounds import LateMessage
 
-#: Whose event times close a window: those of its key, or those of all messages of its task.
+#: ``key``: event times of the window's own key close it. ``partition``: event times of all messages of the task close
+#: it.
 ClosingStrategy = Literal["key", "partition"]
-#: The handling of a late message: ``drop`` it, pass it to the failure policy, or call a function.
+#: The handling of a late message: drop it, pass it to the failure policy (``dead-letter``), or call a function.
 OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
-#: Whether a window is sent early: called with (aggregated, value, key, timestamp, headers).
+#: A user function that decides whether to send a window early. Arguments: aggregated, value, key, timestamp, headers.
 Trigger = Callable[[Any, Any, Any, int, Any], Any]
-#: Default time that a closed window stays readable, in milliseconds.
+#: Default time for which a closed window stays readable, in milliseconds (one day).
 RETENTION_MS = 86_400_000
-#: Maximum windows of a message, because each of them is read and written.
+#: Maximum number of windows that contain one message, because each of them is read and written.
 WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 
-#: The name of a window's kind; in an unnamed store, it follows the name of the topic.
+#: The kinds of windows by time. The kind is also the suffix of a store's default name, ``<topic>-<kind>``.
 WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
 
 
 class WindowInvalid(BadConfiguration):
-    """The declaration of a window can't run."""
+    """The declaration of a window has an invalid argument, or arguments that contradict each other."""
 
 
 class WindowUnplaced(WindowInvalid, AttributeError):
-    """A step was declared on a window without columns or results, which is no stream."""
+    """A step was called on a window that has no columns or no result mode yet, and so is not a stream."""
 
 
 class Unplaced:
-    """An incomplete window; ``_missing`` names the missing call in the user's syntax."""
+    """Base class of incomplete windows. ``_missing`` names the missing call, in the user's syntax."""
 
     _missing: ClassVar[str]
 
-    if not TYPE_CHECKING:  # a type checker names the missing method itself
+    if not TYPE_CHECKING:  # A type checker reports the missing method itself.
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -58,9 +59,10 @@ class Unplaced:
 class WindowSpec:
     """The declaration of a window. Times are milliseconds.
 
-    A window contains the event times from its start up to, but not including, its end. It accepts no message, and
-    closes, once the time that ``closing`` names is at its end plus ``closes_ms`` and ``grace_ms``; it is deleted
-    ``retention_ms`` later. ``duration_ms`` is the length; for sessions, the gap without messages that ends one.
+    A window contains event times from its start (inclusive) to its end (exclusive). A window closes, and accepts no
+    more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` names the time that counts. The window is
+    deleted ``retention_ms`` later. ``duration_ms`` is its length; for sessions, the gap without messages that ends a
+    session.
     """
 
     kind: WindowKind
@@ -71,14 +73,15 @@ class WindowSpec:
     aggregation: WindowAggregation
     on_late: OnLate = "drop"
     closing: ClosingStrategy = "key"
-    #: Whether results are sent when a window closes, instead of with each message.
+    #: True: a result is sent when a window closes. False: a result is sent with each message.
     final: bool = False
-    #: After this time without messages, stream time advances with the clock; None for never.
+    #: After this time without messages, stream time advances with the clock. In milliseconds; None means never.
     idle_ms: int | None = None
-    #: Whether a window is sent at once and starts again; called before and after a message is added. None for never.
+    #: Functions that are called before and after a message is added. A true result sends the window and starts it
+    #: again.
     before_update: Trigger | None = None
     after_update: Trigger | None = None
-    #: A key's results are sent at most so often, in milliseconds of stream time; None for always.
+    #: Minimum stream time between two results of a key, in milliseconds; None means no limit.
     every_ms: int | None = None
 
     store_kind: ClassVar[str] = "window"
@@ -86,12 +89,12 @@ class WindowSpec:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a message may produce several results."""
+        """Whether a message may produce results of several windows."""
         return self.kind != "tumbling"
 
     @property
     def asks_headers(self) -> bool:
-        """Whether the window calls functions that get headers."""
+        """Whether the window calls a user function that gets headers."""
         return (self.before_update or self.after_update) is not None
 
     @property
@@ -101,26 +104,26 @@ class WindowSpec:
 
     @property
     def kept_as(self) -> str:
-        """The name of the stored form of the windows; windows of another form can't be read."""
+        """The name of the stored form of the windows. Stores with another form can't be read."""
         return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
 
     @property
     def closes_ms(self) -> int:
-        """How long after its end a window closes, without the grace.
+        """The time from a window's end until it closes, without the grace, in milliseconds.
 
-        A session can grow for its gap; the end of a sliding window is in the window.
+        A session may still grow for its gap. A sliding window includes its end, so it closes 1 ms later.
         """
         return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions of the window."""
+        """The user functions that the window calls."""
         asked = (self.on_late, self.before_update, self.after_update)
         return (*self.aggregation.functions, *(each for each in asked if callable(each)))
 
     @property
     def use(self) -> WindowUse:
-        """The content of the window's store about time."""
+        """A description of the window's store, with the times of its windows."""
         gap = ("gap ",) if self.kind == "session" else ()
         step = (", step ", Ms(self.step_ms)) if self.kind == "hopping" else ()
         times: Parts = (", grace ", Ms(self.grace_ms), ", retention ", Ms(self.retention_ms))
@@ -135,11 +138,14 @@ class WindowSpec:
         return WindowUse(self.kind, False, parts, self.idle_ms)
 
     def lines(self) -> tuple[str, ...]:
-        """One line for the window's times and one for each column; another line means another definition."""
+        """The definition as text: one line for the times, and one for each column.
+
+        A changed line is a new definition.
+        """
         return f"window = {self.kind} {self.use.text()}", *self.aggregation.lines()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
-        """The error for a message whose windows are all closed; ``end`` is the end of the last window."""
+        """The error for a message whose windows are all closed. ``end`` is the end of the last of these windows."""
         closed = end + self.closes_ms + self.grace_ms
         parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))
         after = " and ".join(words for words, ms in parts if ms)
@@ -154,7 +160,7 @@ class WindowSpec:
 
 
 def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
-    """Duration, step, grace and retention, checked; without a retention, the usual one.
+    """Checks and returns duration, step, grace and retention. A retention of None becomes the default.
 
     Raises:
         WindowInvalid: The arguments contradict each other.
@@ -184,7 +190,7 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
 
 
 def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
-    """Raises WindowInvalid if a session would be deleted before its gap has passed once more."""
+    """Raises WindowInvalid if the gap is longer than the retention, so that a session would be deleted too early."""
     if retention_ms is not None and gap_ms > retention_ms:
         raise WindowInvalid(
             f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",
@@ -195,5 +201,5 @@ def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
 
 
 def window_of(node: Node) -> WindowSpec | None:
-    """The windows by time of a step; None for another step."""
+    """Returns the declaration of a step's window by time; None for any other step."""
     return node.window if isinstance(node.window, WindowSpec) else None

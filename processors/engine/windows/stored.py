@@ -1,23 +1,22 @@
-"""The common parts of all kinds of windows of one step in one task: their clock, their index, their end.
+"""The common base of all windows by time, of one step in one task: their clock, their index, and how they close.
 
-``state.window_keys`` defines the records of a window store; all of them are ordinary state of the step's store. So
-changelog, checkpoint, restore, standby, audit, clear and snapshot need no special code for them.
+``state.window_keys`` defines the records of a window store. All records are ordinary state of the step's store.
+Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore need no special code for windows.
 
     stream time ──► removed ───────── closed ───────── due ──────────────► open windows
-    of windows       gone from         emitted once,    no message counts,
-                     the store         readable         emitted by the next commit
+    windows          deleted from     result sent      accept no message,
+                     the store        once, readable   the next commit sends them
 
-``closed`` and ``removed`` are places in the index by time, committed with the offsets. A commit moves each of them by a
-bounded number of windows. So the cost is proportional to the closing windows, and a million windows that end at once
-become many commits of the usual length.
+``closed`` and ``removed`` are positions in the index by time, and are committed with the offsets. A commit moves each
+position by a limited number of windows. If a million windows end at once, many commits of normal length close them.
 
 Invariants:
-    - A window is emitted in the transaction that moves ``closed`` past it: once.
-    - Whether a message is late follows from committed state and the messages before it, not from when a commit was.
-    - A window that is closed stays closed, whatever a later definition says of its grace or retention: ``over``.
-    - Nothing is opened at or before ``closed``, and no entry of the index is written at or before ``removed``.
-    - A window has an entry in the index as long as it is in the store, open or closed. So it leaves, also if its key
-      gets no more messages. What the store knows of a key leaves with the last entry of the key.
+    - The result of a window is sent once, in the transaction that moves ``closed`` past the window.
+    - Whether a message is late depends on committed state and on earlier messages, not on when commits happened.
+    - A closed window stays closed, even if a later definition has a longer grace or retention; ``over`` ensures this.
+    - No window opens at or before ``closed``. No index entry is written at or before ``removed``.
+    - A window has an index entry while it is in the store, open or closed. It is therefore deleted in time, even if its
+      key gets no more messages. The record of a key is deleted with the key's last entry.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Maximum bytes of the record of a clock without message keys: times of upstream tasks, times ahead.
+#: Maximum size of the clock's record in bytes, without the message keys in it: times of upstream tasks, times ahead.
 CLOCK_BYTES = 32_768
-#: Version 1 had no ``over`` and no kind, and all open windows of a key in one record. It is still read, and written in
-#: the new form.
+#: Version 1 had no ``over`` and no kind, and stored all open windows of a key in one record. Version 1 can be read. The
+#: next write uses version 2.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
-#: A result and its timestamp for the next steps: the start of its window.
+#: A result, and its timestamp for the next steps: the start of its window.
 Result = tuple[dict[str, Any], int]
 
 
 class Closing(NamedTuple):
-    """A due window: its place in the index, its key, and its result; None if there is nothing to send."""
+    """A due window: its index entry, its message key, and its result; the result is None if nothing is to be sent."""
 
     place: str
     message_key: bytes
@@ -71,25 +70,25 @@ class Closing(NamedTuple):
 
 
 class Taker(Protocol):
-    """A window that accepts messages."""
+    """A window or windows to which messages can be added."""
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send at once."""
+        """Adds a message to its windows and returns the results to send now."""
 
 
 class Closes(Protocol):
-    """An object with results that become due by time."""
+    """An object whose results become due at a time, and are sent by a commit."""
 
     def closing(self, limit: int) -> list[Closing]:
-        """The next results that are due, at most ``limit``, in the order of their places."""
+        """Returns the next due results, at most ``limit``, in the order of their index entries."""
 
     def closed(self, closing: Closing) -> None:
-        """Records that all results up to this one are sent."""
+        """Confirms that all results up to ``closing`` were sent."""
 
 
 @dataclass(slots=True)
 class MessagePlace:
-    """The place of the current message in Kafka, for ``on_late``; the task updates it."""
+    """Topic, partition and offset of the current message, for ``on_late`` functions. The task updates it."""
 
     topic: str = ""
     partition: int = -1
@@ -97,33 +96,33 @@ class MessagePlace:
 
 
 class WindowRows(Protocol):
-    """Windows that columns hold between commits."""
+    """Windows whose values are kept in numpy columns between commits."""
 
     def results(self, entries: Sequence[DueEntry]) -> Sequence[dict[str, Any] | None]:
-        """The results of windows, by their entries in the index by time; None for a window that columns don't hold."""
+        """Returns the results of the windows of these index entries; None for a window that is not in the columns."""
 
     def forget(self, entry: DueEntry) -> None:
-        """Called when a window is deleted."""
+        """Drops a window that was deleted from the store."""
 
 
 class AheadKeys(Closes, Protocol):
-    """Checks keys again whose times are ahead of the worker's clock."""
+    """Finds keys with event times after the worker's clock, when the clock reaches these times."""
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Schedules a check of a key at this time."""
+        """Adds an index entry, so that the key is checked at ``time_ms``."""
 
     def restart(self) -> None:
-        """Called when uncommitted work is dropped, or the store was changed."""
+        """Forgets all progress, because an abort or a command changed the store."""
 
 
 class StoredWindows:
-    """The windows of one step in one task; a subclass for each kind adds messages and finds due windows.
+    """The windows of one step in one task. The subclass of each kind adds messages and finds due windows.
 
     Args:
         spec: The declaration.
         state: The store of the step; no other step uses it.
         stream: The stream time of the task.
-        place: Where the current message is.
+        place: Topic, partition and offset of the current message.
     """
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
@@ -131,50 +130,53 @@ class StoredWindows:
         self._state = state
         self._stream = stream
         self._place = place
-        #: The clock has two places of the index in one record, with the message key of each in hex.
+        #: The maximum length of a message key, because the clock's record includes two message keys in hex.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
-        #: Whether commits close windows, so that nothing is deleted before.
+        #: Whether commits close windows. A window is then not deleted before it is closed.
         self._closes = spec.final
         self._lasts_ms = spec.grace_ms + spec.retention_ms
-        #: Whether stream time closes windows without sending a result then.
+        #: Whether stream time closes windows without sending a result at that time.
         self._passes = not spec.final and not self._by_key and spec.kind in ("tumbling", "hopping")
-        #: How long after its due time stream time closes a window. Its key's time may close it earlier.
+        #: Stream time closes a window this long after its due time. The time of its key may close it earlier.
         self._after_ms = self._lasts_ms if self._by_key else spec.grace_ms
         self._closed = self._removed = first_due()
         self._over_ms = NO_TIME
-        #: The record of the last commit, and that of the next one.
+        #: The clock's record as of the last commit, and the record that the next commit will contain.
         self._saved: Any = None
         self._pending: Any = None
-        #: Windows that messages were too late for, since the task started.
+        #: The number of windows for which messages were too late, since the task started.
         self.late = 0
-        #: The windows by columns; None if messages are only processed one by one.
+        #: The windows in numpy columns; None if all messages are processed one by one.
         self.rows: WindowRows | None = None
-        #: Finds keys whose times ahead the clock has reached; None if such a time closes no window.
+        #: Finds keys whose future event times the clock has reached; None if such a time closes no window.
         self.keys_ahead: AheadKeys | None = None
         state.scattered = (*INDEXES, OPENS)
-        #: Sets a record of a window.
+        #: The function that stores a window's value.
         self._set = state.set_own if spec.aggregation.plain else state.set
 
     @property
     def over_ms(self) -> int:
-        """Windows that are due up to this time, without grace, are closed, including those of earlier definitions."""
+        """Windows that are due up to this time, without grace, are closed.
+
+        This includes windows of earlier definitions.
+        """
         return self._over_ms
 
-    # -- with each message -----------------------------------------------------------------------------------------
+    # -- methods called with each message --------------------------------------------------------------------------
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
-        """Adds a message to its windows; returns the results to send at once.
+        """Adds a message to its windows and returns the results to send now.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
             EventTimeInvalid: The message has no event time.
-            LateMessage: All of its windows are closed, and late messages go by the failure policy.
+            LateMessage: All windows of the message are closed, and ``on_late`` is ``dead-letter``.
         """
         raise NotImplementedError
 
     def _key_too_large(self, raw_key: bytes) -> RecordTooLarge:
-        """The error for a message whose key would make a commit too large: only this message fails."""
+        """The error for a message whose key is too long for the clock's record. Only this message fails."""
         return RecordTooLarge(
             f"The key of the message has {len(raw_key):,} bytes; windows of store {self._state.name!r} take keys of "
             f"{self.key_bytes_max:,} bytes. Their clock has two keys in hex in one record.",
@@ -186,23 +188,26 @@ class StoredWindows:
         )
 
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
-        """Whether a window that is due, without its grace, at this time is closed.
+        """Whether the window that is due (without grace) at ``due_ms`` is closed.
 
-        ``known`` is the record of its key.
+        ``known`` is the record of its key; None if the key's time does not count.
         """
         if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
         return known is not None and self._is_closed(due_ms, known)
 
     def _is_closed(self, due_ms: int, known: KeyTime) -> bool:
-        """Whether the time of its key has closed a window that is due at this time."""
+        """Whether a window that is due at this time was closed by the time of its key."""
         closed: bool = is_closed(due_ms, self.spec.grace_ms, known.time, known.closed)
         return closed
 
     def _be_late(
         self, value: Any, key: Any, time_ms: int, late: Sequence[tuple[int, int]], now_ms: int, *, whole: bool
     ) -> None:
-        """Counts and reports the windows that a message is late for; ``whole`` if it is late for all windows."""
+        """Counts and reports the windows for which a message is late.
+
+        ``whole`` means that all of its windows are closed.
+        """
         spec, on_late = self.spec, self.spec.on_late
         if on_late == "dead-letter":
             if whole:
@@ -220,13 +225,13 @@ class StoredWindows:
         self.late += len(late)
 
     def _of_key(self) -> KeyTime:
-        """The record of the current key; times ahead that the worker's clock has reached count in its time."""
+        """Reads the record of the state's current key, and applies event times that the worker's clock has reached."""
         known = KeyTime(self._state.get(KEY_TIME))
         known.reach(self._stream.cap_ms)
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the record of the key if it changed, or deletes it if an absent record means the same."""
+        """Stores the key's record if it has changed. Deletes the record if it says nothing."""
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
@@ -245,7 +250,7 @@ class StoredWindows:
                 self.keys_ahead.enter(known.ahead[0], state.message_key)
 
     def _enter(self, time_ms: int, start: int, end: int, raw_key: bytes) -> None:
-        """Writes an entry of the index, and points the state at the message again."""
+        """Writes an index entry for a window. The state then points at the message's key again."""
         state = self._state
         state.message_key = OWN_KEY
         state.set_own(due_key(time_ms, start, end, raw_key), 1)
@@ -253,49 +258,55 @@ class StoredWindows:
 
     @property
     def _first_ms(self) -> int:
-        """The least time of an entry that commits have not passed."""
+        """The smallest time of an index entry that no commit has passed yet."""
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
-        """As in ``OwnTimes``."""
+        """Returns the windows of the current key that the key's own event time closes, with their results."""
         raise NotImplementedError
 
     def close_one(self, first: int, second: int) -> None:
-        """As in ``OwnTimes``."""
+        """Confirms that the result of a window was sent.
+
+        ``reached`` returned the two numbers that identify the window.
+        """
         raise NotImplementedError
 
     def reach_key(self) -> None:
-        """As in ``OwnTimes``."""
+        """Confirms that all results that ``reached`` returned were sent."""
         raise NotImplementedError
 
-    # -- with each commit ------------------------------------------------------------------------------------------
+    # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them."""
+        """Returns the next windows to close, at most ``limit``, sorted by end.
+
+        The caller confirms them with ``closed``.
+        """
         raise NotImplementedError
 
     def _due(self, limit: int, time_ms: int) -> list[str]:
-        """Index entries that are due at this stream time and not closed."""
+        """Returns index entries of windows that are due at stream time ``time_ms`` and not closed."""
         if time_ms < self._after_ms:
             return []
         before = due_before(time_ms - self._after_ms)
         return [place for place, _ in state_keys_between(self._state, OWN_KEY, self._closed, before, limit)]
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at this stream time."""
+        """Whether a window would close at stream time ``time_ms``."""
         return self._closes and bool(self._due(1, time_ms))
 
     def closed(self, closing: Closing) -> None:
-        """Records that a window is closed: its result is sent, and it accepts no further message."""
+        """Confirms that a window is closed: its result was sent, and it accepts no more messages."""
         self._closed = closing.place
 
     def remove(self, limit: int) -> int:
-        """Deletes the next windows whose retention has ended, at most ``limit``; returns how many."""
+        """Deletes windows whose retention has ended, at most ``limit``, and returns their number."""
         before_ms = self._stream.time_ms - self._lasts_ms
         if before_ms < 0:
             return 0
         before = due_before(before_ms)
-        if self._closes:  # nothing is deleted before it is emitted
+        if self._closes:  # A window is not deleted before its result was sent.
             before = min(before, f"{self._closed}\x00")
         state, removed = self._state, 0
         for place, _ in state_keys_between(self._state, OWN_KEY, self._removed, before, limit):
@@ -316,20 +327,23 @@ class StoredWindows:
         return removed
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the window of an entry is closed."""
+        """Whether the window of an index entry is closed, so that it may be deleted."""
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Removes a window from the open ones, and the key after its last window; leaves the state at the key."""
+        """Removes a deleted window from its key's record, and the record with the key's last window.
+
+        Afterwards the state points at the key.
+        """
         self._keep_time(self._of_key())
 
     def save(self) -> bool:
-        """Writes stream time and places into the store; False if they are as committed."""
+        """Writes stream time and the positions in the index into the store. Returns False if nothing has changed."""
         stream = self._stream
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # A later version that sends windows at their close does not send windows that are closed already.
+            # If a later version sends results when windows close, it must not send windows that are already closed.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -349,11 +363,11 @@ class StoredWindows:
         return True
 
     def load(self) -> Remembered:
-        """Reads the committed stream time and places; returns the time, and the waiting times ahead.
+        """Reads the committed stream time and positions. Returns the time, and event times after the worker's clock.
 
         Raises:
-            FormatUnknown: They have another format version.
-            WindowInvalid: The store has windows of another strategy, or of a kind with another stored form.
+            FormatUnknown: The record has another format version.
+            WindowInvalid: The store has windows of another closing strategy, or of a kind with another stored form.
         """
         self._saved = record = self._of(OWN_KEY, CLOCK)
         if record is not None:
@@ -381,12 +395,15 @@ class StoredWindows:
         )
 
     def committed(self) -> None:
-        """The commit of the last ``save`` is done."""
+        """Called after the commit that contains the record of the last ``save``.
+
+        The record then counts as committed.
+        """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
-        """Returns to the last commit; returns the same as ``load``."""
+        """Goes back to the last commit, after an abort. Returns the same as ``load``."""
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()
         if record is not None:

@@ -1,6 +1,6 @@
-"""The typed columns of built-in aggregations and of windows.
+"""The typed table columns of built-in aggregations and of windows.
 
-These columns are known without a model; a model makes the columns of an aggregation more exact.
+These columns are known without a model. A model can make the column types of an aggregation more exact.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from holdfast.processors.engine.steps.step import Kept
 from holdfast.processors.engine.windows.counts import COUNTED_VERSION, WINDOW, CountSpec
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: The columns of windows in addition to their aggregates.
+#: The names of a window table's columns in addition to its aggregates.
 BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
-#: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
+#: Column types of aggregates without a model. Min, max and last may hold any value, so their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: The column type of an aggregate of windows, where it differs: windows store a list that holds the value.
+#: Column types of a window's aggregates that differ, because windows store some aggregates as a list with the value.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
@@ -46,9 +46,9 @@ _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
 
 
 def window_schema(aggregation: Aggregation) -> StoreSchema:
-    """The typed columns of windows: where each begins and ends, and its aggregates.
+    """Returns the typed columns of a window store: start and end of each window, and its aggregates.
 
-    The rows of a window store that are no windows have no values in these columns.
+    In rows of the store that are not windows, these columns are null.
     """
     times = (
         Column(BEGIN, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
@@ -58,9 +58,9 @@ def window_schema(aggregation: Aggregation) -> StoreSchema:
 
 
 def count_window_schema(spec: CountSpec) -> StoreSchema:
-    """The typed columns of count windows: the times, messages and aggregates of a key's open window.
+    """Returns the typed columns of a count window store: times, number of messages, and aggregates of the open window.
 
-    Overlapping windows are not stored: only the number of a key's messages has a column.
+    Overlapping windows are not stored, so they have only one column: the number of the key's messages.
     """
     if spec.step != spec.count:
         counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
@@ -74,7 +74,7 @@ def count_window_schema(spec: CountSpec) -> StoreSchema:
 
 
 def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tuple[str, ...]) -> StoreSchema:
-    """The columns of a window and of its aggregates; they are null in the rows of other state keys."""
+    """Returns the columns of a window and its aggregates. In rows of other state keys, these columns are null."""
     taken, columns = {each.name for each in about}, [*about]
     for name, made in aggregation.columns.items():
         kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
@@ -86,9 +86,9 @@ def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tupl
 
 
 def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema:
-    """The typed columns of an aggregation; a model makes the types of some columns more exact.
+    """Returns the typed columns of an aggregation. A model makes the types of some columns more exact.
 
-    Raises SchemaInvalid if the model has a field that is no column of the aggregation.
+    Raises SchemaInvalid if the model has a field that is not a column of the aggregation.
     """
     declared = {} if model is None else {column.name: column for column in schema_of(model).columns}
     unknown = sorted(set(declared) - {column_name(name) for name in aggregation.columns})
@@ -103,12 +103,12 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
         modelled = declared.get(column_name(name))
         if modelled is not None and not isinstance(kind, Quotient):
             kind = modelled.type
-        # Not required: values stored before a column was added lack it, until the key's next message.
+        # The column is optional, because values from before its declaration lack it until the key's next message.
         columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
 
 
-#: By kind of a store, the function that makes its typed columns, given the step's content and its model.
+#: For each kind of store, the function that makes its typed columns from the step's declaration and the model.
 _OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
     Aggregation.store_kind: aggregate_schema,
     WindowSpec.store_kind: lambda windows, _: window_schema(windows.aggregation),
@@ -117,7 +117,7 @@ _OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
 
 
 def schema_of_store(kept: Kept | None, model: Any) -> StoreSchema:
-    """The typed columns of a store, from a built-in step's content, or from the model of users' values.
+    """Returns the typed columns of a store, from a built-in step's declaration, or from the model of users' values.
 
     Raises SchemaInvalid if the model can't become columns.
     """

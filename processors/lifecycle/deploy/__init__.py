@@ -1,1 +1,1 @@
-"""Versions of processors: start, wait until they run, roll back. Imports ``plans``."""
+"""Starts versions of processors, waits until they run, and rolls back. Imports ``plans``."""

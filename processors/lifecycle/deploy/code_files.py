@@ -1,12 +1,14 @@
-"""The files of a definition: the project files that its import loads, found without importing it.
+"""Finds the project files that the import of a processor's definition loads, without importing it.
 
     orders.py ── import rates ──► rates.py ── open(Path(__file__).parent / "rates.json") ──► rates.json
         └─────── from shop.totals import … ──► shop/: the whole package, with its data and linked folders
 
 Invariants:
-    - Holdfast's own and installed packages are never copied: a release of a definition in one has no folder.
-    - What a definition uses and a copy can't hold is named (``left``), so that a plan tells it.
-    - A file is known by its name below the folder that Python imports it from, also behind a link.
+    - Holdfast's own code and installed packages are never copied. A definition in such a package has a release without
+      a folder.
+    - Files that a definition reads but that a copy cannot contain are listed in ``left``, so that a plan can warn about
+      them.
+    - A file's name is its path below the folder that Python imports from. Symbolic links are not resolved.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 
-#: Largest code that is copied, in files and bytes.
+#: Limits for a copy: maximum number of files, and maximum total size in bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _OWN = "holdfast"
-#: Names of functions that import the module named by their first argument.
+#: Names of functions that import a module; the first argument is the module's name.
 _IMPORTING = frozenset({"import_module", "__import__"})
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A file, and its name below the folder of the copy."""
+    """A file of the code, and its path relative to the folder of the copy."""
 
     name: str
     path: Path
@@ -40,10 +42,10 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The files of a definition; none when they are not copied, for the reason ``why_not``.
+    """The files of a definition; empty if they are not copied, and ``why_not`` then has the reason.
 
-    ``digest`` is a hash of the files' names and content. ``left`` has the paths of files that the code reads from the
-    project.
+    ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
+    but that are not copied.
     """
 
     target: str
@@ -54,12 +56,12 @@ class Code:
 
     @property
     def copied(self) -> bool:
-        """Whether a release copies the files."""
+        """Whether a release contains a copy of the files."""
         return bool(self.files)
 
 
 def code_of(target: str) -> Code:
-    """The files of a definition (``module:attribute``): its modules, their imports, and named data files."""
+    """The files of a definition (``module:attribute``): its modules, their imports, and the data files they name."""
     module = target.partition(":")[0]
     top = module.partition(".")[0]
     if top == _OWN:
@@ -86,7 +88,7 @@ def code_of(target: str) -> Code:
 
 
 def digest_of(files: Iterable[CodeFile]) -> str:
-    """A hash of the names and the content of files, in this order; raises OSError."""
+    """A hash of the names and contents of files, in the given order; raises OSError."""
     digest = hashlib.sha256()
     for each in files:
         data = each.path.read_bytes()
@@ -97,7 +99,7 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """The files found so far: name below the copy -> file."""
+    """The files found so far; ``files`` maps the name below the copy's folder to the file."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -107,7 +109,10 @@ class _Found:
         return len(self.files) > FILES_MAX
 
     def add(self, places: Iterable[Path]) -> set[str]:
-        """Add a module's file, or a package with all files in its folders; returns the modules that it imports."""
+        """Adds a module's file, or all files of a package's folders, to the files.
+
+        Returns the modules that they import.
+        """
         imported: set[str] = set()
         for place in places:
             root = place.parent
@@ -119,17 +124,17 @@ class _Found:
         return imported
 
     def _read(self, path: Path, root: Path) -> set[str]:
-        """The top-level modules that a file imports; adds the data files next to it that it names."""
+        """Returns the top-level modules that a file imports; adds the data files next to it whose names it contains."""
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
-            return set()  # the import fails, too, and says why
+            return set()  # a file that cannot be parsed also fails on import, and that error names the reason
         nodes = list(ast.walk(tree))
         from_here = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
         for name in _texts(nodes):
             if from_here:
                 self._name(path.parent / name, root)
-            elif _is_data(root / name):  # opened below the working folder of the worker, which is the project
+            elif _is_data(root / name):  # a path relative to the worker's working folder, which is the project folder
                 self.left.add(name)
         return set(_imports(nodes))
 
@@ -140,7 +145,7 @@ class _Found:
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The top-level names of the modules that are imported anywhere in a file, also inside functions."""
+    """The top-level names of all modules that a file imports, also in imports inside functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name.partition(".")[0] for each in node.names)
@@ -154,7 +159,7 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The texts of a file that may name a file below a folder."""
+    """The string constants of a file that can be relative paths of files."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 200:
             parts = PurePath(node.value).parts
@@ -163,7 +168,10 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a path is a file that is no Python module and not hidden: hidden files hold secrets and settings."""
+    """Whether a path is a data file, not a Python module.
+
+    Hidden files do not count, because they hold secrets and settings.
+    """
     try:
         return path.suffix not in ("", ".py", ".pyc") and not path.name.startswith(".") and path.is_file()
     except OSError:
@@ -171,7 +179,7 @@ def _is_data(path: Path) -> bool:
 
 
 def _below(place: Path) -> list[Path]:
-    """The files in a folder and in the folders that it links to, in order; each folder is entered once."""
+    """The sorted files in a folder and its subfolders; links to folders are followed, and each folder is read once."""
     found: list[Path] = []
     entered: set[str] = set()
     for folder, names, files in os.walk(place, followlinks=True):
@@ -188,7 +196,7 @@ def _below(place: Path) -> list[Path]:
 
 
 def _places(top: str) -> list[Path]:
-    """The file of a module, or the folders of a package; none when Python has no such file."""
+    """The file of a module, or the folders of a package; empty if Python finds no file for it."""
     try:
         found = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
@@ -196,7 +204,7 @@ def _places(top: str) -> list[Path]:
     if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
         return []
     folders = list(found.submodule_search_locations or ())
-    # not resolved: a module behind a link is imported by the name of the link
+    # Links are not resolved, because Python imports a linked module by the name of its link.
     return [Path(each).absolute() for each in (folders or [str(found.origin)]) if Path(each).exists()]
 
 

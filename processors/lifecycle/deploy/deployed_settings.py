@@ -1,9 +1,9 @@
-"""The settings with which releases were deployed, in a private file for each release next to its code.
+"""Stores the settings that each release was deployed with, in one private file per release, next to its code.
 
 Invariants:
-    - Whatever starts a worker again (recovery, scale, restart, a rollback) starts it with the settings of its
-      deployment, not with those of its own environment. Only a deploy changes them.
-    - The key of the digests of secrets is made by the first deploy of a home, and stays.
+    - Recovery, scale, restart and rollback start a worker with the settings of its deployment. They ignore the settings
+      in their own environment. Only a deploy changes the recorded settings.
+    - Secrets are recorded as keyed digests. The first deploy creates the key, and the key never changes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
 
 class DeployedSettings:
-    """The recorded settings of the releases of this home."""
+    """The recorded settings of all releases in this home folder."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
     def read(self, processor: str, release: str) -> Recorded | None:
-        """The settings of a release; None if none are recorded, as by an older version of Holdfast."""
+        """The settings of a release; None if none are recorded, for example by an older version of Holdfast."""
         return read_json(self._file(processor, release), Recorded)
 
     def record(self, processor: str, release: str, environment: Mapping[str, str]) -> None:
-        """Record the settings of a release from this environment of its workers."""
+        """Record the settings of a release; ``environment`` has the environment variables of its workers."""
         file = self._paths.settings_key
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -44,22 +44,22 @@ class DeployedSettings:
         self.write(processor, release, self.recorded(environment))
 
     def write(self, processor: str, release: str, recorded: Recorded) -> None:
-        """Put recorded settings of a release back."""
+        """Write already recorded settings of a release again, for example after a failed deploy."""
         file = self._file(processor, release)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
 
     def recorded(self, environment: Mapping[str, str]) -> Recorded:
-        """The recorded form of an environment of this home's workers."""
+        """Converts a worker's environment to its recorded form, in which secrets are digests."""
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings with which the present program of a slot was registered; None if unknown."""
+        """The settings in the program that the supervisor has for a slot; None if unknown."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the present program of a slot imports this release; also true if unknown."""
+        """Whether the program that the supervisor has for a slot imports this release; also true if unknown."""
         asked = self._asked(processor, slot)
         if asked is None:
             return True
@@ -70,14 +70,14 @@ class DeployedSettings:
         return asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
 
     def forget(self, processor: str, release: str) -> None:
-        """Delete the settings of a pruned release."""
-        with suppress(PathOutside):  # a row with a path outside of the home has no file here
+        """Delete the recorded settings of a pruned release."""
+        with suppress(PathOutside):  # a registry row whose path is outside of the home folder has no settings file
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a release's workers.
+        """The environment variables for workers of a release: its recorded settings, with the secrets of ``present``.
 
-        ``present`` has the secrets, and everything if nothing is recorded.
+        Without recorded settings, all variables come from ``present``.
         """
         recorded = self.read(processor, release)
         return dict(present) if recorded is None else as_recorded(present, recorded)
@@ -85,9 +85,9 @@ class DeployedSettings:
     def changed(
         self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """How the present settings differ from the settings of a release, and of the running ``slots``.
+        """Differences between the present settings and those of a release and of its running ``slots``, as texts.
 
-        An interrupted deploy has recorded the new settings before each worker had them.
+        The slots are compared, too, because an interrupted deploy records new settings before every worker has them.
         """
         known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
         now = self.recorded(present)

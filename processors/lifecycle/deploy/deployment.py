@@ -1,13 +1,13 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-Facts are the deployer's view of the program and the processor's own status. ``keep_or_replace`` and
-``what_is_missing`` decide on facts alone; the other functions act and wait.
+The facts are the supervisor's state of each program, and the status that each worker reports. ``keep_or_replace`` and
+``what_is_missing`` decide on facts only; the other functions act and wait.
 
 Invariants:
-    - An instance that already runs the version is not touched.
-    - The deployment is recorded before anything is touched, so recovery does nothing meanwhile. The record stays after
-      a failure, and recovery then retries.
-    - Success means: every instance is running, and each input partition has a restored task in one of them.
+    - An instance (worker) that already runs the version is not restarted.
+    - The deployment is recorded before the first change, so recovery leaves the processor alone during a deploy. After
+      a failure the record remains, and recovery retries the deployment.
+    - A deploy succeeds when every instance is running and each input partition has a restored task in one instance.
 """
 
 from __future__ import annotations
@@ -36,28 +36,32 @@ log = structlog.get_logger(__name__)
 
 
 class DeploymentFailed(HoldfastError):
-    """A processor failed to start. Fields: slot, exit_status, log (last lines of its log), error (its own error)."""
+    """A processor failed to start.
+
+    Fields: ``slot``, ``exit_status``, ``log`` (last lines of the worker's log), ``error`` (the error that the worker
+    reported).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a deployment or recovery."""
+    """The progress of a deployment or of a recovery."""
 
     processor: str
-    #: Slot -> phase of the instance; ``silent`` while it does not answer.
+    #: Slot -> phase of its instance; ``silent`` if the instance does not answer.
     phases: Mapping[str, str]
-    #: Input partitions that no instance processes yet.
+    #: Input partitions (topic, number) that no instance processes yet.
     missing: tuple[tuple[str, int], ...]
     seconds: float
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Whether every instance runs and every input partition is processed."""
         return not self.missing and all(phase == "running" for phase in self.phases.values())
 
     @property
     def sentence(self) -> str:
-        """The progress as text, without a full stop."""
+        """The progress as one sentence without a full stop."""
         phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
         waits = "" if not self.missing else "; not processed: " + listed(self.missing)
         return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
@@ -65,11 +69,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentResult:
-    """A processor that runs after a deployment."""
+    """The result of a deployment after which the processor runs."""
 
     processor: str
     code_version: str
-    #: Slots whose process was started or replaced; the other slots already ran the version.
+    #: Slots whose process was started or replaced. The other slots already ran the version.
     started: tuple[str, ...]
     statuses: Mapping[str, ProcessorStatus]
     seconds: float
@@ -81,7 +85,7 @@ OnProgress = Callable[[Progress], None]
 def what_is_missing(
     inputs: Mapping[str, int], statuses: Mapping[str, ProcessorStatus | None]
 ) -> tuple[tuple[str, int], ...]:
-    """The input partitions (topic, partition) without a running task in any instance, sorted."""
+    """The input partitions (topic, number) that have no running task in any instance, sorted."""
     worked_on = {
         (topic, task.partition)
         for status in statuses.values()
@@ -107,18 +111,18 @@ def deploy(
     """Run a processor, and wait until it processes every input partition.
 
     Args:
-        rollout: How the processor has to run.
-        world: The ports to act through.
-        timeout_s: Timeout after the start, seconds.
-        who: The user or run to record.
+        rollout: Version, slots and settings that the processor has to run with.
+        world: Access to the supervisor, the registry and the workers.
+        timeout_s: Maximum seconds from the start of the instances until they are ready.
+        who: Name of the user or Dagster run, for the registry.
         progress: Called at each check.
-        settle_s: Longest watch of the running processor, seconds (``settle``).
-        hold: Whether the record stays "deploying" after a failure, because the caller continues, for example with a
-            rollback.
+        settle_s: Maximum seconds to watch the running processor for progress (function ``settle``).
+        hold: Whether the registry keeps the state "deploying" after a failure. True if the caller then continues, for
+            example with a rollback.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or sends messages to
-            the dead letters that the previous version processed.
+        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or sends many more
+            messages to dead letters than the previous version.
         holdfast.infra.deploy.program_files.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(
@@ -141,7 +145,8 @@ def deploy(
             remove_others(rollout.processor, rollout.slots, world)
             statuses = ready()
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
-        if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
+        # a rebalance has begun, which may succeed or fail
+        if any(status.phase != "running" for status in statuses.values()):
             statuses = ready()
         aside = puts_aside(former, statuses, started) if settle_s else None
         if aside is not None:
@@ -160,12 +165,13 @@ def deploy(
 
 
 def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ...]:
-    """Stop every instance of the processor after a last commit; returns the stopped slots.
+    """Stop every instance of the processor after a final commit; returns the stopped slots.
 
     The stop is recorded first, so that recovery does not restart an instance that is being stopped.
 
     Raises:
-        holdfast.infra.deploy.program_files.SupervisorSilent: Nothing is recorded: nothing can be stopped.
+        holdfast.infra.deploy.program_files.SupervisorSilent: The supervisor does not answer. Nothing is stopped or
+            recorded.
     """
     up, started_at = world.deployer.running(), world.clock()
     deployment = world.registry.record_stopped(processor, started_at)
@@ -195,9 +201,9 @@ def wait_ready(
     code_version: str | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Wait until every instance runs and every input partition is processed; returns their statuses by slot.
+    """Wait until every instance runs and every input partition is processed; returns the status of each slot.
 
-    Every instance must report ``code_version``; None accepts any.
+    Every instance must report ``code_version``; None accepts any version.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
@@ -233,11 +239,12 @@ def settle(
 ) -> dict[str, ProcessorStatus]:
     """Watch a running processor until every input partition progresses, so that a faulty version fails here.
 
-    A partition progresses when its committed offset has grown since the start of the watch, or its lag is 0. Partitions
-    without progress within ``settle_s`` count as good. ``ready`` has the statuses from the time when all instances ran.
+    A partition progresses when its committed offset has grown since the start of the watch, or when its lag is 0. The
+    watch ends after ``settle_s`` seconds; partitions without progress are then accepted. ``ready`` has the statuses
+    from the moment when all instances ran.
 
     Raises:
-        DeploymentFailed: An instance ended or failed meanwhile.
+        DeploymentFailed: An instance ended or failed during the watch.
     """
     began = time.monotonic()
     statuses = dict(ready)
@@ -256,14 +263,14 @@ def settle(
 
 
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
-    """Stop every instance that must be replaced, before the first one is started."""
+    """Stop every instance that must be replaced. Used where old and new versions must not run at the same time."""
     for slot in rollout.slots:
         if step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
-    """Wait until every worker has the state of its future tasks, or until the time limit."""
+    """Wait until every worker has fetched the state of its future tasks, at most ``rollout.warm_s`` seconds."""
     began = time.monotonic()
     while True:
         statuses: dict[str, ProcessorStatus | None] = {}
@@ -282,10 +289,10 @@ def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) 
 
 
 def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
-    """Run every instance of the rollout; returns the slots that were started.
+    """Start every instance of the rollout that does not run yet; returns the slots that were started.
 
-    A live instance is replaced only after the earlier replacements run, so that most partitions have an owner at any
-    time.
+    A live instance is replaced only after the instances started earlier are running, so that most partitions always
+    have an owner.
     """
     started: list[str] = []
     for slot in rollout.slots:
@@ -299,11 +306,11 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
-    """Run one instance of the rollout; returns whether it was started."""
+    """Start one instance of the rollout if it does not run yet; returns whether it was started."""
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
-    if world.deployer.apply(spec):  # a changed program was stopped
+    if world.deployer.apply(spec):  # true if the supervisor had to stop the instance because its program changed
         step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
@@ -316,7 +323,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # A new installation continues to count from the generation in its changelogs.
+    # After the registry was lost, generations continue from the number in the processor's changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -1,7 +1,7 @@
-"""What runs in a slot, and whether a deploy keeps, starts or replaces it.
+"""Decides whether a deploy keeps, starts or replaces the instance (worker) in a slot.
 
 Invariants:
-    - ``step_for`` decides on facts alone; ``look`` gets them.
+    - ``step_for`` decides on facts only; ``look`` reads the facts.
     - An instance that answers, is not paused by a user, and runs the wanted version, release and settings is kept.
 """
 
@@ -15,9 +15,9 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.rollout import Rollout
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
-#: Interval between checks of a condition, seconds.
+#: Seconds between two checks of a condition.
 POLL_S = 0.2
-#: How long a live instance without an answer is asked again before it counts as silent, seconds.
+#: Maximum seconds to keep asking a live instance for its status before it counts as silent.
 PATIENCE_S = 5.0
 
 Step = Literal["keep", "start", "replace"]
@@ -26,7 +26,7 @@ Step = Literal["keep", "start", "replace"]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """The step that makes an instance run the version; an instance that a user paused must be replaced."""
+    """The step after which an instance runs the version; an instance that a user paused is replaced."""
     if program is None or not program.alive:
         return "start"
     answers = status is not None and status.pid == program.pid
@@ -38,20 +38,22 @@ def step_for(
 
 
 def step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    """The step that makes the slot's instance run the rollout, by the instance as it is now."""
+    """The step after which the slot's instance runs the rollout, from its current program and status."""
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        return "replace"  # another release of this version, or other settings: also one worker after the other
+        # another release of the same version, or other settings: replaced one worker after the other, too
+        return "replace"
     return step
 
 
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The program of an instance, and the status of its present process, or the last status of its failed process.
+    """The program of an instance, and its status.
 
-    A live process that does not answer is asked again for ``patience_s`` seconds.
+    The status is the one of the present process, or the last one of a process that ended with an error. A live process
+    that does not answer is asked again for at most ``patience_s`` seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -69,11 +71,11 @@ def look(
 
 
 def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
-    """The last status of the program's last process, if it ended with an error; never the status of an older one."""
+    """The last status of the program's most recent process if it ended with an error, never of an earlier process."""
     if not program.exit_status or program.started_at is None:
         return None
     failure = source.last_failure()
-    # The deployer's times are whole seconds.
+    # The supervisor reports times in whole seconds, so a difference of up to one second is accepted.
     if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
         return None
     return failure

@@ -1,4 +1,4 @@
-"""Maintains the marks of deployments, and checks whether the registry is older than they are."""
+"""Writes marks (copies of deployment rows, kept in files), and detects a registry that is older than its marks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
-    """Copy the registry's present record of a deployment to its mark; a failed write is logged."""
+    """Copy the registry's record of a deployment to its mark file; a failed write is only logged."""
     found = registry.deployment(processor)
     if found is None:
         return
@@ -44,28 +44,29 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """When the first of these processors was deployed, from their marks; None when none was."""
+    """The time of the earliest deployment among these processors, from their marks; None if none has a mark."""
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
     return datetime.fromtimestamp(min(moments), UTC) if moments else None
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """How the registry is older than a processor; None when it is not older.
+    """Describes how the registry is older than a processor's mark or changelogs; None if it is not older.
 
     Raises:
-        HoldfastError: The registry does not answer; or Kafka does not answer, if the world reads changelogs.
+        HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
     """
     return judged(processor, world.registry.deployment(processor), world)
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """As ``behind``, for a deployment that was just read from the registry."""
+    """The same check as ``behind``, for a deployment that the caller just read from the registry."""
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # A verb may have recorded a deployment since ``known`` was read: verbs write the registry before the mark.
+    # Read the registry again: a verb may have recorded a deployment after ``known`` was read, because verbs write the
+    # registry before the mark.
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

@@ -1,8 +1,9 @@
-"""Asks the instances of many processors at the same time; every instance gets one request.
+"""Reads the status of all instances of many processors in parallel, with one request for each instance.
 
 Invariants:
-    - All of it takes about as long as the slowest instance, however many are silent.
-    - The supervisor lists its programs once, before the instances are asked: every status belongs to a listed program.
+    - The total time is about that of the slowest instance, even if many instances do not answer.
+    - The supervisor lists its programs once, before the instances are asked, so every status belongs to a listed
+      program.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import beyond_in
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
-#: Number of instances that are asked at the same time.
+#: Maximum number of instances that are asked in parallel.
 SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """An instance whose status was read already; other requests go to the instance itself."""
+    """An instance with a cached status. All other requests go to the instance itself."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
         self._answer = answer
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """The answer of the instance from the time when all were asked."""
+        """The cached status; None if the instance did not answer."""
         return self._answer
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """The last heartbeat, from the instance's own source."""
+        """The time of the last heartbeat, read from the instance."""
         return self._source.last_heartbeat(pid)
 
     def last_failure(self) -> ProcessorStatus | None:
-        """The last failure, from the instance's own source."""
+        """The status of the last failed process, read from the instance."""
         return self._source.last_failure()
 
 
 class _Listed:
-    """A deployer with a cached list of programs, or a cached failure; every change goes to the deployer itself."""
+    """A deployer that answers from a cached list of programs or a cached error; changes go to the real deployer."""
 
     def __init__(
         self, deployer: Deployer, programs: dict[str, ProgramStatus] | None, silent: SupervisorSilent | None
@@ -62,25 +63,26 @@ class _Listed:
         self.log_tail = deployer.log_tail
 
     def running(self) -> bool:
-        """Whether the deployer ran when its programs were listed.
+        """Whether the supervisor ran when its programs were listed.
 
         Raises:
-            SupervisorSilent: The supervisor did not answer then. It is not asked again, because each request takes its
-                whole time limit.
+            SupervisorSilent: The supervisor did not answer at that time. It is not asked again, because every request
+                would wait for its full timeout.
         """
         if self._silent is not None:
             raise self._silent
         return self._programs is not None
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every program in the cached list."""
+        """Every program in the cached list, by name."""
         return dict(self._programs or {})
 
 
 def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
-    """The same world, with the statuses of these deployments' instances already read.
+    """A copy of the world in which the statuses of these deployments' instances are cached.
 
-    When the supervisor cannot list its programs, the world is returned unchanged, and the caller gets its error.
+    If the supervisor cannot list its programs, the world is returned unchanged. The caller's own request then gets the
+    error.
     """
     deployer, silent = world.deployer, None
     try:

@@ -1,7 +1,7 @@
-"""The existing workers of a processor, recorded in the registry or not.
+"""Finds all existing workers of a processor, whether the registry lists them or not.
 
-The registry holds the desired state: how many workers should run. An interrupted apply leaves other workers, which own
-partitions like every worker. To reach the owners of state, use ``slots_at_work``, never the record alone.
+The registry has only the desired workers. An interrupted apply can leave further workers, and those own partitions,
+too. To reach every owner of state, use ``slots_at_work`` instead of the registry.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from holdfast.processors.lifecycle.ports import World
 
 
 def slots_present(processor: str, world: World) -> tuple[str, ...]:
-    """The slots that have a program, recorded in the registry or not."""
+    """The slots for which the supervisor has a program, whether the registry lists them or not."""
     known = world.deployer.programs()
     slots = (str(number) for number in range(SLOTS_MAX))
     return tuple(slot for slot in slots if world.paths.program(processor, slot) in known)
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots with a process that are not among the ``recorded`` ones; empty while the supervisor does not run."""
+    """The slots with a live process that are not in ``recorded``; empty if the supervisor does not run."""
     if not world.deployer.running():
         return ()
     return beyond_in(world.deployer.programs(), processor, recorded, world)
@@ -30,7 +30,7 @@ def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple
 def beyond_in(
     programs: Mapping[str, ProgramStatus], processor: str, recorded: Sequence[str], world: World
 ) -> tuple[str, ...]:
-    """The same, of programs that were listed."""
+    """The same as ``slots_beyond``, from a list of programs that the caller already has."""
     known = {world.paths.program(processor, slot) for slot in recorded}
     if all(name in known or not program.alive for name, program in programs.items()):
         return ()
@@ -40,16 +40,17 @@ def beyond_in(
 
 
 def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
-    """The recorded slots, and other slots with a process: each partition is owned by one of these workers."""
+    """The recorded slots, and other slots with a live process. These workers own all partitions of the processor."""
     deployment = world.registry.deployment(processor)
     recorded = () if deployment is None else deployment.slots
     return (*recorded, *slots_beyond(processor, recorded, world))
 
 
 def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[str, ...]:
-    """Stop and remove the programs of other slots, all together, so that the group changes once; returns their slots.
+    """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
-    The list of programs identifies them, because after a kill the record has only the new slots.
+    All are removed at once, so that the consumer group rebalances once. They are found in the supervisor's list,
+    because after a killed apply the registry has only the new slots.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

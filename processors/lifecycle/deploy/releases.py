@@ -2,15 +2,15 @@
 
     <home>/releases/<processor>/<code version>-<digest of the files>/     first on the worker's import path
 
-A release copies what the import of the definition loads below the project (``code_files``).
+A release has copies of the project files that the definition's import loads (module ``code_files``).
 
 Invariants:
-    - A folder is complete or missing: it is filled under another name, then renamed. One that was torn since is made
-      again by the next deploy of the same files.
+    - A release folder is complete or missing, because it is filled under another name and then renamed. If a folder is
+      damaged later, the next deploy of the same files creates it again.
     - The files of a release never change; other files make another release.
-    - The release that worked last, the one that worked before it, and the one that a rollback runs are never deleted.
-    - Releases that never worked take no place of one that did.
-    - Only a release's own folder is written or deleted: a row of the registry that names another place deletes nothing.
+    - Three releases are never deleted: the two that worked last, and the one that a rollback would start.
+    - A release that never worked does not push out one that worked.
+    - Only a release's own folder is written or deleted. If a registry row names another folder, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ log = structlog.get_logger(__name__)
 
 #: Default number of releases kept for each processor.
 KEPT = 5
-#: Number of releases that are always kept: the working one, and the one that worked before it.
+#: Number of releases that are always kept: the last one that worked, and the one that worked before it.
 UNDO = 2
-#: Maximum age of a folder that is still being filled, seconds; a copy takes only seconds.
+#: Maximum age of a folder that is still being filled, seconds. Older ones are left-overs, because a copy takes only
+#: seconds.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
-#: Releases of a processor that one pruning reads.
+#: Maximum number of releases of a processor that one pruning reads.
 _READ_MAX = 1_000
 
 
 class ReleaseFailed(HoldfastError):
-    """The code of a release changed, or cannot be copied."""
+    """The code of a release changed after the plan was made, or the code cannot be copied."""
 
 
 def release_id(code_version: str, digest: str) -> str:
-    """The id of a release: code version and digest, or the code version alone when no files are copied."""
+    """The id of a release: code version and digest, or only the code version if no files are copied."""
     return f"{code_version}-{digest}" if digest else code_version
 
 
 class ReleaseFolders:
-    """Creates releases on this machine, and records them in ``book``; keeps the newest ``kept`` of each processor."""
+    """Creates release folders and records them in ``book``; keeps the newest ``kept`` releases of each processor."""
 
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
@@ -66,11 +67,11 @@ class ReleaseFolders:
         self._kept = kept
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
-        """Copy and record the release that was planned as ``expected``; an existing copy is not changed.
+        """Copy the code and record it as the release that the plan calls ``expected``; an existing copy is not changed.
 
         Raises:
             ReleaseFailed: The files differ from the planned ones, or cannot be copied.
-            PathOutside: The processor or the version has a name that leads elsewhere.
+            PathOutside: The name of the processor or version leads to a folder outside of the releases.
         """
         name = release_id(shape.code_version, code.digest)
         if name != expected:
@@ -96,11 +97,11 @@ class ReleaseFolders:
         return found
 
     def prune(self, processor: str, keep: Sequence[str]) -> int:
-        """Delete releases beyond the newest ``kept``; returns how many.
+        """Delete all releases except the newest ``kept``; returns the number of deleted releases.
 
-        Releases that worked count as newer than releases that never did. ``keep``, the last two releases that worked,
-        and the release of a rollback are kept, because plans name them as undo. A row that names a folder other than
-        its release's own is deleted with a warning; that folder stays.
+        Releases that worked rank before releases that never worked. Never deleted are ``keep``, the last two releases
+        that worked, and the target of a rollback, because plans name them as undo. If a row names a folder that is not
+        its release's own, the row is deleted with a warning, and the folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]
@@ -116,7 +117,7 @@ class ReleaseFolders:
         return len(old)
 
     def _place(self, processor: str, release: str) -> Path:
-        """The folder of a release; raises PathOutside."""
+        """The folder for a release; raises PathOutside if a name leads elsewhere."""
         return inside(inside(self._paths.all_releases, processor), release)
 
     def _delete(self, processor: str, release: str, recorded: Path) -> None:
@@ -138,7 +139,7 @@ class ReleaseFolders:
         )
 
     def _copy(self, folder: Path, code: Code) -> Path:
-        """The complete copy; an incomplete copy is made again."""
+        """Returns the folder with the complete copy; replaces an incomplete copy."""
         if _is_whole(folder, code):
             return folder
         part, torn = (folder.with_name(f"{folder.name}.part{os.getpid()}{end}") for end in ("", "0"))
@@ -148,7 +149,7 @@ class ReleaseFolders:
             for each in code.files:
                 to = inside(part, each.name)
                 to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(each.path, to)  # without its mode: the copy is private
+                shutil.copyfile(each.path, to)  # file permissions are not copied, so that the copy is private
             if not _is_whole(part, code):
                 raise ReleaseFailed(
                     f"The files of {code.target} changed while they were copied.",
@@ -159,7 +160,7 @@ class ReleaseFolders:
             part.rename(folder)
         except OSError as failed:
             if _is_whole(folder, code):
-                return folder  # another run was first to rename its copy of the same files
+                return folder  # a parallel run has already renamed its copy of the same files
             raise ReleaseFailed(
                 f"The code of {code.target} cannot be copied to {folder}: {failed}.",
                 action="Free disk space there, or correct the folder's rights, then deploy again. Nothing was changed.",
@@ -172,7 +173,7 @@ class ReleaseFolders:
 
 
 def _is_whole(folder: Path, code: Code) -> bool:
-    """Whether a folder has all files of the code unchanged; files that Python adds are ignored."""
+    """Whether a folder has all files of the code, unchanged. Further files, such as Python's caches, are ignored."""
     try:
         return digest_of(CodeFile(each.name, folder / each.name) for each in code.files) == code.digest
     except OSError:
@@ -180,7 +181,10 @@ def _is_whole(folder: Path, code: Code) -> bool:
 
 
 def _sweep(releases: Path) -> None:
-    """Deletes half-copied folders of killed deploys: the next deploy has another process id, and so another folder."""
+    """Deletes old half-copied folders of killed deploys.
+
+    No later deploy reuses them, because their names have a process id.
+    """
     for part in releases.iterdir() if releases.is_dir() else ():
         if _PART.search(part.name) and part.lstat().st_mtime < time.time() - _FILLED_WITHIN_S:
             remove_folder(releases, part.name)

@@ -1,4 +1,4 @@
-"""A rollout: how a processor has to run, and the program of each of its workers."""
+"""A rollout: version, slots and settings to run a processor with, and the program of each worker."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from holdfast.infra.deploy.program_files import ProgramSpec
 from holdfast.processors.lifecycle.ports import World
 
-#: The module that a worker's program runs.
+#: The Python module that a worker's process runs.
 WORKER = "holdfast.processors"
-#: The option of a worker that names the folder of its release.
+#: The command-line option of a worker that names the folder of its release.
 RELEASE = "--release"
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """How a processor has to run.
+    """Version, slots and settings that a processor has to run with.
 
     Args:
         inputs: Input topic -> number of partitions.
-        environment: The HOLDFAST_* variables of the processor; may hold secrets, never shown.
+        environment: The HOLDFAST_* variables of the processor; may contain secrets, so it is not in ``repr``.
         project: The folder that the processor's modules are imported from.
     """
 
@@ -32,19 +32,20 @@ class Rollout:
     inputs: Mapping[str, int]
     environment: Mapping[str, str] = field(repr=False)
     project: Path
-    #: Further arguments of the worker, such as ``--paused``.
+    #: Further command-line arguments of the worker, for example ``--paused``.
     options: tuple[str, ...] = ()
-    #: The copy of its code, first on the import path; None when the code was not copied.
+    #: The folder with the copied code, first on the import path; None if the code was not copied.
     release: Path | None = None
-    #: Whether two versions may not run at once, because two groupings of tasks would write the same changelogs.
+    #: Whether all instances are replaced together. Two versions may not run at once if they group tasks differently,
+    #: because both would write the same changelogs.
     together: bool = False
-    #: Whether only the slots change: an instance that runs the version keeps its present program.
+    #: Whether only the number of slots changes. An instance that runs the version then keeps its present program.
     rescale: bool = False
-    #: How long workers may fetch the state of the tasks that a rescale gives them, seconds; 0 for no wait.
+    #: Maximum seconds that workers may take to fetch the state of tasks that a rescale gives them; 0 for no wait.
     warm_s: float = 0.0
 
     def program(self, slot: str, world: World) -> ProgramSpec:
-        """The program of one instance."""
+        """The supervisor program of the instance in a slot."""
         code = () if self.release is None else (RELEASE, str(self.release))
         arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(

@@ -1,8 +1,8 @@
 """Starts and stops processors for a plan's stages, through the deployer (``execution.Runner``).
 
 Invariants:
-    - A worker that already runs as the stage asks is not touched, so a repeated stage changes nothing.
-    - A release that fails to start working is rolled back before the failure is raised.
+    - A worker that already runs what the stage specifies is not restarted, so a repeated stage changes nothing.
+    - If a release fails to start, the previous release is started again, and then the error is raised.
 """
 
 from __future__ import annotations
@@ -30,24 +30,27 @@ from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: Variables that the rollout of a release sets itself: only the release's own definition is imported.
+#: Variables that the rollout of a release sets itself, so that only the release's own definition is imported.
 _OF_RELEASE = ("HOLDFAST_PROCESSORS",)
-#: Least timeout of a rollback, seconds.
+#: Minimum timeout of a rollback, seconds.
 BACK_S = 300.0
 
 
 class RolledBack(ApplyFailed):
-    """A version failed, and the previous version runs again. Fields: those of DeploymentFailed, and ``works``."""
+    """A version failed, and the previous version runs again.
+
+    Fields: those of DeploymentFailed, and ``works``, the version that runs now.
+    """
 
 
 class RollbackFailed(ApplyFailed):
-    """A version failed, and the previous version also failed or does not exist."""
+    """A version failed, and the previous version also failed or does not exist. The processor does not run."""
 
 
 def rollout_of_release(
     release: Release, topics: Topics, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
-    """The rollout of a release; ``environment`` has settings, ``project`` is the working folder of its programs."""
+    """The rollout of a release; ``environment`` has its settings, ``project`` is the working folder of its programs."""
     names = list(from_document(release.shape).inputs)
     facts = topics.describe(names)
     return Rollout(
@@ -55,7 +58,8 @@ def rollout_of_release(
         code_version=release.code_version,
         slots=slots,
         inputs={name: facts[name].partitions for name in names if name in facts},
-        # Only the processor's own definition: an error in another definition, or a rename, must not stop a rollback.
+        # Import only the processor's own definition, so that an error in another definition, or a rename, cannot stop a
+        # rollback.
         environment={**environment, "HOLDFAST_PROCESSORS": json.dumps([release.target])},
         project=project,
         release=None if release.folder is None else Path(release.folder),
@@ -63,16 +67,18 @@ def rollout_of_release(
 
 
 class DeployedProcessors:
-    """Processors under a deployer.
+    """Starts, stops and rolls back processors through a deployer.
 
     Args:
-        world: The ports to act through.
-        rollout: Processor, release id -> rollout; None as release id for the deployed release.
-        who: The user or run to record.
-        code: Processor -> the present files and shape of its definition.
+        world: Access to the supervisor, the registry and the workers.
+        rollout: Function of processor and release id that returns the rollout; release id None means the deployed
+            release.
+        who: Name of the user or Dagster run, for the registry.
+        code: Function of the processor that returns the present files and shape of its definition.
         topics: Facts about topics.
         releases_kept: Number of releases that are kept for each processor.
-        present: The environment of workers by the settings of now, which a deploy records; None in simulations.
+        present: Function that returns the workers' environment from the present settings, which a deploy records; None
+            in simulations.
     """
 
     def __init__(
@@ -93,13 +99,14 @@ class DeployedProcessors:
         self._present = present
         self._settings = DeployedSettings(world.paths)
         self._releases = ReleaseFolders(world.registry.releases, world.paths, releases_kept)
-        #: The result of the last deployment.
+        #: The result of the last deployment; None before the first one.
         self.result: DeploymentResult | None = None
 
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
-        """Copy and record the code of a version."""
+        """Copy the code of a version and record it as a release."""
         code, shape = self._code(processor)
-        # before the copy: each refused deploy leaves a release, and there may never be a successful deploy
+        # Prune before the copy, because every refused deploy leaves a release, and a successful deploy, which also
+        # prunes, may never come.
         self._releases.prune(processor, [stage.release_id, *self._deployed(processor)])
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
@@ -107,14 +114,14 @@ class DeployedProcessors:
         return Done(f"release {made.release_id} in {made.folder}: {count_of(len(code.files), 'file')}", len(code.files))
 
     def _deployed(self, processor: str) -> tuple[str, ...]:
-        """The release that the workers import, even if it never worked."""
+        """The id of the release that the workers import, even if it never worked; empty without a deployment."""
         registry = self._world.registry
         known = registry.deployment(processor)
         found = None if known is None else registry.releases.of_version(processor, known.code_version)
         return () if found is None else (found.release_id,)
 
     def run(self, processor: str, stage: RunProcessor, tell: ProgressLog) -> Done:
-        """Run every slot as the stage specifies; rolls back when a new release fails."""
+        """Start the stage's version in every slot; if a new release fails, start the previous one again."""
         changelogs = {store: changelog_topic(processor, store) for store in stage.begin_empty}
         found = self._topics.describe(list(changelogs.values()))
         ids = {store: found[name].topic_id for store, name in changelogs.items() if name in found}
@@ -170,7 +177,10 @@ class DeployedProcessors:
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
-        """The rollout with the settings of now, if the stage is a deploy's, and records them."""
+        """The rollout with the present settings, which are also recorded, if the stage is a deploy's.
+
+        Otherwise unchanged.
+        """
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
         present = self._present()
@@ -188,9 +198,9 @@ class DeployedProcessors:
         *,
         others: bool = False,
     ) -> ApplyFailed:
-        """Start the previous release again; returns the error to raise.
+        """Start the previous release again after a failure; returns the error to raise.
 
-        ``others``: the failed release had other settings.
+        ``others`` is true if the failed release had other settings than before.
         """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:
@@ -224,12 +234,12 @@ class DeployedProcessors:
         )
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a last commit."""
+        """Stop every slot after a final commit. ``for_good`` records the stop, so that recovery does not restart it."""
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
     def adopt(self, processor: str, stage: AdoptDeployment) -> Done:
-        """Record a deployment that the registry has lost; no worker is touched."""
+        """Record a deployment that is missing in the registry; no worker is restarted."""
         registry, now, release = self._world.registry, self._world.clock(), stage.release
         if release is not None:
             columns = {name: release[name] for name in ("target", "folder", "shape")}
@@ -246,9 +256,9 @@ class DeployedProcessors:
         return Done(f"version {known.code_version} recorded as {known.desired}, generation {known.generation}")
 
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
-        """Stop slots that the same plan starts again.
+        """Stop slots that a later stage of the same plan starts again.
 
-        The record "deploying" keeps recovery from starting them meanwhile.
+        The registry has the state "deploying" until then, so that recovery does not start them.
         """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():
@@ -267,13 +277,16 @@ class DeployedProcessors:
 
 
 def _goes_back(stage: RunProcessor) -> bool:
-    """Whether a failure can return to an earlier deployment: another release, or another number of workers."""
+    """Whether a failure can go back to an earlier deployment: another release, or another number of workers."""
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 
 
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:
-    """The worker arguments of a stage; a store begins empty only while its changelog is the topic with this id."""
+    """The command-line arguments of a worker for a stage.
+
+    ``--begin-empty`` names the id of a store's changelog topic, so that the store begins empty only with that topic.
+    """
     options: tuple[str, ...] = ("--paused",) if stage.paused else ()
     if stage.restore_from != "newest":
         options += ("--restore-from", stage.restore_from)

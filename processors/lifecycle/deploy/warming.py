@@ -1,6 +1,6 @@
-"""A change of the number of workers: workers that get tasks fetch their state first, then the group changes once.
+"""Changes the number of workers: the future owners of tasks fetch state first; then the group rebalances once.
 
-told ──every worker prepared, or out of time──► joining (newcomers join, others are stopped) ──► ended
+announced ──all workers prepared, or time is up──► joining (new workers join, others are stopped) ──► ended
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: A change expires this many seconds after the maximum wait (``warm_s``); waiting workers then join.
+#: A change expires this many seconds after ``warm_s``, its maximum wait; workers that still wait then join the group.
 SLACK_S = 60.0
-#: A worker of an older version never reports whether it is prepared; the wait for it is limited to this time, seconds.
+#: Maximum seconds to wait for a worker that does not report whether it is prepared, as in an older version of Holdfast.
 UNTOLD_S = 10.0
 
 
@@ -25,10 +25,12 @@ UNTOLD_S = 10.0
 def change_of_workers(
     processor: str, slots: Sequence[str], world: World, warm_s: float
 ) -> Iterator[WorkersChange | None]:
-    """Announce a change to the workers until the block ends; yields None when nothing changes or needs fetching.
+    """Announces a change of workers, and withdraws it when the block ends.
+
+    Yields None if the number of workers stays the same or no wait is wanted.
 
     Raises:
-        OSError: The change can't be written.
+        OSError: The announcement cannot be written.
     """
     before = slots_present(processor, world)
     if not warm_s or not before or set(before) == set(slots):
@@ -43,12 +45,12 @@ def change_of_workers(
 
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
-    """Let new workers join their group."""
+    """Allow the new workers to join the consumer group."""
     record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 
 def unprepared(statuses: Mapping[str, ProcessorStatus | None], waited_s: float) -> tuple[str, ...]:
-    """The slots whose worker lacks the state of some of its future tasks."""
+    """The slots whose worker does not yet have the state of all its future tasks."""
     return tuple(
         slot
         for slot, status in statuses.items()

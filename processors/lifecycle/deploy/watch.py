@@ -1,8 +1,8 @@
-"""Judges the statuses of a version that was just started: whether it progresses, and where its messages go.
+"""Judges a version that was just started: whether it progresses, and how many of its messages go to dead letters.
 
 Invariants:
-    - Judgements are pure: statuses in, verdict out.
-    - Dead letters that the former version wrote at such a rate, too, say nothing about the new one.
+    - The functions are pure: they get statuses and return a verdict.
+    - If the former version also wrote so many dead letters, the new version is not blamed for them.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ from dataclasses import dataclass
 
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Share of messages in the dead letters at which a version counts as failed.
+#: Minimum share of a version's messages in dead letters at which the version counts as failed.
 ASIDE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Messages that workers processed since their start, and how many of them went to dead letters."""
+    """Number of messages that workers processed since their start; ``aside`` of them went to dead letters."""
 
     processed: int
     aside: int
 
     @property
     def is_failing(self) -> bool:
-        """Whether half or more went to dead letters."""
+        """Whether half or more of the messages went to dead letters."""
         return self.aside > 0 and self.aside >= ASIDE_SHARE * self.processed
 
 
 def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
-    """The counts of all workers."""
+    """The sums of the counts over all workers."""
     records = [each.records for each in statuses if each is not None]
     return Counted(*(sum(each.get(name, 0) for each in records) for name in ("processed", "dead_lettered")))
 
 
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
-    """The counts of the started workers, if their messages go to dead letters and earlier ones did not; else None."""
+    """The counts of the started workers if most of their messages, unlike the former version's, go to dead letters.
+
+    Otherwise None.
+    """
     now = counted(status for slot, status in statuses.items() if slot in started)
     return now if now.is_failing and not former.is_failing else None
 
 
 def committed_of(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int], int]:
-    """The next offset of each input partition, as topic and partition."""
+    """Maps each input partition (topic, number) to its committed offset; 0 without a commit."""
     return {
         (topic, task.partition): at.committed or 0
         for status in statuses.values()
@@ -52,7 +55,7 @@ def committed_of(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int
 
 
 def progresses(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
-    """Whether each input partition has committed more than ``at_first``, or has nothing left."""
+    """Whether every input partition has committed beyond its offset in ``at_first``, or has lag 0."""
     return all(
         at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
         for status in statuses.values()

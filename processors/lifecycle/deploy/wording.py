@@ -1,16 +1,16 @@
-"""Texts about deployments: how programs ended, and which partitions are missing."""
+"""Texts about deployments: the way in which programs ended, and lists of partitions."""
 
 from __future__ import annotations
 
 from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.deploy.program_files import ProgramStatus, ProgramUnknown
 
-#: Lines of a log that an error has.
+#: Number of log lines that an error quotes.
 LOG_LINES = 15
 
 
 def how_it_ended(program: ProgramStatus) -> str:
-    """How a program's last process ended, in words."""
+    """Words for the way in which a program's last process ended, for example ``exit status 1``."""
     if program.signal is not None:
         return f"killed by {program.signal}"
     if program.exit_status is not None:
@@ -19,12 +19,12 @@ def how_it_ended(program: ProgramStatus) -> str:
 
 
 def last_lines(lines: tuple[str, ...]) -> str:
-    """The last lines of a log, below a sentence; empty without any."""
+    """Log lines as a block that can follow a sentence; empty text without lines."""
     return "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
 
 
 def listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
-    """Partitions (topic, number) as a list that names the first ones."""
+    """Partitions as text, for example ``orders[0], orders[3] and 12 more``."""
     names = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
     return names if len(pairs) <= shown else f"{names} and {len(pairs) - shown} more"
 

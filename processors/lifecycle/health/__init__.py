@@ -1,1 +1,1 @@
-"""Judgements on changelogs, topics and restore rehearsals. Imports ``ports``."""
+"""Judges the health of changelogs, topics and restore rehearsals. Imports ``ports``."""

@@ -1,8 +1,8 @@
-"""Judges whether messages reach their store: whether any is late, set aside, skipped or misplaced.
+"""Judges whether messages reach their store, or are too late, sent to dead letters, skipped, or misplaced.
 
 Invariants:
-    - The judgement is pure: the statuses of the workers, and the time.
-    - Unknown numbers are not judged: without a worker that answers there is no verdict.
+    - The judgement is pure: it depends only on the statuses of the workers and the time.
+    - Unknown numbers are not judged: if no worker answers, there is no verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: How long the newest message that did not arrive is reported, seconds.
+#: Seconds for which the newest message that did not arrive makes the check fail.
 TOLD_S = 3_600.0
 
 _WORDS = {
@@ -26,7 +26,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The verdict: whether all recent messages arrived, a sentence, and the command that shows the others."""
+    """The verdict: whether all recent messages arrived, a sentence, and the command that shows the missing messages."""
 
     passed: bool
     sentence: str
@@ -36,7 +36,7 @@ class Arrived:
 
 
 def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: float) -> Arrived | None:
-    """The verdict about one processor; None when no worker answers. ``now`` is seconds since 1970."""
+    """The verdict about one processor; None if no worker answers. ``now`` is in seconds since 1970."""
     tasks = [task.arrivals for status in statuses for task in status.tasks]
     if not statuses:
         return None
@@ -52,13 +52,13 @@ def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: flo
 
 
 def counts_in_words(counts: Counts) -> str:
-    """The counts as text, without a full stop, such as ``3 too late, 12 put aside``."""
+    """The counts as text without a full stop, for example ``3 too late, 12 put aside``."""
     found = [f"{getattr(counts, name):,} {words}" for name, words in _WORDS.items() if getattr(counts, name)]
     return ", ".join(found)
 
 
 def action_of(processor: str, newest: Newest) -> str:
-    """The command that shows messages such as the newest one, and the action."""
+    """The next action of an operator, with the command that shows messages of this kind."""
     kind = newest.kind
     if kind == "misplaced":
         return (

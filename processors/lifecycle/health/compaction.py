@@ -1,9 +1,9 @@
-"""Judges whether the broker compacts a changelog: a pure function from facts to problems.
+"""Judges whether the broker compacts a changelog. The functions are pure: they get facts and return problems.
 
 Invariants:
-    - Nothing is changed; each problem names the action, and an operator carries it out.
-    - A transaction is a problem only after the last stable offset has stood still for the whole patience: with
-      exactly-once processing, open transactions are the normal case.
+    - Nothing is changed. Each problem names the action for an operator.
+    - A transaction is a problem only if the last stable offset has not moved for ``patience_s`` seconds, because with
+      exactly-once processing a transaction is nearly always open.
     - Unknown facts are not judged: a number that could not be read never counts as good.
 """
 
@@ -17,24 +17,24 @@ from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Transacti
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
-#: Seconds for which the last stable offset may stay below the end without moving, before a transaction is a problem.
-#: The broker needs less time to end the transaction of a killed processor: its timeout, and the interval of the
-#: broker's checks.
+#: Maximum seconds for which the last stable offset may stay below the end without moving; then its transaction is a
+#: problem. The broker ends a killed processor's transaction earlier: after the transaction timeout, plus the interval
+#: of the broker's checks.
 PATIENCE_S = 30.0
-#: Offsets of one partition between start and end; above this a restore takes minutes and compaction needs a check.
-#: Offsets are only an upper bound of records, so this is not judged if records were estimated.
+#: Maximum offsets of one partition between start and end; a larger changelog takes minutes to restore. Not checked if
+#: records were estimated, because offsets are only an upper bound of records.
 MAX_SPAN = 50_000_000
-#: Seconds that a restore of all state may take.
+#: Maximum seconds that a restore of all state should take.
 RESTORE_TARGET_S = 300.0
-#: Records per second that one worker restores, if nothing was measured: half the rate of a slow disk.
+#: Records per second that one worker restores, if no restore was measured: half the rate of a slow disk.
 ASSUMED_RECORDS_PER_S = 200_000.0
-#: A partition may have this many times the records that its keys, its open segment and its lag explain.
+#: Maximum ratio of a partition's records to the number that its configuration allows (``records_allowed``).
 BOUND_FACTOR = 1.3
-#: A partition with fewer records is never reported as too large.
+#: A partition with fewer records than this is never reported as too large.
 RECORDS_FEW = 100_000
-#: A store may take this many times its live bytes, plus this many bytes.
+#: Maximum size of a store: this multiple of its live bytes, plus this number of bytes.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
-#: A compaction lag above this many times the requested lag is reported.
+#: A compaction lag is reported if it is more than this multiple of the lag that the application requests.
 LAG_FACTOR = 24
 
 Kind = Literal[
@@ -47,20 +47,20 @@ class PartitionSpan:
     """The facts of one partition; None for facts that could not be read.
 
     Args:
-        partition: Its number.
+        partition: The partition's number.
         start: The first offset that still exists.
         last_stable: The last stable offset.
-        high_watermark: The end.
-        stood_still_s: Seconds for which ``last_stable`` stayed below the end.
+        high_watermark: The end offset, including records of open transactions.
+        stood_still_s: Seconds for which ``last_stable`` stayed below the end without moving.
         open: The open transactions on the partition.
-        size_bytes: Its size on disk.
+        size_bytes: Size on the broker's disk.
         records: Number of records, estimated from samples at a few offsets.
-        keys: Number of keys in its state, estimated by its worker.
-        young: Offsets younger than the lag before compaction.
-        tested: Old records in the samples.
-        overdue: The number of ``tested`` records that were overwritten so long ago that compaction should have removed
-            them.
-        oldest_s: The age of the first record.
+        keys: Number of keys in the state of this partition, estimated by its worker.
+        young: Number of offsets younger than ``min.compaction.lag.ms``, which the broker does not compact yet.
+        tested: Number of old records in the samples.
+        overdue: Number of ``tested`` records that compaction should have removed, because they were overwritten long
+            ago.
+        oldest_s: Age of the first record, seconds.
     """
 
     partition: int
@@ -79,13 +79,13 @@ class PartitionSpan:
 
     @property
     def span(self) -> int:
-        """Offsets between start and end; never less than the number of records."""
+        """Number of offsets between start and end; an upper bound of the number of records."""
         return self.high_watermark - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRate:
-    """Records per second that one worker restores, and the number of workers that share the work."""
+    """Records per second that one worker restores, and the number of workers that restore in parallel."""
 
     records_per_s: float
     workers: int = 1
@@ -94,20 +94,20 @@ class RestoreRate:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpace:
-    """The local stores of one changelog, over all tasks: bytes on disk and live bytes."""
+    """Size of the local stores of one changelog, summed over all tasks: bytes on disk, and live bytes."""
 
     size_bytes: int
     live_bytes: int
 
     @property
     def amplification(self) -> float:
-        """Bytes on disk for each live byte."""
+        """Bytes on disk per live byte."""
         return self.size_bytes / max(1, self.live_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionFacts:
-    """The facts of a changelog in the cluster; ``config`` is None when the topic does not exist.
+    """The facts of a changelog in the cluster; ``config`` is None if the topic does not exist.
 
     ``unknown`` has a sentence for each fact that could not be read.
     """
@@ -123,24 +123,27 @@ class CompactionFacts:
 
     @property
     def span(self) -> int:
-        """Offsets between start and end of all partitions."""
+        """Number of offsets between start and end, summed over all partitions."""
         return sum(part.span for part in self.partitions)
 
     @property
     def records(self) -> int | None:
-        """Records of all partitions, estimated; None when the number of one partition is unknown."""
+        """Estimated number of records of all partitions; None if the number of one partition is unknown."""
         known = [part.records for part in self.partitions if part.records is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes on disk of all partitions; None when the size of one partition is unknown."""
+        """Bytes on disk of all partitions; None if the size of one partition is unknown."""
         known = [part.size_bytes for part in self.partitions if part.size_bytes is not None]
         return sum(known) if len(known) == len(self.partitions) else None
 
     @property
     def restore_s(self) -> float | None:
-        """Seconds for a restore of all partitions; computed from offsets, an upper bound, if records are unknown."""
+        """Estimated seconds for a restore of all partitions.
+
+        If the number of records is unknown, offsets are used, which give an upper bound.
+        """
         if self.rate is None or self.config is None:
             return None
         records = self.span if self.records is None else self.records
@@ -173,15 +176,15 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
     max_span: int = MAX_SPAN,
     restore_target_s: float = RESTORE_TARGET_S,
 ) -> tuple[CompactionProblem, ...]:
-    """The problems of a changelog; empty when it is in order.
+    """The problems of a changelog; empty if the changelog is healthy.
 
     Args:
-        expected: The topic that the application defines.
-        facts: The topic in the cluster.
-        processor: The name in the commands of the problems.
-        patience_s: Seconds for which the last stable offset may stay unchanged, as ``PATIENCE_S``.
-        max_span: Maximum offsets of one partition, as ``MAX_SPAN``.
-        restore_target_s: Maximum seconds for a restore of all state, as ``RESTORE_TARGET_S``.
+        expected: The topic as the application defines it.
+        facts: The topic as it is in the cluster.
+        processor: Name of the processor, for the commands in the problems.
+        patience_s: Maximum seconds for which the last stable offset may stay unchanged; default ``PATIENCE_S``.
+        max_span: Maximum offsets of one partition; default ``MAX_SPAN``.
+        restore_target_s: Maximum seconds for a restore of all state; default ``RESTORE_TARGET_S``.
     """
     name = processor or "<processor>"
     if facts.config is None:
@@ -249,7 +252,10 @@ def _lag(expected: TopicSpec, topic: str, config: Mapping[str, str]) -> Iterator
 
 
 def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) -> Iterator[CompactionProblem]:
-    """The problems of a blocked last stable offset; records after it are neither compacted nor read."""
+    """The problems with transactions that block the last stable offset.
+
+    Records behind that offset are neither compacted nor read.
+    """
     where = (
         f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
         f"{part.high_watermark}, for {part.stood_still_s:.0f} s, and nothing behind it is compacted or read."
@@ -280,7 +286,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
 
 
 def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState) -> tuple[str, str]:
-    """A transaction that blocks the last stable offset: the known facts as text, and the action without its command."""
+    """Describes a transaction that blocks the last stable offset: known facts, and the action without its command."""
     match meaning:
         case "hanging":
             return (
@@ -306,7 +312,10 @@ def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState
 def _not_compacted(
     topic: str, config: Mapping[str, str], part: PartitionSpan, *, explained: bool
 ) -> Iterator[CompactionProblem]:
-    """Overdue records, and more records than the configuration allows; a known blocker explains both."""
+    """The problems of a partition with overdue records, or with more records than its configuration allows.
+
+    If another problem already explains them, the action is to repair that problem first.
+    """
     cleaner = (
         "Repair the problem above first; it blocks compaction."
         if explained
@@ -340,9 +349,10 @@ def _not_compacted(
 
 
 def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | None:
-    """Records that a partition may have with its configuration; None when a needed fact is unknown.
+    """Maximum number of records that a partition may have with its configuration; None if a needed fact is unknown.
 
-    The sum of its keys with the share that the dirty ratio allows, the open segment, and records younger than the lag.
+    It is the sum of three parts: the keys with the uncompacted share that the dirty ratio allows, one open segment, and
+    the records younger than ``min.compaction.lag.ms``.
     """
     if part.keys is None or part.records is None or part.size_bytes is None or part.young is None:
         return None
@@ -353,7 +363,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """The problem that all records are in the active segment, which Kafka never compacts."""
+    """The problem that all records are in the active segment, which Kafka never compacts; None without this problem."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:

@@ -1,8 +1,9 @@
 """Reads the facts of a changelog's compaction from the brokers, from samples of the log, and from the workers.
 
 Invariants:
-    - Reads only, with bounded work: a schedule does this for every changelog.
-    - A fact that can't be read is listed in ``unknown``; the others are read all the same.
+    - Nothing is written, and the number of requests is bounded, because a schedule reads these facts for every
+      changelog.
+    - A fact that cannot be read is listed in ``unknown``; the other facts are still read.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from holdfast.processors.lifecycle.health.compaction import (
 )
 
 POLL_S = 0.5
-#: Partitions of a changelog that are sampled, and the samples of each.
+#: Maximum partitions of a changelog that are sampled, and number of samples per partition.
 PARTITIONS_LOOKED_INTO, PLACES = 16, 6
-#: A restore of fewer records gives no usable rate.
+#: Minimum records of a restore from which a restore rate is computed.
 RESTORED_FEW = 10_000
-#: Seconds that a working log cleaner may take to compact a segment that is ready for compaction.
+#: Maximum seconds that a healthy log cleaner may need to compact a segment that is ready for compaction.
 CLEANER_S = 3600.0
 _NEVER_MS = 2**62
 
@@ -44,7 +45,7 @@ def read_compaction(
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> CompactionFacts:
-    """The offsets and the configuration of a changelog; polls for up to ``patience_s`` while a transaction is open.
+    """Reads offsets and configuration of a changelog; polls at most ``patience_s`` seconds while a transaction is open.
 
     Raises:
         holdfast.infra.kafka.errors.KafkaFailed: The cluster refused or did not answer.
@@ -54,7 +55,8 @@ def read_compaction(
         return CompactionFacts(topic, None, ())
     starts = topics.start_offsets(topic)
     began = clock()
-    # The stable end is read before the high watermark: a commit in between must not look like an open transaction.
+    # The last stable offset is read before the high watermark. A commit between the two reads could otherwise look like
+    # an open transaction.
     first = topics.end_offsets(topic, committed=True)
     ends = topics.end_offsets(topic, committed=False)
     still = {number for number, stable in first.items() if stable < ends[number]}
@@ -79,9 +81,9 @@ def look_closer(
     workers: Sequence[Sequence[TaskStatus]] = (),
     now: Callable[[], float] = time.time,
 ) -> CompactionFacts:
-    """Add the facts that need more requests: sizes, producers of transactions, samples of records, workers.
+    """Add the facts that need more requests: sizes, open transactions, samples of records, and facts of the workers.
 
-    ``workers`` has the tasks in each running worker's status; ``now`` is the wall clock, seconds since 1970.
+    ``workers`` has the tasks of each running worker; ``now`` returns the wall clock, seconds since 1970.
     """
     if facts.config is None:
         return facts
@@ -151,7 +153,8 @@ def _with_samples(
     seen = [part for part in parts if part.records is not None]
     span = sum(part.span for part in seen)
     density = sum(part.records or 0 for part in seen) / span if span else 1.0
-    if seen:  # keys are spread evenly, so the sampled partitions represent the others
+    # keys are spread evenly over partitions, so the sampled partitions represent the partitions without samples
+    if seen:
         parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
     return replace(facts, partitions=tuple(parts))
 
@@ -174,7 +177,10 @@ def _sampled(part: PartitionSpan, windows: Sequence[Window], bound_ms: int | Non
 
 
 def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
-    """The time (ms since 1970) before which overwritten records must be gone; None if the topic has no such bound."""
+    """The time (ms since 1970) before which overwritten records must have been removed.
+
+    None if the topic sets no limit.
+    """
     lag = int(config.get("max.compaction.lag.ms", str(_NEVER_MS)))
     segment = min(int(config.get("segment.ms", str(_NEVER_MS))), lag)
     least = int(config.get("min.compaction.lag.ms", "0"))
@@ -183,7 +189,7 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 
 
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
-    """The offsets of the samples: evenly spaced from the start, and one that ends at ``at_bound``."""
+    """The offsets where samples begin: evenly spaced from the start, and one sample that ends at ``at_bound``."""
     if end <= start:
         return []
     if end - start <= RECORDS_MAX:
@@ -196,7 +202,7 @@ def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
 
 
 def estimated_records(windows: Sequence[Window], end: int) -> int:
-    """The estimated number of records up to ``end``: samples are counted, and their density fills the gaps."""
+    """The estimated number of records up to ``end``: records in samples, plus gaps filled with the samples' density."""
     ordered = sorted(windows, key=lambda window: window.offset)
     edges = [*(window.offset for window in ordered[1:]), end]
     total = 0.0
@@ -207,10 +213,10 @@ def estimated_records(windows: Sequence[Window], end: int) -> int:
 
 
 def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[int, int]:
-    """The number of old records in the samples, and of those that were overwritten before ``bound_ms``.
+    """The number of old records in the samples, and how many of these are overdue.
 
-    A record is overdue when a later record of its key is older than the bound, too. Each overdue record is certain;
-    records outside of the samples may hide more.
+    A record is overdue if the samples have a later record of the same key, and both are older than ``bound_ms`` (ms
+    since 1970). The count is a minimum, because later records outside of the samples are unknown.
     """
     if bound_ms is None:
         return 0, 0
@@ -240,12 +246,16 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]
 
 
 def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
-    """Records per second of one worker, from the restores that workers report; assumed if they report none."""
+    """The mean restore rate of one worker, from the restores that workers report.
+
+    An assumed rate if none is reported.
+    """
     rates = []
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)
         if restored >= RESTORED_FEW and seconds > 0:
-            rates.append(restored / seconds)  # the tasks of a worker are restored side by side
+            # a worker restores its tasks in parallel, so the longest task gives the duration
+            rates.append(restored / seconds)
     count = max(1, len(workers))
     if rates:
         return RestoreRate(sum(rates) / len(rates), count)

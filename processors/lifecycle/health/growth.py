@@ -1,8 +1,8 @@
-"""The growing data on this machine, the pruning of each part, and whether the disk has room: facts in, verdict out.
+"""Lists the data that grows on this machine and the way to prune each part, and judges whether the disk has room.
 
 Invariants:
-    - Everything below the home folder has exactly one owner; ``OTHER`` has what no row names.
-    - An owner names the setting that bounds it, or the command that makes room.
+    - Every file below the home folder has exactly one owner. ``OTHER`` owns the files that no other owner lists.
+    - Each owner names the setting that limits its size, or the command that frees space.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RUN_UPKEEP = "launch the job `upkeep` in Dagster"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A part of the disk with one owner; ``action`` is a sentence part that says how to free room."""
+    """A part of the disk space, for example logs or checkpoints; ``action`` is a phrase with the way to free space."""
 
     name: str
     what: str
@@ -31,7 +31,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """An owner and its size; ``room`` is the disk of its first place."""
+    """An owner with its size; ``room`` describes the disk of its first folder."""
 
     owner: Owner
     size_bytes: int
@@ -40,7 +40,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether every disk has room; ``free_percent`` belongs to the fullest disk."""
+    """Whether every disk has enough free space; ``free_percent`` is that of the fullest disk."""
 
     passed: bool
     sentence: str
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def owners(settings: Settings) -> tuple[Owner, ...]:
-    """All owners of disk space with these settings, on this machine only."""
+    """All owners of disk space on this machine, according to the settings."""
     paths, dagster = settings.paths, settings.paths.dagster
     prune = "HOLDFAST_UPKEEP__"
     found = [
@@ -121,7 +121,7 @@ def owners(settings: Settings) -> tuple[Owner, ...]:
 
 
 def _stores(settings: Settings) -> list[Owner]:
-    """Owners that the settings may move to another machine, only the local ones."""
+    """The owners that settings can move to another machine; only those on this machine are returned."""
     found = []
     if not settings.registry_url or settings.registry_url.startswith("sqlite:///"):
         file = Path(settings.registry.removeprefix("sqlite:///"))
@@ -142,7 +142,7 @@ def _stores(settings: Settings) -> list[Owner]:
 def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
     """The size of each owner, largest first.
 
-    A folder inside of another owner's folder counts only for its own owner.
+    If an owner's folder is inside of another owner's folder, its size counts only for the inner owner.
     """
     found = []
     for owner in parts:
@@ -152,7 +152,10 @@ def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
 
 
 def judge_room(used: Sequence[Used], min_percent: float) -> Verdict:
-    """Whether every used disk has its required free part; names the largest owner of the fullest disk."""
+    """Whether every disk has at least ``min_percent`` free.
+
+    The sentence names the largest owner on the fullest disk.
+    """
     tightest = min(used, key=lambda each: each.room.free_percent).room
     on_it = [each for each in used if each.room == tightest]
     largest = max(on_it, key=lambda each: each.size_bytes)

@@ -1,11 +1,11 @@
-"""Restore rehearsals: one partition is restored into a scratch folder like by a worker, timed and judged.
+"""Restore rehearsals: one partition is restored into a scratch folder as a worker would do it, timed and judged.
 
     the owner takes a checkpoint (offset A) ──► replay the changelog up to A into a scratch folder ──► equal? how long?
 
 Invariants:
     - The owner's state is never opened, and the processor keeps running; the scratch folder is deleted afterwards.
-    - Both copies are at one offset of one changelog: later records are not replayed.
-    - One rehearsal of a task at a time on a machine; the next one deletes the folder of a killed one.
+    - Both copies are compared at the same offset of the changelog, because later records are not replayed.
+    - At most one rehearsal of a task runs on a machine. The next rehearsal deletes the folder of a killed one.
 """
 
 from __future__ import annotations
@@ -42,28 +42,31 @@ from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
-#: The verb in the registry's actions.
+#: The verb of rehearsals in the registry's list of actions.
 REHEARSE = "rehearse"
-#: Free disk space, in multiples of the state's size: a compaction needs old and new files at once.
+#: Minimum free disk space, as a multiple of the state's size, because a compaction needs old and new files at once.
 ROOM = 2.0
-#: A rehearsal of fewer records gives no usable rate.
+#: Minimum records of a rehearsal from which a restore rate is computed.
 RECORDS_FEW = 1_000
 _STEP_S = 0.2
 
 
 class RehearsalImpossible(HoldfastError):
-    """No rehearsal is possible: no task, no copy to compare with, or no space. Fields: processor, seen, expected."""
+    """No rehearsal is possible: the task moved, its changelog or disk space is missing, or another rehearsal runs.
+
+    Fields: ``processor``, ``seen``, ``expected``.
+    """
 
 
 class NothingToRehearse(RehearsalImpossible):
-    """No running worker to compare a restore with."""
+    """No running worker has a task that a restore could be compared with."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A running task whose stores have changelogs."""
+    """A running task with changelogs, which can be chosen for a rehearsal."""
 
     processor: str
     slot: str
@@ -73,7 +76,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class StoreRehearsal:
-    """One store's fingerprints at ``offset``: of the restored copy, and of the worker's checkpoint."""
+    """The fingerprints of one store at ``offset``: of the restored copy, and of the worker's checkpoint."""
 
     store: str
     changelog: str
@@ -83,13 +86,13 @@ class StoreRehearsal:
 
     @property
     def equal(self) -> bool:
-        """Whether the restored copy has the owner's fingerprint."""
+        """Whether both fingerprints are equal."""
         return self.restored == self.owned
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """One rehearsed restore; ``seconds`` from the opening of the scratch folder to the end of the restore."""
+    """One rehearsed restore; ``seconds`` lasts from the opening of the scratch folder to the end of the restore."""
 
     processor: str
     task: str
@@ -97,12 +100,12 @@ class Rehearsal:
     stores: tuple[StoreRehearsal, ...]
     records: int
     seconds: float
-    #: Number of input partitions of the processor, to estimate a restore of all of them.
+    #: Number of tasks of the processor, for the estimate of a full restore.
     tasks: int = 1
 
     @property
     def equal(self) -> bool:
-        """Whether every store has its owner's fingerprint."""
+        """Whether every restored store has the fingerprint of the worker's checkpoint."""
         return all(each.equal for each in self.stores)
 
     @property
@@ -117,7 +120,7 @@ class Rehearsal:
 
     @property
     def sentence(self) -> str:
-        """Partition, duration, counts and verdict, as one sentence."""
+        """Partition, duration, counts and verdict of the rehearsal as one sentence."""
         keys = sum(each.restored.count for each in self.stores)
         differing = [each.store for each in self.stores if not each.equal]
         verdict = f"{', '.join(differing)} differ from the owner's state" if differing else "all equal to the owner's"
@@ -128,7 +131,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """A candidate chosen by a hash of the day, so that it stays the same all day; None when there is none."""
+    """The candidate chosen by a hash of the day, so that it is the same for the whole day; None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None
@@ -137,12 +140,12 @@ def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
 
 
 def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) -> tuple[bool, str]:
-    """Whether a rehearsal passes, and the description of its check.
+    """Whether a rehearsal passes, and the text for its asset check.
 
     Args:
         rehearsal: The finished rehearsal.
-        target_s: Seconds that a restore of all tasks may take.
-        before_s: Seconds of the same processor's previous rehearsal; None when there is none.
+        target_s: Maximum seconds that a restore of all tasks may take.
+        before_s: Seconds of the previous rehearsal of the same processor; None if there is none.
     """
     name = rehearsal.processor
     if not rehearsal.equal:
@@ -161,7 +164,7 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
-    """The rehearsal as a JSON object, for the registry and `--json`."""
+    """The rehearsal as a JSON object, for the registry and the option ``--json``."""
     stores = [{**asdict(each), "restored": each.restored.hex, "owned": each.owned.hex} for each in rehearsal.stores]
     return {
         **asdict(rehearsal),
@@ -174,7 +177,7 @@ def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
 
 
 def rehearsed(actions: Sequence[Action], processor: str) -> list[dict[str, Any]]:
-    """The recorded rehearsals of a processor, newest first, without records that can't be read."""
+    """The recorded rehearsals of a processor, newest first; unreadable records are left out."""
     found = []
     for each in actions:
         if each.verb == REHEARSE and each.subject == processor:
@@ -187,7 +190,7 @@ def rehearsed(actions: Sequence[Action], processor: str) -> list[dict[str, Any]]
 
 
 def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
-    """Records per second of the newest rehearsal with at least ``RECORDS_FEW`` records; None when there is none."""
+    """Records per second of the newest rehearsal with at least ``RECORDS_FEW`` records; None if there is none."""
     for each in rehearsed(actions, processor):
         if each["records"] >= RECORDS_FEW and each["seconds"] > 0:
             return float(each["records"] / each["seconds"])
@@ -195,7 +198,10 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 
 
 class Rehearsals:
-    """Rehearses restores on this machine; ``slots`` returns the running slots of a processor."""
+    """Runs restore rehearsals on this machine.
+
+    ``slots`` is a function that returns the running slots of a processor.
+    """
 
     def __init__(
         self, world: World, cluster: KafkaCluster, databases: Databases, slots: Callable[[str], Sequence[str]]
@@ -206,7 +212,10 @@ class Rehearsals:
         self._databases = databases
 
     def candidates(self, processor: str | None = None, partition: int | None = None) -> list[Candidate]:
-        """The tasks that can be rehearsed now: running tasks with changelogs."""
+        """The tasks that can be rehearsed now: running tasks with changelogs.
+
+        ``processor`` and ``partition`` restrict the result.
+        """
         found = []
         for name in [processor] if processor is not None else self._deployed():
             for slot in self._slots(name):
@@ -217,12 +226,12 @@ class Rehearsals:
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:
-        """Restore one task, compare it with its owner, and record the result in the registry.
+        """Restore one task, compare it with the owner's checkpoint, and record the result in the registry.
 
         Raises:
             RehearsalImpossible: The task moved, its changelog or disk space is missing, or another rehearsal runs.
             ProcessorSilent: The owner did not take a checkpoint.
-            HoldfastError: The restore failed; a worker's restore would fail, too.
+            HoldfastError: The restore failed; a restore by a worker would fail, too.
         """
         began = self._world.clock()
         manifest = ProcessorClient(chosen.processor, chosen.slot, self._world.paths).checkpoint()
@@ -247,7 +256,7 @@ class Rehearsals:
         return done
 
     def before(self, processor: str) -> float | None:
-        """Seconds of the rehearsal before the last one; None when there is none."""
+        """Seconds of the second-newest rehearsal; None if there are fewer than two."""
         known = rehearsed(self._world.registry.actions(1000), processor)
         return None if len(known) < 2 else float(known[1]["seconds"])
 
@@ -291,7 +300,7 @@ class Rehearsals:
 
     @contextmanager
     def _scratch(self, chosen: Candidate, size_bytes: int) -> Iterator[Path]:
-        """A folder under a lock, deleted afterwards."""
+        """A scratch folder that is locked during the block and deleted afterwards; raises RehearsalImpossible."""
         root = self._world.paths.rehearsals
         root.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(root).free
@@ -329,7 +338,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """A cluster whose changelogs end at given offsets, without later records."""
+    """A cluster whose changelogs seem to end at given offsets; later records are hidden."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster
@@ -338,7 +347,7 @@ class _UpTo:
         self.topics = cluster.topics
 
     def changelog_consumer(self) -> ChangelogReplayer:
-        """A replayer that returns no records at or after the ends."""
+        """A replayer that returns only records before the given end offsets."""
         return cast(ChangelogReplayer, _Replayer(self._cluster.changelog_consumer(), self._ends))
 
 
@@ -358,7 +367,7 @@ class _Replayer:
 
 
 def cut_at(batch: Batch, end: int) -> Batch:
-    """The records of a batch with offsets below ``end``."""
+    """The part of a batch with offsets below ``end``."""
     if not batch.offsets or batch.offsets[-1] < end:
         return batch
     count = bisect_left(batch.offsets, end)

@@ -1,14 +1,14 @@
-"""Judges whether the topics of deployed processors match their state: a pure function of a few cheap requests.
+"""Judges whether the topics of deployed processors match their state, from the results of a few cheap requests.
 
-    look (a few requests for all topics) ──► judge ──► findings, and the memory that the next look is compared with
+    look (a few requests for all topics) ──► judge ──► findings, and the memory for comparison with the next look
 
 Invariants:
     - Nothing here reads a clock, a cluster or a worker; the same facts and memory give the same findings.
-    - A failed finding has the fault and one action.
-    - A topic that was deleted and created again stays a finding until the state belongs to it: until its owners report
-      the new id, or a verb has created the topic or its positions again.
-    - A changelog that lost records stays a finding until it is created again. Retention and DeleteRecords raise the
-      first offset of a log; compaction does not, and nothing lowers it.
+    - A failed finding names the fault and one action.
+    - A topic that was deleted and created again fails its check until the state belongs to the new topic. This is so
+      when its owners report the new topic id, or after a verb that recreates the topic or its positions.
+    - A changelog that lost records fails its check until it is created again. Lost records show in the first offset,
+      which retention and DeleteRecords raise. Compaction does not raise it, and nothing lowers it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 TOPIC_EXISTS = "topic_exists"
 
-#: If a last stable offset stays below the end for this time, seconds, another program blocks it: a worker's transaction
-#: lives at most 15 s, and the coordinator may need 10 s more to end a dead worker's transaction.
+#: Seconds after which a last stable offset that stays below the end is blocked by another program, not by a worker. A
+#: worker's transaction lasts at most 15 s, and the coordinator ends a dead worker's transaction within 10 s more.
 HELD_S = 28.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """All topics and groups at one moment (``now``, seconds since 1970).
+    """The facts of all topics and consumer groups at one moment (``now``, seconds since 1970).
 
     Args:
-        topics: The existing topics by name.
-        starts: Topic -> partition -> the first offset that exists; like ``ends``, of changelogs and inputs.
-        stable: The last stable offset, of changelogs.
-        ends: The high watermark, read after the others.
-        committed: Group -> partition -> its next offset; only groups that were asked and answered.
+        topics: Topic name -> facts of the topic; only existing topics.
+        starts: Topic -> partition -> first offset that still exists. ``starts`` and ``ends`` cover changelogs and
+            inputs.
+        stable: Topic -> partition -> last stable offset; only changelogs.
+        ends: Topic -> partition -> high watermark, read after the other offsets.
+        committed: Group -> partition -> committed offset; only groups that were asked and answered.
     """
 
     now: float
@@ -58,12 +59,12 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """One topic in the memory.
+    """A topic in the memory of the last check.
 
     Args:
-        topic_id: The id that state belongs to.
+        topic_id: The topic id that the state belongs to.
         seen_at: When the topic last had this id, seconds since 1970.
-        held: Partition -> the last stable offset that stays below the end, and since when.
+        held: Partition -> last stable offset that stays below the end, and the time since when (seconds since 1970).
     """
 
     topic_id: str
@@ -72,7 +73,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """The basis for comparison at the next check: the topics, and the short form of each check's last finding."""
+    """The memory that the next check compares with: the topics, and the short form of each check's last finding."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -80,9 +81,10 @@ class WatchMemory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check for one changelog (with ``processor`` and ``store``) or one other topic (without both).
+    """The result of one check for one topic.
 
-    ``short`` stays equal while nothing changes: growing numbers are only in the sentence.
+    For a changelog, ``processor`` and ``store`` are set; for other topics both are empty. ``short`` is used to detect
+    changes, so growing numbers are only in ``sentence``.
     """
 
     check: str
@@ -96,22 +98,22 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """True when no action is needed."""
+        """True if no action is needed."""
         return not self.sentence
 
     @property
     def text(self) -> str:
-        """The fault and the action as one text; empty when the check passed."""
+        """The fault and the action as one text; empty if the check passed."""
         return f"{self.sentence} {self.action}".strip()
 
     @property
     def name(self) -> str:
-        """The key of the finding in the memory."""
+        """The key of the finding in the memory, made of check and topic."""
         return f"{self.check} {self.topic}"
 
 
 def decode_memory(cursor: str | None) -> WatchMemory:
-    """The memory in a sensor's cursor; an empty one when the cursor can't be read."""
+    """Decodes the memory from a sensor's cursor; an unreadable cursor gives an empty memory."""
     try:
         return msgspec.json.decode(cursor or "{}", type=WatchMemory)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -119,12 +121,15 @@ def decode_memory(cursor: str | None) -> WatchMemory:
 
 
 def encode_memory(memory: WatchMemory) -> str:
-    """The memory as JSON for a sensor's cursor."""
+    """Encodes the memory as JSON for a sensor's cursor."""
     return msgspec.json.encode(memory).decode()
 
 
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
-    """The processors whose owners must be asked, because one of their topics has a new id or is not in the memory."""
+    """The processors whose workers must be asked for the topic ids of their state.
+
+    One of their topics has a new id, or is not in the memory.
+    """
 
     def strange(name: str) -> bool:
         known, seen = memory.topics.get(name), look.topics.get(name)
@@ -140,14 +145,14 @@ def remember(
     owners: Mapping[str, Set[str]],
     remade: Mapping[str, float],
 ) -> dict[str, Known]:
-    """The topics of the next memory.
+    """The topics for the next memory.
 
     Args:
-        watched: The processors.
+        watched: The topologies of the processors to check.
         look: The present facts.
-        memory: The memory of the last look.
-        owners: Changelog -> the topic ids of its owners' state; only owners that were asked.
-        remade: Processor -> when a verb last created its topics or positions again, seconds since 1970.
+        memory: The memory of the last check.
+        owners: Changelog -> topic ids that its owners' state belongs to; only owners that were asked.
+        remade: Processor -> time when a verb last recreated its topics or positions, seconds since 1970.
     """
     found: dict[str, Known] = {}
     for topology in watched:
@@ -172,7 +177,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """The topic id of the state."""
+    """The topic id that the state belongs to."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -180,14 +185,14 @@ def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: boo
 
 
 def _unread(name: str, topology: Topology, look: Look) -> bool:
-    """Whether a processor has committed no offset of a source topic: then any topic id matches its state."""
+    """Whether a processor has committed no offset of a source topic; any topic id then matches its state."""
     positions = look.committed.get(topology.processor)
     is_input = any(spec.name == name for spec in topology.inputs)
     return is_input and positions is not None and not any(place.topic == name for place in positions)
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Partition -> the last stable offset that stays below the end, and since when."""
+    """Partition -> last stable offset that stays below the end, and the time since when (seconds since 1970)."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -198,7 +203,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Topic -> its partitions whose last stable offset has not moved for ``held_s`` or longer."""
+    """Topic -> its partitions whose last stable offset stayed below the end, unmoved, for at least ``held_s``."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -215,15 +220,15 @@ def judge(
     busy: Set[str] = frozenset(),
     held_s: float = HELD_S,
 ) -> Iterator[Finding]:
-    """The findings of every changelog and every source topic.
+    """The findings of every changelog, source topic, output topic and dead-letter topic.
 
     Args:
-        watched: The processors.
+        watched: The topologies of the processors to check.
         look: The present facts.
         known: The result of ``remember``.
         transactions: Open transactions of the partitions in ``held_too_long``, as far as Kafka answered.
-        busy: Processors with an open apply; their topics have no findings.
-        held_s: Seconds for which a last stable offset may stay unchanged, as ``HELD_S``.
+        busy: Processors with an open apply; their topics are not checked.
+        held_s: Maximum seconds for which a last stable offset may stay unchanged; default ``HELD_S``.
     """
     for topology in watched:
         if topology.processor in busy:
@@ -253,7 +258,7 @@ def judge(
 def judge_config(
     processor: str, changelog: ChangelogSpec, expected: TopicSpec, look: Look, known: Known | None
 ) -> Finding:
-    """Whether a changelog exists, is the topic of the state, has all its records, and the configuration of state."""
+    """Checks a changelog: it exists, has the topic id of the state, the expected configuration, and all its records."""
     topic, store = changelog.topic.name, changelog.store
     seen = look.topics.get(topic)
     fill = (
@@ -289,7 +294,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """The action for a changelog that must be created again; its processor may be running."""
+    """The action for a changelog that must be created again, even while its processor runs."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
@@ -310,7 +315,7 @@ def _held_partitions(
     transactions: Mapping[Partition, Sequence[OpenTransaction]],
     held_s: float,
 ) -> list[HeldPartition]:
-    """The partitions whose last stable offset has not moved for ``held_s`` or longer, with their open transactions."""
+    """The partitions whose last stable offset has not moved for ``held_s`` seconds, with their open transactions."""
     found = []
     for number, (at, since) in sorted(known.held.items()) if known is not None else ():
         if look.now - since >= held_s:
@@ -321,7 +326,7 @@ def _held_partitions(
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """A partition whose last stable offset has been below its end for ``stood_s``, and its open transactions."""
+    """A partition whose last stable offset has been below its end for ``stood_s`` seconds; its open transactions."""
 
     place: Partition
     stable: int
@@ -331,7 +336,10 @@ class HeldPartition:
 
 
 def judge_transactions(processor: str, changelog: ChangelogSpec, held: Sequence[HeldPartition]) -> Finding:
-    """Whether an open transaction blocks a changelog; records after it are neither compacted nor restored."""
+    """Checks whether an open transaction blocks a changelog.
+
+    Records behind such a transaction are neither compacted nor restored.
+    """
     topic, store = changelog.topic.name, changelog.store
     numbers = {"held_partitions": len(held), "held_offsets": sum(each.end - each.stable for each in held)}
     if not held:
@@ -368,7 +376,7 @@ def _of_transaction(transaction: OpenTransaction | None, processor: str) -> tupl
 
 
 def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known | None) -> Finding:
-    """Whether the committed offsets of every reader are within the offsets that a source topic still has."""
+    """Checks whether the committed offsets of every reader still exist in a source topic."""
     seen = look.topics.get(topic)
     if seen is None:
         sentence = f"Source topic {topic} is missing."
@@ -417,7 +425,7 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
 
 
 def judge_partitions(topic: str, readers: Sequence[Topology], look: Look) -> Finding:
-    """Whether a source topic still has the partition count from the time when the state was built."""
+    """Checks whether a source topic still has the number of partitions that the state was built with."""
     seen = look.topics.get(topic)
     if seen is None:
         return Finding(PARTITION_COUNT, topic, "ok", numbers={"partitions": 0})
@@ -454,7 +462,7 @@ def judge_partitions(topic: str, readers: Sequence[Topology], look: Look) -> Fin
 
 
 def writers_of(watched: Iterable[Topology]) -> dict[str, list[Topology]]:
-    """Output and dead-letter topic -> the processors that write to it."""
+    """Output or dead-letter topic -> the processors that write to it."""
     found: dict[str, list[Topology]] = {}
     for topology in watched:
         for spec in (*topology.outputs, *filter(None, (topology.dead_letter,))):
@@ -463,7 +471,7 @@ def writers_of(watched: Iterable[Topology]) -> dict[str, list[Topology]]:
 
 
 def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str, TopicFacts]) -> Finding:
-    """Whether an output or dead-letter topic exists."""
+    """Checks whether an output or dead-letter topic exists."""
     if topic in topics:
         return Finding(TOPIC_EXISTS, topic, "ok")
     names = [each.processor for each in writers]
@@ -478,7 +486,7 @@ def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str
 
 
 def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:
-    """The findings that differ from the memory."""
+    """The findings whose short form differs from the one in the memory."""
     return tuple(each for each in findings if memory.told.get(each.name) != each.short)
 
 

@@ -1,1 +1,4 @@
-"""Resources without an owner: inventory, plan, archive, deletion. Imports ``world`` and ``deploy``."""
+"""Orphans, which are resources without an owner: inventory, plan, archive, deletion.
+
+Imports ``world`` and ``deploy``.
+"""

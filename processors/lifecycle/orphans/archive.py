@@ -2,12 +2,12 @@
 
     <archive>/<kind>/<name>/<moment>/manifest.json     the original, the time, the files; written last
                                      deletion.json     the deletion of the original: begin, leftovers, end
-    <archive>/lock                                     held (flock) by the process that changes anything
+    <archive>/lock                                     locked (flock) by the process that changes the archive
 
 Invariants:
     - A copy is complete or absent: it is written to a folder ``<moment>.part``, which is renamed after every file is
       synced to the disk.
-    - Nothing here deletes a complete copy, or what a link in the archive leads to outside of it.
+    - This module never deletes a complete copy, and never deletes files outside of the archive that a link leads to.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, 
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"
-#: Maximum characters of a resource's name in a folder's name; file systems allow 255.
+#: Maximum characters that a folder's name takes from a resource's name; file systems allow 255 in total.
 _NAME_CHARACTERS = 180
 
 Document = TypeVar("Document")
 
 
 class ArchiveFailed(HoldfastError):
-    """The archive can't be written or read. Fields: path."""
+    """The archive cannot be written or read. Fields: ``path``."""
 
 
 class ArchiveBusy(HoldfastError):
-    """Another process archives or deletes orphans now. Fields: path."""
+    """Another process archives or deletes orphans at the moment. Fields: ``path``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """All copies below one folder."""
+    """The archive in one folder, with all copies of orphans."""
 
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """The newest copy of each resource by kind and name, and a sentence for each unreadable copy."""
+        """The newest copy of each resource, by kind and name; and a sentence for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:
@@ -65,7 +65,7 @@ class Archive:
         return found, unread
 
     def copies(self) -> tuple[tuple[Archived, ...], tuple[str, ...]]:
-        """All complete copies, and a sentence for each unreadable one."""
+        """All complete copies, and a sentence for each unreadable copy."""
         found, unread = [], []
         for file in sorted(self.root.glob(f"*/*/*/{MANIFEST}")):
             if file.parent.name.endswith(_PART):
@@ -79,10 +79,10 @@ class Archive:
         return tuple(found), tuple(unread)
 
     def begin(self, kind: Kind, name: str, now: datetime) -> Path:
-        """An empty folder for a new copy; ``finish`` makes it valid.
+        """Create an empty folder for a new copy. The copy is valid only after ``finish``.
 
         Raises:
-            ArchiveFailed: The folder can't be created.
+            ArchiveFailed: The folder cannot be created.
         """
         place = self.root / kind / _word(name)
         moment = f"{now:%Y%m%dT%H%M%S.%fZ}"
@@ -93,7 +93,9 @@ class Archive:
         return part
 
     def finish(self, part: Path, manifest: Manifest) -> Path:
-        """Write the manifest of a copy, sync all files to the disk, and rename the folder, which makes the copy valid.
+        """Write the manifest of a copy, sync all files to the disk, and rename the folder.
+
+        The renamed folder, which is returned, makes the copy valid.
 
         Raises:
             ArchiveFailed: A write failed.
@@ -110,28 +112,29 @@ class Archive:
         return folder
 
     def note_deletion(self, copy: Archived, deletion: Deletion) -> None:
-        """Record the progress of the original's deletion.
+        """Record how far the deletion of the original resource has come.
 
         Raises:
-            ArchiveFailed: The record can't be written.
+            ArchiveFailed: The record cannot be written.
         """
         with disk_errors(copy.folder):
             write(copy.folder / DELETION, deletion)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the archive's lock during the block, so that no other process changes orphans.
+        """Holds the archive's lock during the block, so that no other process changes orphans.
 
         The folders of interrupted copies are deleted before the block, and after an error in it.
 
         Raises:
             ArchiveBusy: Another process holds the lock.
-            ArchiveFailed: The folder can't be created or cleaned.
-            PathOutside: A link in the archive leads to an interrupted copy elsewhere.
+            ArchiveFailed: The folder cannot be created or cleaned.
+            PathOutside: An interrupted copy is behind a link that leads outside of the archive.
         """
         lock = self.root / "lock"
         with disk_errors(self.root):
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # copies have the contents of topics
+            # private (0o700), because copies contain the contents of topics
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -158,7 +161,7 @@ class Archive:
 
 
 def copied_files(folder: Path) -> dict[str, int]:
-    """File of a copy -> bytes, without the manifest."""
+    """The files of a copy without the manifest: relative path -> size in bytes."""
     return {
         str(each.relative_to(folder)): each.lstat().st_size
         for each in sorted(folder.rglob("*"))
@@ -167,7 +170,7 @@ def copied_files(folder: Path) -> dict[str, int]:
 
 
 def write(file: Path, document: msgspec.Struct) -> None:
-    """Create or replace a small JSON file atomically, synced to the disk."""
+    """Create or replace a small JSON file atomically, and sync it to the disk."""
     part = file.with_name(f"{file.name}.tmp")
     write_synced(part, [msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"])
     part.replace(file)
@@ -175,17 +178,17 @@ def write(file: Path, document: msgspec.Struct) -> None:
 
 
 def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file and sync its content to the disk."""
+    """Write a file, and sync its content to the disk."""
     with file.open("wb") as opened:
         opened.writelines(chunks)
     sync(file)
 
 
 def read(file: Path, type_: type[Document]) -> Document:
-    """A decoded JSON file of the archive.
+    """Read and decode a JSON file of the archive.
 
     Raises:
-        ArchiveFailed: The file can't be read, or has another format version.
+        ArchiveFailed: The file cannot be read, or has another format version.
     """
     try:
         found = msgspec.json.decode(file.read_bytes(), type=type_)
@@ -203,7 +206,7 @@ def read(file: Path, type_: type[Document]) -> Document:
 
 
 def sync(path: Path) -> None:
-    """Sync a file's content or a folder's entries to the disk, so that they survive a power failure."""
+    """Sync a file's content or a folder's entries to the disk, so that a power failure does not lose them."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -213,7 +216,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Convert errors of the disk in the block.
+    """Converts disk errors in the block.
 
     Raises:
         ArchiveFailed: The block raised an ``OSError``.
@@ -230,7 +233,7 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _word(name: str) -> str:
-    """A folder name for a resource: its own name if that is safe, otherwise a cleaned name with a hash."""
+    """The folder name for a resource: its own name if that is safe, otherwise a cleaned name with a hash."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) and len(name) <= _NAME_CHARACTERS:
         return name
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._")[-_NAME_CHARACTERS:]

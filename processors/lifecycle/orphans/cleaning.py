@@ -1,13 +1,13 @@
 """Reads the facts of orphans, and carries out the stages of the verbs ``clean`` and ``put-back``.
 
-After a kill in a stage, the resumed apply repeats it:
-    1. during the copy: the copy is not valid, and is made again.
-    2. after the deletion was recorded, before or during the deletion: the deletion is finished.
-    3. after the deletion, before its end was recorded: the end is recorded.
+If the process is killed in a stage, the resumed apply repeats that stage. The result depends on the moment of the kill:
+    1. During the copy: the incomplete copy is deleted, and a new copy is made.
+    2. After the deletion was recorded, before or during the deletion itself: the deletion is finished.
+    3. After the deletion, before its end was recorded: the end is recorded.
 
 Invariants:
     - One process at a time changes an archive.
-    - Right before a deletion, the owners, the live groups and the facts of the orphan are read again.
+    - Directly before a deletion, the owners, the running groups and the facts of the orphan are read again.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 
 class CleaningFailed(HoldfastError):
-    """The disk refused a change; earlier stages stay done. Fields: kind, name."""
+    """A file operation failed; earlier stages remain done. Fields: ``kind``, ``name``."""
 
 
 class OrphanOwned(ApplyFailed):
-    """A planned orphan has an owner again, and was not changed. Fields: kind, name."""
+    """A planned orphan has an owner again, and was not changed. Fields: ``kind``, ``name``."""
 
     exit_code = EXIT_REFUSED
 
 
 class OrphanCleaning:
-    """The orphans of one installation (``orphan_facts.OrphanSource``, ``execution.Orphans``).
+    """The orphans of one installation (implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``).
 
-    ``who`` is the user in the records. ``defined`` loads the definitions; it is called again before each change.
+    ``who`` is the user name for the records. ``defined`` loads the processors' definitions; it is called again before
+    each change.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class OrphanCleaning:
         self._archive = Archive(settings.archive_folder)
 
     def orphans(self) -> OrphanFacts:
-        """Every orphan with its present facts and its archived copy."""
+        """Every orphan with its present facts and its newest archived copy."""
         found, unseen = self._found()
         copies, unread = self._archive.newest()
         groups = self._topics.live_groups() if any(each.kind == "topic" for each in found) else {}
@@ -88,17 +89,17 @@ class OrphanCleaning:
         return OrphanFacts(self._clock(), grace, tuple(subjects), (*unseen, *unread), self._inside())
 
     def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:
-        """The newest copy of a topic, and whether the topic exists."""
+        """The newest archived copy of a topic, and whether the topic exists."""
         return self._archive.newest()[0].get(("topic", topic)), topic in self._topics.describe([topic])
 
     def __call__(self, stage: OrphanStage) -> Done:
-        """Carry one stage out.
+        """Carry out one stage.
 
         Raises:
             OrphanOwned: The orphan has an owner again.
             OrphanChanged: The orphan, or its copy, differs from the plan.
-            ArchiveBusy: Another process holds the archive.
-            HoldfastError: Kafka or the disk refused; a repeated stage continues.
+            ArchiveBusy: Another process holds the archive's lock.
+            HoldfastError: Kafka refused a request, or a file operation failed; repeating the stage continues it.
         """
         with self._archive.held():
             if isinstance(stage, PutTopicBack):
@@ -130,15 +131,21 @@ class OrphanCleaning:
             return Subject(orphan, Look(None, f"it could not be read: {why}"), copy)
 
     def _used(self, orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
-        """Why live groups forbid a change of the orphan, as a sentence; empty when none does."""
+        """The reason why a running consumer group forbids a change of the orphan, as a sentence.
+
+        Empty without such a group.
+        """
         members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-        if members:  # a program outside of the registry, or of another installation
+        if members:  # a running program that the registry does not list, or one of another installation
             how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
             return f"{orphan.processor} runs: {how}"
         return in_use(orphan, groups)
 
     def _inside(self) -> Path | None:
-        """The searched folder that contains the archive; None if there is none."""
+        """The folder that is searched for orphans and contains the archive.
+
+        None if the archive is outside of all of them.
+        """
         paths, root = self._settings.paths, self._archive.root.resolve()
         searched = (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse)
         return next((place for place in searched if root.is_relative_to(place.resolve())), None)
@@ -191,7 +198,7 @@ class OrphanCleaning:
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
     def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
-        """Raise OrphanChanged when a live group may use the orphan, or when it may only be deleted by its full name."""
+        """Raises OrphanChanged if a running group may use the orphan, or if it may only be deleted by its full name."""
         used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
         if used:
             raise changed(orphan, used)
@@ -199,12 +206,12 @@ class OrphanCleaning:
             raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
 
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
-        """The orphan of a stage, with owners read again; None when it now has an owner, or is gone."""
+        """The orphan of a stage, with owners read again; None if it now has an owner, or no longer exists."""
         place = (stage.kind, stage.name)
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
-        """Ends the stage for a resource that is no longer an orphan and does not exist.
+        """Ends the stage for a resource that is no longer an orphan because it does not exist.
 
         Raises:
             OrphanOwned: The resource exists, so it has an owner again.

@@ -1,4 +1,4 @@
-"""Reads the resources on this machine and in its cluster, and their owners, and finds the orphans; reads only."""
+"""Reads the resources of this machine and its Kafka cluster and their owners, and finds orphans; changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def orphans_of(
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
 
-    ``only`` limits the search to one resource: the records of other topics are not read.
+    ``only`` limits the search to one resource: the records of other topics are then not read.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The processors that a topic's records name, and its end offsets; none for an unreadable topic."""
+    """The processors that a topic's records name, and its end offsets; empty for an unreadable topic."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)
@@ -111,7 +111,7 @@ def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
 
 
 def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:
-    """All former and present names of processors, from the registry, folders below the home, and archives."""
+    """The names of all present and former processors, from the registry, folders of the home, and archives."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
@@ -128,12 +128,12 @@ def _state(root: Path) -> Iterator[StateEntry]:
         for slot in _folders(group):
             in_use = peek.in_use(slot)
             for entry in sorted(slot.iterdir()):
-                if entry.name not in SLOT_FILES and not entry.name.startswith("."):  # work under way
+                if entry.name not in SLOT_FILES and not entry.name.startswith("."):  # other entries are temporary
                     yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
 
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
-    """(Processor, task) -> bytes, of the checkpoint folders on this machine and of the checkpoint store."""
+    """(Processor, task) -> bytes: the checkpoint folders on this machine (empty task), and the checkpoint store."""
     found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)
@@ -156,7 +156,7 @@ def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a place, without hidden folders, which are being deleted."""
+    """The folders in a place. Hidden folders are left out, because they are being deleted."""
     if not place.is_dir():
         return []
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -165,6 +165,6 @@ def _folders(place: Path) -> list[Path]:
 def _size(path: Path) -> int:
     total = 0
     for file in [path] if path.is_file() else path.rglob("*"):
-        with contextlib.suppress(OSError):  # deleted meanwhile
+        with contextlib.suppress(OSError):  # the file was deleted during the loop
             total += file.stat().st_size if file.is_file() else 0
     return total

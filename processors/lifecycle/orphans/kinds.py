@@ -1,9 +1,9 @@
 """Reads, copies and deletes each kind of orphan, for the stages of the verb ``clean``.
 
 Invariants:
-    - ``look`` and ``copy`` change nothing of the original.
-    - A folder is renamed before its deletion, and its facts are read again under the new name, which no other process
-      knows. If they changed, the folder gets its name back.
+    - ``look`` and ``copy`` do not change the original resource.
+    - Before a folder is deleted, it is renamed to a name that no other process knows. Its facts are then read again. If
+      they differ from the plan, the folder gets its old name back.
 """
 
 from __future__ import annotations
@@ -32,55 +32,58 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
-#: A file with a group's committed offsets, as ``kafka-consumer-groups.sh --reset-offsets --from-file`` reads it.
+#: The file with a group's committed offsets, in the format of ``kafka-consumer-groups.sh --reset-offsets --from-file``.
 OFFSETS = "offsets.csv"
-#: Seconds to wait for the end of a topic's open transactions before its copy.
+#: Maximum seconds to wait for the end of a topic's open transactions before the topic is copied.
 SETTLE_S = 5.0
 _TRASH = ".deleted-"
-#: RocksDB never changes such a file, so a hard link is as good as a copy.
+#: Suffix of files that RocksDB never changes after writing, so a hard link replaces a copy.
 _IMMUTABLE = ".sst"
 
 
 class OrphanChanged(ApplyFailed):
-    """An orphan changed since the plan was made, and was left unchanged. Fields: kind, name."""
+    """An orphan differs from the plan or is in use; it was not changed. Fields: ``kind``, ``name``."""
 
     exit_code = EXIT_REFUSED
 
 
 class Thing(ABC):
-    """How one kind of orphan is read, copied and deleted."""
+    """Reads, copies and deletes orphans of one kind."""
 
     @abstractmethod
     def look(self, orphan: Orphan) -> Look:
-        """The present facts of the orphan; ``facts`` is None when it is gone."""
+        """The present facts of the orphan; ``facts`` is None if the orphan does not exist."""
 
     @abstractmethod
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Copy it into an empty folder; the details for the manifest's ``about``.
+        """Copy the orphan into an empty folder; returns the details for ``about`` in the manifest.
 
         Raises:
-            OrphanChanged: It changed during the copy.
+            OrphanChanged: The orphan changed during the copy.
         """
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The possible remains of an interrupted deletion, as JSON values; empty if a deletion is atomic."""
+        """The parts that an interrupted deletion can leave, as JSON values; empty if the deletion is atomic."""
         return {}
 
     @abstractmethod
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete it, if its facts are still ``facts``.
+        """Delete the orphan if its facts still equal ``facts``.
 
         Raises:
-            OrphanChanged: Its facts differ.
+            OrphanChanged: The facts differ.
         """
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the leftovers of an interrupted deletion; ``orphan`` when the name is still that of an orphan."""
+        """Delete the leftovers of an interrupted deletion.
+
+        ``orphan`` tells whether the name is still that of an orphan.
+        """
         return None
 
 
 class TopicThing(Thing):
-    """Topics: facts are the id and the end offsets. Records and configuration are copied."""
+    """Topics: the facts are topic id and end offsets. A copy has the records and the configuration."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -125,7 +128,7 @@ class TopicThing(Thing):
 
 
 class GroupThing(Thing):
-    """Consumer groups: their facts are the committed offsets; a copy has the CSV format of Kafka's own tool."""
+    """Consumer groups: the facts are the committed offsets. A copy is a CSV file for ``kafka-consumer-groups.sh``."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -153,16 +156,16 @@ class GroupThing(Thing):
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         _check_same(orphan, facts, self.look(orphan))
-        self._topics.delete_group(orphan.name)  # Kafka refuses while it has members
+        self._topics.delete_group(orphan.name)  # Kafka refuses this if the group has members
 
 
 class FolderThing(Thing):
-    """Folders and files on this machine: facts are number, bytes, and a digest of names, sizes and times.
+    """Folders and files on this machine: facts are number of files, bytes, and a digest of names, sizes and times.
 
     Args:
-        place: The orphan's name -> its path.
-        hold: Locks the orphan during its copy and its deletion.
-        blocked: Why the orphan must not be changed, as a sentence; empty when it may be changed.
+        place: Function of the orphan's name that returns its path.
+        hold: Function that returns a context manager, which locks the orphan during its copy and its deletion.
+        blocked: Function that returns the reason why the orphan must not be changed; empty if it may be changed.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class FolderThing(Thing):
         return {"path": str(path)}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The path to which the folder is renamed before its deletion."""
+        """The path of the folder after it is renamed for its deletion."""
         path = self._place(orphan.name)
         return {"path": str(path.with_name(f"{_TRASH}{facts['digest'][:8]}-{path.name}"))}
 
@@ -200,7 +203,8 @@ class FolderThing(Thing):
         path = self._place(orphan.name)
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
-            _check_same(orphan, facts, Look(folder_facts(path)))  # not blocked: we hold the slot
+            # the check ``blocked`` is left out, because this process holds the slot
+            _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
                 trash.rename(path)
@@ -209,7 +213,7 @@ class FolderThing(Thing):
             _remove(trash)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the renamed folder; nothing under another name."""
+        """Delete the renamed folder of an interrupted deletion; raises PathOutside for any other path."""
         trash, place = Path(leftovers["path"]), self._place(name).parent
         if trash.parent != place or not trash.name.startswith(_TRASH):
             raise PathOutside(
@@ -225,7 +229,7 @@ class FolderThing(Thing):
 
 
 class ObjectThing(Thing):
-    """Objects of the checkpoint store; names are never reused, so names and sizes identify them."""
+    """Objects of the checkpoint store; object names are never reused, so names and sizes identify the contents."""
 
     def __init__(self, settings: Settings) -> None:
         self._open = partial(FsspecObjects, settings.checkpoint_store, settings.checkpoints.options)
@@ -239,7 +243,7 @@ class ObjectThing(Thing):
         return Look(facts, "", count_of(len(sizes), "object"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Each object as a file with the object's name."""
+        """Copy each object to a file with the object's name."""
         objects = self._open()
         for name, size in self._sizes(orphan.name).items():
             file = inside(folder, name)
@@ -257,7 +261,7 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless the checkpoint has an owner again, because its new versions may share them."""
+        """Delete the objects, unless the checkpoint has an owner again, because new versions may share the objects."""
         if orphan:
             self._open().delete(leftovers["objects"])
 
@@ -274,7 +278,7 @@ class ObjectThing(Thing):
 class TableThing(Thing):
     """Tables of the catalog.
 
-    Their data is not copied: it stays in place until the table is deleted.
+    A copy has only facts, because a table's data stays in place until the table is deleted.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -288,7 +292,7 @@ class TableThing(Thing):
         return Look(facts, "", "" if found.rows is None else count_of(found.rows, "row"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Rows, bytes and facts, for the manifest; no file is written."""
+        """The number of rows and bytes, and the facts, for the manifest; no file is written."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
 
@@ -296,21 +300,21 @@ class TableThing(Thing):
         return {"uuid": facts["uuid"], "files": list(table_files(self._settings, _in_catalog(orphan.name)))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Drop the table from the catalog, then delete its files."""
+        """Remove the table from the catalog, then delete its files."""
         _check_same(orphan, facts, self.look(orphan))
         if not drop_table(self._settings, _in_catalog(orphan.name), facts["uuid"]):
             raise changed(orphan)
         self.finish(orphan.name, leftovers, orphan=True)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the listed files, once the table is not in the catalog; no other table uses them."""
+        """Delete the listed files after the table was dropped from the catalog; no other table uses these files."""
         now = table_facts(self._settings, _in_catalog(name))
         if now is None or now.uuid != leftovers["uuid"]:
             delete_files(self._settings, _in_catalog(name), leftovers["files"])
 
 
 def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing:
-    """The code that handles an orphan of this kind and name."""
+    """The handler for an orphan of this kind and name."""
     match kind:
         case "topic":
             return TopicThing(topics)
@@ -320,7 +324,8 @@ def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing
             return FolderThing(hold=_slot_held, blocked=_slot_in_use)
         case "table":
             return TableThing(settings)
-        case "checkpoint":  # a task's in the store (NAME/TASK), or a processor's folder on this machine
+        # NAME/TASK is a task's checkpoint in the store; NAME alone is a processor's folder on this machine
+        case "checkpoint":
             in_store = "/" in name
             return (
                 ObjectThing(settings) if in_store else FolderThing(partial(inside, settings.paths.checkpoint_folders))
@@ -328,7 +333,7 @@ def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
-    """Number and bytes of a folder's (or one) file, and a digest of their names, sizes and times of change."""
+    """Number and bytes of the files in a folder (or of one file), and a digest of names, sizes and change times."""
     hashed, count, size = hashlib.sha256(), 0, 0
     for each in [path] if not path.is_dir() else sorted(path.rglob("*")):
         told_of = each.lstat()
@@ -360,7 +365,7 @@ def _slot_in_use(orphan: Orphan) -> str:
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Lock the slot during the block; not for state that was set aside, because no process opens it.
+    """Locks the slot during the block. State that was set aside needs no lock, because no process opens it.
 
     Raises:
         StateFolderTaken: A live process holds the slot.
@@ -373,12 +378,12 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        (slot / "lock").write_text("")  # readers trust the process named in the lock file; this process has no state
+        (slot / "lock").write_text("")  # the file names this process, but readers expect a worker that has state
         folder.release()
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy a file with its times; hard-link a file that never changes, where possible."""
+    """Copy a file with its times; if RocksDB never changes the file, hard-link it instead where possible."""
     if source.endswith(_IMMUTABLE):
         with contextlib.suppress(OSError):
             os.link(source, target, follow_symlinks=False)
@@ -401,7 +406,10 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 
 
 def changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
-    """The error that an orphan was not touched; ``blocked`` is the reason, a sentence."""
+    """The error for an orphan that was not changed.
+
+    ``blocked`` is the reason as a sentence, empty for changed facts.
+    """
     return OrphanChanged(
         f"{orphan.kind} {orphan.name} was not touched: {blocked or 'it changed since the plan was made.'}",
         action="Run `holdfast plan clean`. A changed orphan is archived again, and its grace period starts again.",

@@ -1,13 +1,14 @@
-"""Finds topics, groups, local state, checkpoints and tables that no registered store owns: a pure function.
+"""Finds orphans: topics, groups, local state, checkpoints and tables that no registered store owns. Pure functions.
 
-    names of our processors ──► resources with these names ──► minus those of a definition, release or open apply
+    names of our processors ──► resources with these names ──► minus resources of definitions, releases, open applies
 
 Invariants:
-    - Only resources with the name of a processor of this installation can be orphans; those of other programs never.
-    - The records of a changelog name its processor. Its name alone does not: ``orders-eu-totals-changelog`` fits
-      processor ``orders`` and processor ``orders-eu``, which may run in another installation.
-    - In doubt a resource has an owner: while it is in use, while an apply of its processor is open, and if it may
-      belong to a definition that can't be imported now.
+    - Only a resource whose name begins with a processor of this installation can be an orphan. Resources of other
+      programs cannot.
+    - A changelog's processor is known from its records, because the topic name can be ambiguous. For example
+      ``orders-eu-totals-changelog`` fits processor ``orders`` and processor ``orders-eu`` of another installation.
+    - In doubt a resource counts as owned. This is so while it is in use, while an apply of its processor is open, or if
+      it may belong to a definition that cannot be imported.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
-#: Files in a slot's folder that are not tasks.
+#: Files in a slot's folder that are not state of tasks.
 SLOT_FILES = ("lock", "identity.json", "identity.tmp", "id", "id.tmp")
 _SHADOW = "--rebuild-"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A registered processor: defined, or deployed and not stopped.
+    """A registered processor: it has a definition, or it is deployed and not stopped.
 
     Args:
-        name: The name of the processor and of its group.
+        name: The name of the processor and of its consumer group.
         stores: The stores of the defined version and of the last release that worked.
         changelogs: The changelogs of these stores, and the processor's repartition topics.
-        slots: Its slots; None when unknown.
-        tasks: The names of its tasks in state folders and in the checkpoint store; None when unknown.
-        vague: Whether the processor's stores are unknown, as for a deployed processor without a definition here. Then
-            it owns every changelog and table with its name.
+        slots: Its slots; None if unknown.
+        tasks: The names of its tasks in state folders and in the checkpoint store; None if unknown.
+        vague: Whether the processor's stores are unknown, because it is deployed but has no definition here. Every
+            changelog and table with its name then counts as owned.
         deployed: Whether the processor is deployed here and not stopped, so that the members of its group are its
             workers.
     """
@@ -64,7 +65,7 @@ class Defined:
     Args:
         topologies: The topologies of the definitions that could be imported.
         state_dirs: The roots of local state that definitions set.
-        doubtful: Whether a definition can't be imported.
+        doubtful: Whether the import of at least one definition failed.
     """
 
     topologies: Sequence[Topology] = ()
@@ -74,7 +75,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` when a live process holds the slot."""
+    """One entry in the state folder of a slot; ``in_use`` is true if a live process holds the slot."""
 
     group: str
     slot: str
@@ -86,7 +87,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The first check of a topic: the processors that its records name, and its high watermarks by partition."""
+    """The processors that a topic's records name, and the topic's high watermark by partition."""
 
     writers: frozenset[str] = frozenset()
     ends: Mapping[int, int] | None = None
@@ -94,12 +95,11 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The resources that exist.
+    """The existing resources.
 
-    ``signed`` has the topics whose records were read; ``candidates`` names the topics that need it.
-
-    ``checkpoints`` is (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint
-    store. ``tables`` are ``holdfast.<namespace>.<table>``.
+    ``signed`` has the topics whose records were read; the function ``candidates`` lists the topics that need this.
+    ``checkpoints`` maps (processor, task) to bytes; checkpoint folders have an empty task. ``tables`` have names such
+    as ``holdfast.<namespace>.<table>``.
     """
 
     topics: Sequence[str] = ()
@@ -116,9 +116,9 @@ class Known:
 
     Args:
         owners: The registered processors.
-        names: All known former and present names of processors of this installation.
+        names: All known names of present and former processors of this installation.
         busy: Processors with an open apply.
-        doubtful: Whether a definition can't be imported; then resources of undefined processors are no orphans.
+        doubtful: Whether the import of a definition failed. If so, resources of undefined processors are not orphans.
     """
 
     owners: Sequence[Owner]
@@ -127,7 +127,7 @@ class Known:
     doubtful: bool = False
 
     def owner(self, name: str) -> Owner | None:
-        """The registered processor of that name."""
+        """The registered processor of that name; None if there is none."""
         return next((each for each in self.owners if each.name == name), None)
 
     def all_names(self) -> list[str]:
@@ -135,7 +135,10 @@ class Known:
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:
-        """Why a processor owns nothing; empty when it is registered, busy, or may be registered."""
+        """The reason why a processor owns nothing.
+
+        Empty if it is registered, has an open apply, or may be registered.
+        """
         processor = _processor(name)
         if processor in self.busy or self.owner(name) is not None:
             return ""
@@ -158,7 +161,7 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 
 
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
-    """The topics that are orphans by name, and the processor or shadow of each name; their records decide."""
+    """Topics that may be orphans by their name, and the processor or shadow in the name; their records then decide."""
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
     found = {}
@@ -171,9 +174,10 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
 
 
 def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
-    """Why live groups (group -> topics that it reads) forbid a change of a topic, as a sentence; empty when none does.
+    """The reason why a running group forbids a change of a topic, as a sentence; empty without such a group.
 
-    A group whose longer name is a prefix of the topic's name may be a processor of another installation.
+    ``groups`` maps each group to the topics that it reads. A group's name can be a longer prefix of the topic's name
+    than the orphan's processor. The topic may then belong to that group, as a processor of another installation.
     """
     if orphan.kind != "topic":
         return ""
@@ -190,11 +194,12 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind with a name of ours; owned resources have an empty ``why``.
+# Each function below yields the resources of one kind that have the name of our processor. Owned resources have an
+# empty ``why``.
 
 
 def _processor(name: str) -> str:
-    """The processor of a name, which may be the name of its shadow."""
+    """The processor of a name that may be the name of its shadow, for example ``orders--rebuild-totals``."""
     return name.partition(_SHADOW)[0]
 
 
@@ -211,7 +216,10 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
 
 
 def _unowned(known: Known, name: str, topic: str) -> str:
-    """Why a processor or a shadow does not own a topic that is no changelog of its stores; empty if it may own it."""
+    """The reason why a processor or shadow does not own a topic; empty if it may own the topic.
+
+    The topic is not a changelog of the processor's present stores.
+    """
     owner = known.owner(name)
     if _processor(name) in known.busy:
         return ""

@@ -1,12 +1,12 @@
-"""Creates an archived and deleted topic again, with its partitions, configuration and records: a stage of ``put-back``.
+"""Creates a deleted topic again from its archived copy, with partitions, configuration and records (verb ``put-back``).
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
-A repeat after a kill continues: the recorded id identifies the topic, and each partition's end offset is the number of
-records already written.
+After a kill, a repeat continues. The recorded topic id identifies the topic, and each partition's end offset is the
+number of records already written.
 
 Invariants:
-    - Records are written only to the topic that this stage created, never to another existing one.
+    - Records are written only to the topic that this stage created, never to another existing topic.
 """
 
 from __future__ import annotations
@@ -34,21 +34,24 @@ _FILE = "put-back.json"
 
 
 class TopicThere(ApplyFailed):
-    """The topic exists: nothing was written. Fields: topic."""
+    """A topic with that name exists; nothing was written. Fields: ``topic``."""
 
     exit_code = EXIT_REFUSED
 
 
 class CopyDamaged(ApplyFailed):
-    """The copy of the topic is missing or differs from its manifest; nothing was written. Fields: path."""
+    """The copy of the topic is missing or differs from its manifest; nothing was written. Fields: ``path``."""
 
 
 class ReturnDisturbed(HoldfastError):
-    """Another producer wrote to the topic during the put-back. Fields: topic, partition, seen, expected."""
+    """Another producer wrote to the topic during the put-back.
+
+    Fields: ``topic``, ``partition``, ``seen``, ``expected``.
+    """
 
 
 class _Return(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of putting a topic back; ``topic_id`` is empty until the topic is created."""
+    """The recorded progress of a put-back; ``topic_id`` is empty until the topic is created."""
 
     begun_at: datetime
     topic_id: str = ""
@@ -57,14 +60,14 @@ class _Return(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Callable[[], datetime]) -> Done:
-    """Create a topic again from its copy; the caller holds the archive.
+    """Create a topic again from its copy; the caller holds the archive's lock.
 
     Raises:
         TopicThere: A topic with that name exists.
         CopyDamaged: The copy is damaged, or is not the one of the plan.
         PathOutside: The manifest of the copy names a file outside of it.
-        ReturnDisturbed: Another producer wrote to the topic meanwhile.
-        HoldfastError: Kafka refused.
+        ReturnDisturbed: Another producer wrote to the topic during the put-back.
+        HoldfastError: Kafka refused a request.
     """
     name = stage.topic
     copy = archive.newest()[0].get(("topic", name))
@@ -93,7 +96,7 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
 
 
 def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
-    """Create the topic, or find the topic that an interrupted apply has created."""
+    """Create the topic, or continue with the topic that an interrupted apply created; returns the recorded progress."""
     file, about = copy.folder / _FILE, copy.manifest.about
     state = read(file, _Return) if file.exists() else None
     there = topics.describe([name]).get(name)
@@ -102,7 +105,7 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
         ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
     elif state is not None and state.topic_id:
         ours = state.topic_id == there.topic_id
-    else:  # killed right after the creation
+    else:  # an earlier run was killed after it created the topic and before it recorded the topic id
         ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
     if state is None or not ours:
         raise TopicThere(

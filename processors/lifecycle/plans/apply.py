@@ -1,13 +1,15 @@
 """Apply: carries out a plan's stages in order and records each, so that a killed apply can be resumed.
 
 Invariants:
-    - An apply does what was shown: a plan whose hash changed since is refused, and the error lists the changes.
-    - A plan that deletes data permanently is confirmed with its hash.
-    - One apply per processor at a time. A second apply is refused; the error names the holder and its progress.
-    - Before each stage this run still holds the apply. A run that lost it ends at the next step inside its stage,
-      records nothing, and carries out no further stage (``holding``).
-    - No apply begins or continues beside a live recovery run, and the other way round (``infra.database.leases``).
-    - A resumed run first pauses the workers again, if the remaining stages need them paused.
+    - An apply executes the plan that was shown. If the plan's hash has changed since then, the apply is refused, and
+      the error lists the changes.
+    - A plan that deletes data permanently needs a confirmation with its hash.
+    - At most one apply per processor is open. A second apply is refused, and the error names the holder and its
+      progress.
+    - Before each stage the run checks that it still holds the apply (module ``holding``). A run that lost the apply
+      stops at the next step inside its stage, and records nothing more.
+    - An apply and a live recovery run of the same processor exclude each other (``infra.database.leases``).
+    - A resumed run first pauses the workers again if the remaining stages need paused workers.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 log = structlog.get_logger(__name__)
 
-#: Reports the progress of a stage in words.
+#: Receives the progress of a stage as text.
 ProgressLog = Callable[[str], None]
 
 
@@ -60,54 +62,55 @@ class PlanRefused(HoldfastError):
 
 
 class PlanStale(HoldfastError):
-    """The facts changed since the plan was shown; nothing was done. Fields: shown, now, changes."""
+    """The facts changed after the plan was shown; nothing was done. Fields: ``shown``, ``now``, ``changes``."""
 
     exit_code = EXIT_REFUSED
 
 
 class NotConfirmed(HoldfastError):
-    """The plan deletes data permanently and was not confirmed; nothing was done. Fields: plan."""
+    """The plan deletes data permanently and was not confirmed; nothing was done. Fields: ``plan``."""
 
     exit_code = EXIT_REFUSED
 
 
 class ApplyInProgress(HoldfastError):
-    """Another apply of the same processor is open. Fields: apply, verb, holder, done, stages."""
+    """Another apply of the same processor is open. Fields: ``apply``, ``verb``, ``holder``, ``done``, ``stages``."""
 
     exit_code = EXIT_REFUSED
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed and the apply can't be resumed: it has ended, and a retry makes a new plan."""
+    """A stage failed and the apply cannot be resumed; it has ended, and a retry needs a new plan."""
 
 
 class RecoveryInProgress(HoldfastError):
-    """A live recovery run holds the processor; nothing was done. Fields: processor, incident, run."""
+    """A live recovery run holds the processor; nothing was done. Fields: ``processor``, ``incident``, ``run``."""
 
     exit_code = EXIT_REFUSED
 
 
 class ApplyLost(HoldLost):
-    """Another run took the apply over, because this run recorded no progress for too long."""
+    """Another run took over the apply, because this run recorded no progress for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a stage: as text, and in units of work (keys, records; 0 when not counted)."""
+    """The result of a stage: a text, and the number of processed units (keys or records; 0 if not counted)."""
 
     text: str
     units: float = 0.0
 
 
-#: Carries out one stage of a processor; repeating it is safe.
+#: Carries out one stage of a processor. Repeating a stage must be safe.
 Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that applies.
+    """The run that holds an apply.
 
-    Its unique ``name``, and ``is_gone``, which returns whether another holder is known to be dead.
+    ``name`` is unique. ``is_gone`` is a function that returns whether another holder, given by name, is known to be
+    dead.
     """
 
     name: str
@@ -116,7 +119,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A finished apply; ``id`` is None when there was nothing to do."""
+    """A finished apply; ``id`` is None if there was nothing to do."""
 
     plan: Plan
     id: int | None
@@ -132,12 +135,12 @@ class Applied:
 
 
 def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) -> None:
-    """Raise unless the present plan may be applied.
+    """Raises an error unless the present plan may be applied.
 
     Raises:
         PlanRefused: The plan is refused.
         PlanStale: The plan's hash differs from ``shown``, the hash of the plan that was shown.
-        NotConfirmed: The plan deletes data permanently, and the user is not ``sure``.
+        NotConfirmed: The plan deletes data permanently, and ``sure`` is false.
     """
     if shown != plan.hash:
         raise _stale(plan, shown, journal)
@@ -158,16 +161,16 @@ def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """Carries plans out for one run.
+    """Carries out plans for one run.
 
     Args:
-        execute: Carries out a stage.
-        journal: Where applies are recorded.
-        who: The user or run to record.
-        holder: This run.
-        tell: Called with the progress in words.
-        clock: The time, for the records.
-        hold: The hold that the ports of ``execute`` verify before each change.
+        execute: Function that carries out one stage.
+        journal: The journal that records applies.
+        who: Name of the user or Dagster run, for the records.
+        holder: This run as a holder of applies.
+        tell: Called with the progress as text.
+        clock: Returns the present time, for the records.
+        hold: The run's lease on the apply, which the ports of ``execute`` verify before each change.
     """
 
     execute: Executor
@@ -183,9 +186,9 @@ class Applier:
 
         Raises:
             ApplyInProgress: Another apply of the processor is open.
-            RecoveryInProgress: A live recovery run has the processor.
-            ApplyLost: Another run took over.
-            ApplyFailed: A stage failed for good; the apply has ended.
+            RecoveryInProgress: A live recovery run holds the processor.
+            ApplyLost: Another run took over the apply.
+            ApplyFailed: A stage failed and cannot be resumed; the apply has ended.
             HoldfastError: A stage failed; the apply stays open with the reason and can be resumed.
         """
         if not plan.changes:
@@ -199,7 +202,8 @@ class Applier:
             self._refuse_held(record, begun)
             if begun is None:
                 raise _in_progress(record, begun, "was begun by another version of Holdfast")
-            # The registry's older copy may have an apply that ended long ago.
+            # An adopt replaces any open apply, because a registry restored from an older copy may list an apply that
+            # ended long ago.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue
@@ -208,11 +212,11 @@ class Applier:
             return self.resume(record)
 
     def resume(self, record: ApplyRecord) -> Applied:
-        """Resume an interrupted apply, with its own plan, from its first unfinished stage.
+        """Resume an interrupted apply at its first unfinished stage, with its recorded plan.
 
         Raises:
-            ApplyInProgress: A live run holds it.
-            HoldfastError: As for ``apply``.
+            ApplyInProgress: A live run holds the apply.
+            HoldfastError: The errors of ``apply``.
         """
         begun = plans.decode(record.plan)
         self._refuse_held(record, begun)
@@ -224,15 +228,15 @@ class Applier:
         return self._carry_out(begun, record)
 
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
-        """End an open apply without its remaining stages; False when it had ended.
+        """End an open apply without its remaining stages; returns False if the apply had already ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed; not for an
-        unreadable plan of another version. Workers that the apply started paused run as before or are stopped, as the
-        registry requires; the same is true for workers with partly changed state. ``tell`` gets the progress, and what
-        the apply leaves.
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. Neither happens if
+        another version wrote the plan, because then the plan is unreadable. Workers that the apply started paused are
+        started normally or stopped, as the plan's remaining stages specify. If their state is only partly changed, they
+        are stopped. ``tell`` gets the progress, and a list of the leftovers.
 
         Raises:
-            ApplyInProgress: A live run holds it.
+            ApplyInProgress: A live run holds the apply.
             HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
         begun = way_on.read(record)
@@ -253,7 +257,7 @@ class Applier:
         return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
     def _end_for_workers(self, record: ApplyRecord, begun: Plan) -> None:
-        """Resume or stop the workers of an abandoned apply, and remove its temporary resources."""
+        """Resume or stop the workers of an abandoned apply, and remove the apply's temporary resources."""
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -288,7 +292,10 @@ class Applier:
             raise _recovering(held) from held
 
     def _claim(self, record: ApplyRecord) -> int | None:
-        """The token of this run's hold on an unchanged apply; None when the apply changed."""
+        """Takes over an apply and returns the token of the new lease.
+
+        None if the apply changed after ``record`` was read.
+        """
         gone = record.holder is None or record.holder == self.holder.name or self.holder.is_gone(record.holder)
         try:
             return self.journal.claim_apply(record.id, self.holder.name, seen=record.token, is_gone=gone)
@@ -296,15 +303,15 @@ class Applier:
             raise _recovering(held) from held
 
     def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
-        """End an apply that no live run holds, unless another run took it over meanwhile."""
+        """End an apply that no live run holds, unless another run takes it over at the same time."""
         token = self._claim(record)
         if token is not None:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The present record, read again after this run got the hold.
+        """The present record of the apply, read again after this run got the lease.
 
-        The former holder may have recorded more stages.
+        The former holder may have recorded further stages.
         """
         self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
         now = self.journal.apply_of(record.id)
@@ -339,8 +346,8 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # This process may live on: without this release, nobody could resume the apply until the process is
-                # silent for long.
+                # The process may stay alive after this error. Without this release, no other run could resume the apply
+                # until the process has been silent for ``SILENT_S`` seconds.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
             seconds = (self.clock() - started).total_seconds()
@@ -354,7 +361,7 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request whose work is already done: its run died before it recorded the end."""
+        """End an open apply of the same request if its work is done; its run died before it recorded the end."""
         if not isinstance(plan.verdict, NothingToDo):
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
@@ -373,20 +380,21 @@ class Applier:
 
 
 def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The last start among the done stages, if it left the processor paused; None otherwise.
+    """The last start among the done stages if it left the processor paused; otherwise None.
 
-    A resumed apply repeats this stage first, because the paused worker may have died since.
+    A resumed apply repeats this stage first, because the paused worker may have died in between.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
 
 
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """The stage that ends an abandoned apply for the workers, and a text about what the apply leaves.
+    """The stage that gives workers a defined state after an abandoned apply (or None), and a text about the result.
 
-    ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped if the
-    processor was stopped before. If the processor should run, they run, unless the state is partly changed: then the
-    processor is stopped permanently, so that recovery starts no worker on such state.
+    The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
+    if the plan ends with a stop. If the plan ends with a start, they are started, unless the state is partly changed.
+    The processor is then stopped permanently, so that recovery starts no worker on such state. Workers that the apply
+    had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
@@ -416,13 +424,13 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 
 def _between(stage: Stage) -> bool:
-    """Whether state and input offsets do not match while the stage is partly done."""
+    """Whether state and input offsets do not match while the stage is only partly done."""
     moves = isinstance(stage, ClearKeys) and bool(stage.positions)
     return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether no other live run held the apply when the record was read."""
+    """Whether no other live run held the apply at the time when the record was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

@@ -1,11 +1,12 @@
-"""Whether the registry is older than other records of a processor: a pure decision.
+"""Decides whether the registry is older than other records of a processor, from facts only.
 
 Each change of a deployment raises its generation in the registry. The newest generation is also in the mark next to the
 processor's releases, and in the meta records of its changelogs. A registry with a smaller generation was replaced by an
 older copy.
 
 Invariants:
-    - A registry without the deployment is old only where a mark has it: changelogs alone belong to a new installation.
+    - A registry without the deployment counts as older only if a mark has the deployment. Changelogs without a mark
+      mean a new installation.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from holdfast.infra.deploy.marks import Mark
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """A generation of a deployment and its code version; ``desired`` is None if unknown."""
+    """The generation of a deployment and its code version; ``desired`` is the desired state, None if unknown."""
 
     generation: int
     code_version: str
     desired: str | None = None
 
     def __str__(self) -> str:
-        """In words."""
+        """The generation as text."""
         rest = "" if self.desired is None else f", {self.desired}"
         return f"generation {self.generation} (version {self.code_version}{rest})"
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """A registry that is older than a processor.
+    """The finding that the registry is older than a processor.
 
     Args:
-        processor: The processor.
-        here: What the registry has; None without the deployment.
-        seen: What was recorded later.
-        mark: The mark; None where only changelogs have the newer generation.
+        processor: The name of the processor.
+        here: The record in the registry; None if the registry has no deployment.
+        seen: The newer record, from the mark or the changelogs.
+        mark: The mark; None if only changelogs have the newer generation.
     """
 
     processor: str
@@ -47,7 +48,7 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What is wrong."""
+        """The fault as text."""
         has = "no deployment of it" if self.here is None else str(self.here)
         where = "in its changelogs" if self.mark is None else "beside its releases"
         return (
@@ -62,14 +63,14 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def basis(self) -> dict[str, Any]:
-        """What a plan depends on."""
+        """The values that a plan's hash includes."""
         return {"here": self.here, "seen": self.seen}
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """How the registry is older than a processor; None when it is not older.
+    """The finding that the registry is older than a processor; None if it is not older.
 
-    ``logged`` is the record in the processor's changelogs.
+    ``here`` is the record in the registry, ``logged`` the one in the processor's changelogs.
     """
     marked = None if mark is None else Recorded(mark.generation, mark.code_version, mark.desired)
     if here is None:

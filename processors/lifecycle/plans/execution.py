@@ -1,8 +1,8 @@
-"""Carries out each stage of a plan: thin code over ports.
+"""Carries out each stage of a plan by a call to the port that is responsible for it.
 
 Invariants:
     - Every stage of ``stages.Stage`` has a branch here; the type checker enforces it.
-    - Nothing is decided here: a stage is carried out as it says, or the port's own error is raised.
+    - This module decides nothing. A stage is carried out as written, or the port's error is raised.
 """
 
 from __future__ import annotations
@@ -18,96 +18,99 @@ from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 
 
 class TopicChanges(Protocol):
-    """Creates, configures and deletes topics."""
+    """Creates, configures and deletes Kafka topics."""
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it already exists."""
+        """Create a topic; returns False if it already exists."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set config entries."""
+        """Set configuration entries of a topic."""
 
     def delete(self, name: str) -> None:
-        """Delete a topic; a missing one is no error."""
+        """Delete a topic; no error if it does not exist."""
 
 
 class Runner(Protocol):
     """Starts and stops processors, and waits until they run."""
 
     def make_release(self, processor: str, stage: stages.MakeRelease) -> Done:
-        """Copy and record the code of a version."""
+        """Copy the code of a version and record it as a release."""
 
     def run(self, processor: str, stage: stages.RunProcessor, tell: ProgressLog) -> Done:
-        """Run every slot with these options; returns once every input partition is processed."""
+        """Start every slot as the stage specifies; returns once every input partition is processed."""
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a last commit; returns when its processes have ended."""
+        """Stop every slot after a final commit; returns when all its processes have ended.
+
+        ``for_good`` records the stop, so that recovery does not restart the processor.
+        """
 
     def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
-        """Record a deployment that the registry has lost; no worker is touched."""
+        """Record a deployment that is missing in the registry; no worker is restarted."""
 
 
 class Owners(Protocol):
-    """The workers that own a processor's state; no other process changes it."""
+    """Sends commands to the workers that own a processor's state, because no other process may change it."""
 
     def read_again(self, processor: str, stage: stages.ReadAgain, tell: ProgressLog) -> None:
-        """Set the positions of tasks without state."""
+        """Set the input offsets of tasks without state."""
 
     def clear(self, processor: str, stage: stages.ClearKeys, tell: ProgressLog) -> tuple[int, tuple[str, ...]]:
-        """Delete the selected keys; returns their number, and the files to which they were exported."""
+        """Delete the selected keys; returns their number, and the paths of the files with the deleted entries."""
 
     def compact(self, processor: str, stage: stages.CompactStores, tell: ProgressLog) -> tuple[int, int]:
-        """Rewrite the stores; returns bytes before and after."""
+        """Rewrite the stores to free space; returns their bytes before and after."""
 
 
 class LocalState(Protocol):
-    """The state folders of a stopped processor."""
+    """Renames and deletes state folders of a stopped processor."""
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Rename these tasks' state folders; returns how many were renamed."""
+        """Rename the state folders of these tasks to ``name``; returns the number of renamed folders."""
 
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Delete the renamed folders; returns their number."""
+        """Delete the folders that were renamed to ``name``; returns their number."""
 
 
-#: Runs a version on the last messages, or raises.
+#: Runs a new version on the last messages, as a proof; raises if the version fails.
 Prove = Callable[[str, stages.ProveVersion, ProgressLog], Done]
-#: Rebuilds stores next to their running processors, and cuts over.
+#: Rebuilds stores beside their running processors, and replaces the old stores.
 Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
-#: Writes the content of tables to stores.
+#: Writes the content of warehouse tables to stores.
 FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
-#: Sends dead letters again, and deletes them.
+#: Sends messages of dead letters again, and deletes dead letters.
 Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
-#: Archives and deletes orphans, and puts topics back.
+#: Archives and deletes orphans, and puts deleted topics back.
 Orphans = Callable[[stages.OrphanStage], Done]
 
 
 class Transactions(Protocol):
-    """Transactions of other programs."""
+    """Acts on hanging transactions of any producer."""
 
     def abort_hanging(self, stage: stages.AbortTransaction) -> bool:
-        """Abort the transaction; False when it is no longer open."""
+        """Abort the transaction; returns False if it is no longer open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Carries stages out (``apply.Executor``)."""
+    """Carries out stages; implements ``apply.Executor``."""
 
     topics: TopicChanges
     runner: Runner
     owners: Owners
-    #: Processor -> its state folders.
+    #: Function of a processor that returns its state folders.
     local: Callable[[str], LocalState]
-    #: Processor, stores: raises unless the local state of a stopped processor is whole.
+    #: Function of a processor and stores; raises unless the local state of the stopped processor is complete.
     check_local: Callable[[str, tuple[str, ...]], None]
     prove: Prove
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    orphans: Callable[[], Orphans]  # opened only for its own stages, because it loads the catalog's library
+    orphans: Callable[[], Orphans]  # called only for orphan stages, because it imports the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
-        """Carry one stage out: an ``apply.Executor``."""
+        """Carry out one stage, as an ``apply.Executor``."""
         if isinstance(stage, stages.ShadowStage):
             return self.shadows(processor, stage, tell)
         if isinstance(stage, stages.TableStage):
@@ -167,12 +170,12 @@ class Execution:
 
 
 def written_to(paths: Sequence[str]) -> str:
-    """The files to which entries were exported before they were changed, as the end of a sentence."""
+    """The paths of export files as the end of a sentence, for example ``; written before to /tmp/a.json``."""
     return f"; written before to {', '.join(paths)}" if paths else ""
 
 
 def offsets_text(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:
-    """Offsets in words: ``topic[0]=5, topic[1]=7 and 3 more``."""
+    """Offsets as text, for example ``topic[0]=5, topic[1]=7 and 3 more``."""
     texts = [
         f"{topic}[{number}]={at}" for topic, parts in sorted(offsets.items()) for number, at in sorted(parts.items())
     ]

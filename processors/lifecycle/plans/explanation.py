@@ -1,4 +1,4 @@
-"""A plan as text for a terminal, and as Markdown for Dagster."""
+"""Formats a plan as text for a terminal, and as Markdown for Dagster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 
 
 def explain(plan: Plan) -> str:
-    """The plan as lines of text: findings, stages, deleted, kept, size and time, undo."""
+    """The plan as lines of text: findings, stages, deleted data, kept data, size and time, undo."""
     lines = [_headline(plan)]
     for title, entries, mark in _sections(plan):
         lines += [f"{title}:", *(f"  {mark}{entry}" for entry in entries)]
@@ -17,7 +17,7 @@ def explain(plan: Plan) -> str:
 
 
 def explain_markdown(plan: Plan) -> str:
-    """The same as Markdown."""
+    """The plan as Markdown, with the same sections."""
     lines = [f"**{_headline(plan)}**"]
     for title, entries, mark in _sections(plan):
         lines += ["", f"**{title}**", "", *(f"{mark}{entry}" for entry in entries)]
@@ -27,7 +27,7 @@ def explain_markdown(plan: Plan) -> str:
 
 
 def size_and_time(plan: Plan) -> str:
-    """Keys, bytes and duration of a plan as text; empty when all are unknown."""
+    """Keys, bytes and duration of a plan as text; empty if all are unknown."""
     parts = []
     if plan.keys is not None:
         parts.append(count_of(plan.keys, "key"))
@@ -46,17 +46,17 @@ def count_of(number: int, what: str, plural: str = "") -> str:
 
 
 def counted_by(counted: Counted) -> str:
-    """How keys and bytes were counted, as text."""
+    """The source of the counts of keys and bytes, as text."""
     return f"read from {LOCAL}" if counted.where == LOCAL else f"asked from {counted.where}"
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names in backticks: ```a`, `b```."""
+    """Names in backticks, for example ```a`, `b```."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def in_bytes(size: int) -> str:
-    """A size in words: ``1 byte``, ``1.5 KiB``."""
+    """A size with its unit, for example ``1 byte`` or ``1.5 KiB``."""
     if size < 1024:
         return count_of(size, "byte")
     amount = float(size)
@@ -68,7 +68,7 @@ def in_bytes(size: int) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration in words: ``5 s``, ``3 min``, ``2.5 h``."""
+    """A duration with its unit, for example ``5 s``, ``3 min`` or ``2.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -87,7 +87,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _sections(plan: Plan) -> list[tuple[str, list[str], str]]:
-    """Title, entries and bullet of each non-empty section; stages have numbers instead of a bullet."""
+    """Title, entries and bullet of each non-empty section. Stages have no bullet, because they are numbered."""
     sections: list[tuple[str, list[str], str]] = [("Found", list(plan.findings), "- ")]
     if plan.changes:
         sections += [

@@ -1,11 +1,11 @@
-"""The facts that verbs are planned from: one frozen, read-only snapshot of a processor's world.
+"""The facts that plans are made from: one frozen snapshot of a processor's deployment, workers, topics and state.
 
 They are read in this order: the recorded deployment, running instances, the group, topics with their offsets, local
-state. So no fact is older than a fact that depends on it.
+state. With this order, no fact is older than a fact that depends on it.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
-    - A fact that could not be read, because a service did not answer, is an error and never a missing fact.
+    - If a service does not answer, reading raises an error. An unreadable fact is never reported as a missing one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
 
-#: ``Counted.where`` of a count in local state, which is only used when that state is complete.
+#: Value of ``Counted.where`` for a count in local state; such a count is used only if the local state is complete.
 LOCAL = "local state"
 
 
 class InstanceFacts(msgspec.Struct, frozen=True):
-    """One slot: ``alive``: it has a process; the other fields come from its status, None when it does not answer.
+    """The facts of one slot. ``alive`` is true if the slot has a process.
 
-    ``tasks`` are the names of its tasks; ``paused``: it reads no input.
+    The other fields come from the status of the process; they are empty if it does not answer. ``tasks`` are the names
+    of its tasks. ``paused`` is true if it reads no input.
     """
 
     slot: str
@@ -44,7 +45,7 @@ class InstanceFacts(msgspec.Struct, frozen=True):
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True):
-    """The recorded deployment of a processor; ``generation`` grows with each record."""
+    """The recorded deployment of a processor; each new record has a greater ``generation``."""
 
     code_version: str
     slots: tuple[str, ...]
@@ -53,9 +54,10 @@ class DeploymentFacts(msgspec.Struct, frozen=True):
 
 
 class ReleaseFacts(msgspec.Struct, frozen=True):
-    """A release; ``copied``: its code was copied, so that it can be started again.
+    """A release of a processor.
 
-    ``worked``: it once processed every partition.
+    ``copied`` is true if its code was copied, so that it can be started again. ``worked`` is true if it once processed
+    every partition.
     """
 
     release_id: str
@@ -66,9 +68,10 @@ class ReleaseFacts(msgspec.Struct, frozen=True):
 
 
 class CodeFacts(msgspec.Struct, frozen=True):
-    """The definition's present files: their ``release_id``, and ``why_not`` they are copied (empty when they are).
+    """The present files of a processor's definition.
 
-    ``left`` has the paths of files that the code reads from the project.
+    ``release_id`` is the id of a release of these files. ``why_not`` is the reason why they are not copied, empty if
+    they are. ``left`` has the paths of project files that the code reads but that are not copied.
     """
 
     release_id: str
@@ -78,14 +81,14 @@ class CodeFacts(msgspec.Struct, frozen=True):
 
 
 class LocalTask(msgspec.Struct, frozen=True):
-    """The local state of one task in one slot; ``stores`` and ``inputs`` are None while a process uses it.
+    """The local state of one task in one slot; ``stores`` and ``inputs`` are None while a process uses the state.
 
     Args:
         slot: The slot.
         task: ``<subtopology>-<partition>``.
-        size_bytes: Size of the state on disk; None while a process uses it.
-        stores: Store -> [changelog topic, its topic id, next offset].
-        inputs: Input topic -> next offset whose effects it holds.
+        size_bytes: Size of the state on disk; None while a process uses the state.
+        stores: Store -> [changelog topic, its topic id, next changelog offset].
+        inputs: Input topic -> next input offset; the state contains the effects of all earlier records.
         complete_at: When the state was last known to be complete, seconds since 1970.
         restoring: Whether the state's last restore did not finish.
     """
@@ -100,14 +103,17 @@ class LocalTask(msgspec.Struct, frozen=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """Units of work done in seconds, as measured."""
+    """A measured rate: units of work, and the seconds that they took."""
 
     units: float
     seconds: float
 
 
 class HangingTransaction(msgspec.Struct, frozen=True):
-    """An open transaction that no coordinator knows, older than any timeout; ``silent_s`` since its last write."""
+    """An open transaction that no coordinator knows, and that is older than any transaction timeout.
+
+    ``silent_s`` is the number of seconds since its last write.
+    """
 
     topic: str
     partition: int
@@ -118,7 +124,7 @@ class HangingTransaction(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Number of keys in a selection and bytes of their keys and values; ``where`` names the place of the count."""
+    """Number of keys in a selection, and bytes of their keys and values; ``where`` is the source of the count."""
 
     keys: int
     size_bytes: int
@@ -126,38 +132,41 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """A processor's world at one moment (``now``, seconds since 1970).
+    """All facts of a processor at one moment (``now``, seconds since 1970).
 
     Args:
         processor: The processor's name, which is also its consumer group.
-        topics: Topic name -> facts, existing topics only.
-        brokers: Number of brokers; None when it was not requested.
-        others: Names of all topics; only if an input topic is missing, whose name may be a misspelling.
+        topics: Topic name -> facts of the topic; only existing topics.
+        brokers: Number of brokers; None if it was not requested.
+        others: Names of all topics, to find a misspelled name; read only if an input topic is missing.
         starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
-        members: Number of live members of the group.
-        strangers: Members of the group that are no workers of this installation, as text.
-        committed: Topic -> partition -> the group's next offset.
-        deployment: The recorded deployment; None when it was never deployed.
-        behind: How the registry is older than the processor; None when it is not older.
-        instances: The recorded slots, and other slots that have a process.
-        local: Local state.
+        members: Number of live members of the consumer group.
+        strangers: Members of the group that are not workers of this installation, as texts.
+        committed: Topic -> partition -> committed offset of the group.
+        deployment: The recorded deployment; None if the processor was never deployed.
+        behind: The finding that the registry is older than the processor; None if it is not older.
+        instances: The recorded slots, and further slots that have a process.
+        local: Local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
         rates: Stage tag -> measured rate of such stages.
-        released: The release that worked last; None when none is recorded. Only for deployments, like ``code``.
+        released: The release that worked last; None if none is recorded. ``released`` and ``code`` are read only for
+            deployments.
         worked_instead: The version that worked last, if the deployed version never worked; otherwise empty.
-        code: The definition's files.
+        code: The present files of the definition.
         file: The export file whose entries are put back; only for restores from a file.
-        releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
-        before: The release that worked before the present version was deployed; None if there is none. Also only for
-            rollbacks.
+        releases: Every recorded release, those that worked last first. Only for verbs ``restart`` and ``rollback``.
+        before: The release that worked before the present version was deployed; None if there is none. Only for verb
+            ``rollback``.
         letters: The dead letters that were not sent again; None without a dead-letter topic. Only for ``replay``.
-        tables: Store -> its table in the warehouse; only for restores from there.
-        other: The table that a store is filled from; only for backfills from a table, like ``spread``.
-        held: Store -> partition -> input topic -> next offset in its changelog; only for ``reposition``.
-        workers: The number of workers that the settings name; None when they name none. Only for ``deploy``, ``scale``.
-        settings: How the settings of workers differ from those that were deployed; only for ``deploy``.
+        tables: Store -> its table in the warehouse; only for restores from the warehouse.
+        other: The table that a store is filled from. ``other`` and ``spread`` are read only for backfills from a table.
+        held: Store -> partition -> input topic -> next input offset, from the store's changelog; only for
+            ``reposition``.
+        workers: The number of workers in the settings; None if not set. Only for ``deploy`` and ``scale``.
+        settings: Differences between the workers' present settings and the deployed ones, as texts; only for
+            ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
     """
@@ -196,33 +205,33 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def running(self) -> bool:
-        """Whether any slot has a process."""
+        """Whether at least one slot has a process."""
         return any(each.alive for each in self.instances)
 
     @property
     def working(self) -> bool:
-        """Whether every slot is in phase ``running``: restored and assigned."""
+        """Whether every slot is in phase ``running``, which means that its tasks are assigned and restored."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
     @property
     def alive(self) -> dict[str, bool]:
-        """Slot -> whether it has a process."""
+        """Slot -> whether the slot has a process."""
         return {each.slot: each.alive for each in self.instances}
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """The slots with a process that are not recorded, left by an interrupted apply."""
+        """The slots that have a process but are not recorded, because an interrupted apply left them."""
         recorded = () if self.deployment is None else self.deployment.slots
         return tuple(each.slot for each in self.instances if each.slot not in recorded)
 
     @property
     def deployed(self) -> str | None:
-        """The deployed version; None when it was never deployed."""
+        """The deployed code version; None if the processor was never deployed."""
         return None if self.deployment is None else self.deployment.code_version
 
     @property
     def desired(self) -> str | None:
-        """The desired state of the deployment, such as ``stopped``; None when it was never deployed."""
+        """The desired state of the deployment, for example ``stopped``; None if the processor was never deployed."""
         return None if self.deployment is None else self.deployment.desired
 
     @property
@@ -231,11 +240,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: each.partitions for name, each in self.topics.items()}
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
-        """The topic ids of these topics, without missing ones."""
+        """The topic ids of these topics; missing topics are left out."""
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """Duration of a stage with this number of units in seconds, and a text about the measured rate."""
+        """Expected seconds of a stage with this number of units, and a text about the measured or assumed rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -243,28 +252,28 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactSource(Protocol):
-    """The source of facts; read only."""
+    """Reads facts; changes nothing."""
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """The present time, seconds since 1970."""
 
     def deployment(self, processor: str) -> DeploymentFacts | None:
-        """The recorded deployment; None when it was never deployed."""
+        """The recorded deployment; None if the processor was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """How the registry is older than the processor; None when it is not older."""
+        """The finding that the registry is older than the processor; None if it is not older."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """These slots, and further slots that have a process, with the status of each."""
+        """The facts of these slots, and of further slots that have a process, with the status of each process."""
 
     def members(self, group: str) -> Sequence[Member]:
-        """The live members of the group."""
+        """The live members of the consumer group."""
 
     def client_ids(self, processor: str) -> Set[str]:
-        """The client ids of the processor's workers of this installation, live and dead."""
+        """The client ids of all workers of the processor in this installation, whether alive or dead."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The group's offsets, after pending transactions ended."""
+        """The group's committed offsets; first waits for pending transactions to end."""
 
     def ping(self) -> int:
         """The number of brokers."""
@@ -276,61 +285,61 @@ class FactSource(Protocol):
         """Topic name -> facts, for existing topics only."""
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Partition -> first existing offset."""
+        """Partition -> first offset that still exists."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Partition -> high watermark, or the last stable offset when ``committed``."""
+        """Partition -> high watermark; with ``committed``, the last stable offset."""
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
-        """Local state of every slot on this machine."""
+        """The local state of every slot on this machine."""
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection; None when neither workers nor local state can count them."""
+        """Keys and bytes of a selection; None if neither workers nor local state can count them."""
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
-        """Hanging transactions on these topics (name -> number of partitions)."""
+        """The hanging transactions on these topics; ``partitions`` maps topic names to the number of partitions."""
 
     def rates(self, processor: str) -> dict[str, Rate]:
-        """Stage tag -> measured rate."""
+        """Stage tag -> measured rate of such stages."""
 
     def released(self, processor: str) -> ReleaseFacts | None:
-        """The release that worked last."""
+        """The release that worked last; None if none did."""
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
-        """Every recorded release; the release that worked last comes first."""
+        """Every recorded release; the releases that worked last come first."""
 
     def letters(self, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
-        """The dead letters in a topic that were not sent again; None when the topic does not exist."""
+        """The dead letters in a topic that were not sent again; None if the topic does not exist."""
 
     def before(self, processor: str) -> ReleaseFacts | None:
-        """The release that worked before the present version was deployed."""
+        """The release that worked before the present version was deployed; None if there is none."""
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
-        """The files of the definition, whose version is ``code_version``."""
+        """The files of the processor's definition, whose version is ``code_version``."""
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """The snapshots of a store in the warehouse."""
+        """The table of a store in the warehouse, with its snapshots."""
 
     def other_table(self, name: str) -> OtherTable:
-        """Any table of the warehouse."""
+        """A table of the warehouse that may belong to any program."""
 
     def file(self, path: str) -> FileFacts:
-        """An export file on this machine."""
+        """The facts of an export file on this machine."""
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
+        """Partition -> input topic -> next input offset, from the last committed meta record of the changelog."""
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """How the workers' settings differ from the settings of the processor's deployment, one text for each."""
+        """Differences between the workers' present settings and those of the deployment, one text for each."""
 
     def spread(self, topic: str) -> str:
-        """The partitioner of a topic's writers."""
+        """The partitioner that the writers of a topic use."""
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        """Topic -> the keys of its newest records; ``partitions`` has the number of partitions of each topic."""
+        """Topic -> keys of its newest records; ``partitions`` maps topic names to the number of partitions."""
 
     def workers(self, processor: str) -> int | None:
-        """The number of workers that the settings name; None when they name none."""
+        """The number of workers in the settings; None if not set."""
 
 
 def read_facts(
@@ -342,15 +351,15 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """The facts of one processor that most verbs need; ``read`` in a module of ``verbs`` adds those of its verb.
+    """Reads the facts of one processor that most verbs need; the function ``read`` of each verb adds more facts.
 
     Args:
         topology: The processor's present definition.
-        source: Where facts are read.
+        source: The source of the facts.
         count: Stores, selection and partitions whose keys are counted; None for no counting.
         releases: Whether to read the definition's files and the release that worked last.
         hanging: Whether to look for hanging transactions on the changelogs.
-        also: Names of further topics to read.
+        also: Names of further topics whose facts are read.
 
     Raises:
         HoldfastError: A service does not answer.
@@ -412,11 +421,11 @@ def _worked_instead(name: str, source: FactSource, deployed: DeploymentFacts | N
 
 
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
-    """The members of a group that are no workers of this installation.
+    """The members of a group that are not workers of this installation.
 
-    ``own`` are the client ids of the processor's workers, and ``alive`` is the number of its slots with a process.
-    Workers of older versions, and workers whose settings name a ``client.id``, have client ids that are not in ``own``.
-    So each live slot without a member in ``own`` explains one other member.
+    ``own`` are the client ids of the processor's workers; ``alive`` is the number of its slots with a process. Workers
+    of older versions, and workers with a ``client.id`` in their settings, have client ids that are not in ``own``. For
+    this reason, each live slot without a member in ``own`` accounts for one other member.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -430,7 +439,10 @@ def _is_whole(
     local: Sequence[LocalTask],
     committed: Mapping[str, Mapping[int, int]],
 ) -> bool:
-    """Whether local state has all input that the group committed for a store; otherwise its count is too low."""
+    """Whether local state contains all input that the group committed for a store.
+
+    Otherwise a count would be too low.
+    """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:
             if store not in sub.stores or (partitions and number not in partitions):
@@ -451,5 +463,5 @@ def partition_of(task: str) -> int:
 
 
 def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The entries of ``facts`` with these names, without missing ones; they are part of a plan's basis."""
+    """The entries of ``facts`` with these names, for a plan's basis; missing names are left out."""
     return {name: facts[name] for name in names if name in facts}

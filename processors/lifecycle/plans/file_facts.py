@@ -1,26 +1,26 @@
-"""Facts of an export file whose entries are to be put back.
+"""Facts of an export file whose entries will be put back into stores.
 
 Invariants:
-    - A file that cannot be used has a ``problem``; it is never partly described.
+    - A file that cannot be used has only a ``problem``, and no facts about its entries.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: Message keys of a store that a plan names; the owners export all keys of a store when the file has more.
+#: Maximum message keys of a store that a plan lists; if the file has more, the owners export all keys of the store.
 KEYS_NAMED_MAX = 1_000
 
 
 class FileStore(msgspec.Struct, frozen=True):
-    """The entries of one store in a file.
+    """The entries of one store in an export file.
 
     Args:
         keys: Number of message keys.
         entries: Number of entries.
         size_bytes: Bytes of their values.
         partitions: The partitions that the entries were in.
-        named: The message keys as text; empty when there are more than ``KEYS_NAMED_MAX``, or one is no text.
+        named: The message keys as text; empty if there are more than ``KEYS_NAMED_MAX``, or if a key is not text.
     """
 
     keys: int
@@ -31,7 +31,7 @@ class FileStore(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """An export file: the hash of its bytes, and its entries by store."""
+    """An export file: its path, the SHA-256 of its bytes, and its entries by store."""
 
     path: str
     sha256: str = ""

@@ -1,24 +1,25 @@
-"""The hold of one run on a processor: renewed while the run works, and verified before each change of the world.
+"""The hold (lease) of one run on an apply or incident: renewed by heartbeats, and verified before each change.
 
 Invariants:
-    - A port behind ``fenced`` changes nothing once the hold is lost: the registry is asked right before each call.
-    - A lost hold stays lost. A run that was frozen finds out before its next change, not at its next beat.
+    - A port behind ``fenced`` changes nothing after the hold is lost, because the registry is asked before each call.
+    - A lost hold stays lost. A run that was frozen notices the loss before its next change, not only at a heartbeat.
 
-Between the answer of the registry and the change, a process may still be frozen, so each change must also be harmless
-afterwards. The reasons, by port:
-    deployer            It starts, stops and registers what the deployment says. The next holder compares programs and
-                        workers with its own stage, and replaces a worker that does not fit.
-    owners              A worker carries out one command at a time, and answers that it is done. A clear has the name of
-                        its stage (``Hold.step``), which each task remembers in the transaction of the last deletes: a
-                        second one deletes nothing. Adopt and positions need a paused worker, and compare offsets.
-    topics              Create, configure and delete are repeated by the next holder without harm. Names of changelogs
-                        carry no generation, so ``Topics.delete`` is asked for only by stages whose plan names the
-                        present topic, and the workers' guard compares topic ids.
-    dead letters        One transactional id for a processor; offsets of the letters are in the same transactions.
-    table loaders       One transactional id for a processor: Kafka fences the former one at the next one's begin.
-    state folders       The lock of each slot's folder.
-    archive             The lock of the archive, and facts that are read again before a deletion.
-    registry            The hold is compared in the same transaction (``Registry.fenced``).
+A process can freeze between the registry's answer and the change. So a change must also be harmless after the hold is
+lost. The reasons why it is harmless, by port:
+    deployer            It starts, stops and registers what the deployment specifies. The next holder compares programs
+                        and workers with its own stage, and replaces a worker that does not match.
+    owners              A worker carries out one command at a time. A clear carries the name of its stage
+                        (``Hold.step``). Each task remembers this name in the transaction of the last deletes, so a
+                        second clear deletes nothing. Adopt and positions need a paused worker, and compare offsets.
+    topics              The next holder can repeat create, configure and delete without harm. Names of changelogs have
+                        no generation. So ``Topics.delete`` is called only for a topic that the plan names, and the
+                        workers' guard compares topic ids.
+    dead letters        Each processor has one transactional id for them. The letters' offsets are committed in the
+                        same transactions as the messages.
+    table loaders       Each processor has one transactional id for them, so a new loader fences the former one.
+    state folders       Each slot's folder has a lock.
+    archive             The archive has a lock, and facts are read again before a deletion.
+    registry            The hold is compared in the same database transaction (``Registry.fenced``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 Port = TypeVar("Port")
 
-#: The methods that change something, by port.
+#: The methods that change something; one set for each port.
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
@@ -50,29 +51,30 @@ TRANSACTIONS = frozenset({"abort_hanging"})
 
 
 class Hold:
-    """The hold of one run: first nothing, then one apply or incident."""
+    """The lease of one run on one apply or incident; a new object has no lease."""
 
     def __init__(self) -> None:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the present stage: equal for each run that holds the apply, and unique to the stage.
+        #: The name of the present stage. It is unique to the stage, and the same for each run that carries the stage
+        #: out.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        """Hold this from now on.
+        """Start the lease on an apply or incident, given by ``fence``.
 
-        ``beat`` records a sign of life, and returns False when another run has the hold.
+        ``beat`` records a heartbeat, and returns False if another run has the lease.
         """
         self._fence, self._beat = fence, beat
         self._lost.clear()
 
     @property
     def fence(self) -> Fence:
-        """The apply or incident, and the token of its holder.
+        """The apply or incident that this run holds, and the token of its lease.
 
         Raises:
-            HoldLost: Nothing is held.
+            HoldLost: This run holds nothing.
         """
         if self._fence is None:
             raise HoldLost("This run holds no apply and no incident.", action="Run the command again.")
@@ -80,15 +82,15 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a sign of life was refused."""
+        """Whether a heartbeat was refused."""
         return self._lost.is_set()
 
     def check(self) -> None:
-        """Record a sign of life.
+        """Record a heartbeat.
 
         Raises:
-            HoldLost: Another run took over, or the hold was ended.
-            RegistryUnavailable: The registry does not answer, so the hold is unknown.
+            HoldLost: Another run took over, or the lease was ended.
+            RegistryUnavailable: The registry does not answer, so the state of the lease is unknown.
         """
         fence = self.fence
         if self.is_lost or not self._beat():
@@ -97,9 +99,9 @@ class Hold:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Record every ``BEAT_S``, from a thread, that this run is alive: a step may be long and silent.
+        """Records a heartbeat every ``BEAT_S`` seconds from a thread during the block, because a step may be long.
 
-        A refused beat is remembered: the next ``check`` raises.
+        A refused heartbeat is remembered, so that the next ``check`` raises HoldLost.
         """
         ended = threading.Event()
 
@@ -123,7 +125,7 @@ class Hold:
 
 
 class _Fenced:
-    """A port whose ``changing`` methods call ``check`` first."""
+    """A port whose methods in ``changing`` call ``check`` first."""
 
     def __init__(self, port: object, changing: frozenset[str], check: Callable[[], None]) -> None:
         self._port, self._changing, self._check = port, changing, check
@@ -142,5 +144,5 @@ class _Fenced:
 
 
 def fenced(port: Port, changing: frozenset[str], hold: Hold) -> Port:
-    """The port; each of its ``changing`` methods raises HoldLost, without a change, once the hold is lost."""
+    """Wraps a port so that its ``changing`` methods raise HoldLost, without a change, after the lease is lost."""
     return cast("Port", _Fenced(port, changing, hold.check))

@@ -1,10 +1,12 @@
-"""Facts of a dead-letter topic whose messages are to be sent again, and the content of a single dead letter.
+"""Facts of a dead-letter topic whose messages will be sent again, and the content of one dead letter.
 
 Invariants:
-    - A message is sent again only to an input of the processor that others write; all other letters are kept.
-    - A letter whose kind is not known is kept: the value of a result or a timer is no message. Versions before
-      ``holdfast.kind`` did not tell it.
-    - The headers of a failure never travel on: a letter that fails again has those of its last failure only.
+    - A message is sent again only to an input topic of the processor that other programs write. All other letters are
+      kept.
+    - A letter of unknown kind is kept, because it may be a window result or a timer, which is not a message. Older
+      versions wrote no header ``holdfast.kind``.
+    - A message is sent without the headers about its failure. A letter that fails again has only the headers of its
+      last failure.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 from holdfast.infra.kafka.records import Headers, Record
 from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
-#: Dead letters that one plan sends again; the oldest come first.
+#: Maximum dead letters that one plan sends again; the oldest come first.
 LETTERS_MAX = 100_000
 
 
@@ -30,8 +32,8 @@ class LetterFacts(msgspec.Struct, frozen=True):
         ends: Partition -> offset behind the last letter of the plan.
         sent: Input topic -> number of its letters to send.
         kept: Number of letters that no input can accept.
-        errors: Type of the error -> number of letters.
-        versions: Code version that failed -> number of letters.
+        errors: Error type -> number of letters.
+        versions: Code version that wrote the letter -> number of letters.
         more: Whether the topic has more letters than one plan sends.
     """
 
@@ -47,11 +49,10 @@ class LetterFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """The content of a dead letter's headers; empty texts for missing headers.
+    """The content of a dead letter's headers; a missing header gives an empty text.
 
-    ``kind`` is ``message``, ``result`` of a window, or ``timer``.
-
-    ``partition``, ``offset`` and ``timestamp_ms`` belong to the message; None if they are no numbers.
+    ``kind`` is ``message``, ``result`` (of a window) or ``timer``. ``partition``, ``offset`` and ``timestamp_ms`` are
+    those of the failed message; None if the header is not a number.
     """
 
     kind: str
@@ -63,16 +64,16 @@ class Letter:
     reason: str
     action: str
     version: str
-    #: The headers that the message had.
+    #: The original headers of the message.
     headers: Headers
 
     def goes_to(self, inputs: Collection[str]) -> bool:
-        """Whether the letter can be sent again to one of these topics."""
+        """Whether the letter can be sent again to one of these input topics."""
         return self.kind == "message" and self.topic in inputs and self.partition is not None
 
 
 def read_letter(record: Record) -> Letter:
-    """The content of a record of a dead-letter topic."""
+    """Parses a record of a dead-letter topic."""
     headers = record.headers or []
     ours = {name: (value or b"").decode(errors="replace") for name, value in headers if name in FAILURE_HEADERS}
     return Letter(
@@ -90,7 +91,7 @@ def read_letter(record: Record) -> Letter:
 
 
 def replay_group(processor: str) -> str:
-    """The group whose offsets record how many letters an apply has sent again."""
+    """The consumer group whose offsets record which letters were already sent again."""
     return f"{processor}-dead-letters-replay"
 
 

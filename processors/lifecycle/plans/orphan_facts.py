@@ -11,18 +11,19 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 Kind = Literal["topic", "group", "state", "checkpoint", "table"]
-#: The version of the format of the archive's documents.
+#: The format version of the archive's JSON documents.
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A resource without an owner; ``size_bytes`` is None when unknown.
+    """A resource without an owner; ``size_bytes`` is None if unknown.
 
-    ``aside``: state that was set aside next to a task; no process opens it, not even the holder of the slot.
-    ``forsaken``: its processor is not deployed here, so members of its group run elsewhere. ``unsigned``: a topic whose
-    records name no processor. It may belong to another installation, so it is deleted only by its full name. ``ends``:
-    a topic's high watermarks at the first check; a second check shows whether the topic is being written.
+    ``aside``: state that was set aside next to a task, which no process opens, not even the owner of the slot.
+    ``forsaken``: its processor is not deployed here, so members of the processor's group run elsewhere. ``unsigned``: a
+    topic whose records name no processor. It may belong to another installation, so it is deleted only by its full
+    name. ``ends``: a topic's high watermarks at the first check. A second check compares them, to detect a topic that
+    is being written.
     """
 
     kind: Kind
@@ -37,15 +38,15 @@ class Orphan:
 
     @property
     def title(self) -> str:
-        """Kind and name."""
+        """Kind and name, for example ``topic orders-totals-changelog``."""
         return f"{self.kind} {self.name}"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The original of a copy, and the copy's files (name -> bytes).
+    """Describes an archived copy: the original resource, and the copy's files (name -> bytes).
 
-    ``facts`` are the facts of the original before the copy: if they are equal later, it has not changed. ``about`` has
-    other details: a topic's configuration and records, a table's rows.
+    ``facts`` are the facts of the original before the copy. The original is unchanged if its present facts equal them.
+    ``about`` has further details, for example a topic's configuration or a table's number of rows.
     """
 
     kind: Kind
@@ -61,7 +62,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of an original's deletion; ``leftovers`` is what an interrupted deletion may leave."""
+    """The progress of the deletion of an original.
+
+    ``leftovers`` are the parts that an interrupted deletion can leave.
+    """
 
     begun_at: datetime
     who: str
@@ -72,7 +76,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One complete copy, with the deletion of its original if that was begun."""
+    """One complete copy; ``deletion`` is set once the deletion of its original was begun."""
 
     folder: Path
     manifest: Manifest
@@ -80,17 +84,17 @@ class Archived:
 
     @property
     def id(self) -> str:
-        """The folder's name, a moment: unique among the copies of one resource."""
+        """The folder's name, which is the time of the copy and unique among the copies of one resource."""
         return self.folder.name
 
     @property
     def half_deleted(self) -> bool:
-        """Whether the deletion of the original was begun, but its end is not recorded."""
+        """Whether the deletion of the original was begun but not recorded as finished."""
         return self.deletion is not None and self.deletion.ended_at is None
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; a resource with the same name now is another resource."""
+        """Whether the original was deleted; a present resource of the same name is then another resource."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 
@@ -99,9 +103,9 @@ class Look:
     """The present facts of an orphan.
 
     Args:
-        facts: The orphan's facts; None when it is gone or could not be read.
-        blocked: Why the orphan must not be changed, as a sentence; empty when it may be changed.
-        amount: Its size in records, files or rows, as text; empty when unknown.
+        facts: The orphan's facts; None if the orphan does not exist or could not be read.
+        blocked: The reason why the orphan must not be changed, as a sentence; empty if it may be changed.
+        amount: Its size in records, files or rows, as text; empty if unknown.
     """
 
     facts: dict[str, Any] | None
@@ -111,7 +115,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An orphan with its present facts and its newest copy."""
+    """An orphan with its present facts and its newest archived copy."""
 
     orphan: Orphan
     look: Look
@@ -119,7 +123,7 @@ class Subject:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the orphan's facts equal the facts of its copy."""
+        """Whether the orphan's present facts equal the facts of its copy."""
         facts = self.look.facts
         return self.archived is not None and facts is not None and facts == self.archived.manifest.facts
 
@@ -129,9 +133,9 @@ class OrphanFacts:
     """All orphans of the installation at one moment.
 
     Args:
-        now: The moment.
-        grace: The time between archiving and deletion.
-        subjects: The orphans, and what is left of interrupted deletions.
+        now: The time of the check.
+        grace: The minimum time between archiving and deletion.
+        subjects: The orphans, and the leftovers of interrupted deletions.
         unseen: A sentence for each place that could not be read.
         inside: A folder that is searched for orphans and contains the archive; normally None.
     """
@@ -144,14 +148,14 @@ class OrphanFacts:
 
 
 class OrphanSource(Protocol):
-    """The source of orphan facts; read only."""
+    """Reads the facts of orphans; changes nothing."""
 
     def orphans(self) -> OrphanFacts:
-        """All orphans.
+        """All orphans with their facts.
 
         Raises:
             HoldfastError: Kafka or the registry does not answer.
         """
 
     def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:
-        """The newest copy of a topic, and whether the topic exists."""
+        """The newest archived copy of a topic (None without a copy), and whether the topic exists."""

@@ -1,4 +1,4 @@
-"""A plan and its hash: the stages of a verb, decided from facts, explained, then applied exactly as explained.
+"""A plan and its hash. A plan has the stages of a verb: it is decided from facts, explained, and applied as explained.
 
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
                              └────apply────► the same stages in order (``plans/apply.py``)
@@ -8,7 +8,7 @@ SHA-256; the first 12 hexadecimal digits are the hash. Findings, sizes and estim
 with every record. ``plans/apply.py`` compares the hash that a user confirmed with the hash of the present plan.
 
 Invariants:
-    - A plan is plain data: it goes through JSON unchanged, so a killed apply resumes with the same plan.
+    - A plan is plain data that JSON stores without loss, so a killed apply resumes with the same plan.
     - Two plans have the same hash only if the request, the facts in their basis and their stages are the same.
 """
 
@@ -39,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The plan can't be applied; ``action`` is the alternative."""
+    """The plan cannot be applied; ``action`` is the alternative for the user."""
 
     sentence: str
     action: str
@@ -48,27 +48,28 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: How a killed apply continues: with a new plan from the present facts, or with its own plan.
+#: The way to continue a killed apply: with a new plan from the present facts ("plan anew"), or with its own plan ("go
+#: on").
 AfterKill = Literal["plan anew", "go on"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The decided effects of a request.
+    """The stages and effects of a request.
 
     Args:
         request: The request.
         verdict: Whether the plan can be applied, with one sentence.
         stages: The work, in order.
         findings: One sentence for each fact worth knowing.
-        kept: What stays unchanged, although a reader might fear otherwise.
-        deleted: What will not exist after the apply.
-        undo: How to undo the plan.
-        keys: Number of keys touched; None when unknown or meaningless.
-        size_bytes: Bytes of state touched; None when unknown or meaningless.
-        seconds: Expected duration, from measured rates if there are any; None when unknown.
-        estimate: What the three numbers rest on.
-        basis: The facts that the plan depends on: part of its hash.
-        after_kill: How a killed apply continues.
+        kept: Things that stay unchanged, listed because a user might expect their loss.
+        deleted: Things that the apply deletes.
+        undo: The way to undo the apply.
+        keys: Number of affected keys; None if unknown or not applicable.
+        size_bytes: Bytes of affected state; None if unknown or not applicable.
+        seconds: Expected duration, from measured rates if there are any; None if unknown.
+        estimate: The source of these three numbers, as text.
+        basis: The facts that the plan depends on; they are part of the hash.
+        after_kill: The way to continue a killed apply.
     """
 
     request: Request
@@ -87,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verb(self) -> str:
-        """The verb's name."""
+        """The name of the plan's verb, for example ``deploy``."""
         return verb_of(self.request)
 
     @property
@@ -99,35 +100,36 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def hash(self) -> str:
         """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis."""
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
-        # Every key is text: a decoded plan has text where numbers were keys, and text sorts in another order.
+        # All keys are converted to text, because a plan decoded from JSON has text keys instead of numbers, and text
+        # sorts differently.
         encoded = msgspec.json.encode(msgspec.to_builtins(settled, str_keys=True), order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:HASH_CHARACTERS]
 
     @property
     def changes(self) -> bool:
-        """Whether there is work to do and the work is possible."""
+        """Whether the plan has work to do and can be applied."""
         return isinstance(self.verdict, Ready)
 
     @property
     def destructive(self) -> bool:
-        """Whether a stage deletes data permanently."""
+        """Whether the plan can be applied and one of its stages deletes data permanently."""
         return self.changes and any(stage.destructive for stage in self.stages)
 
 
 class PlanUnreadable(HoldfastError):
-    """Another version of Holdfast wrote the plan of an apply, with other stages."""
+    """The plan of an apply has stages that this version does not know, because another version of Holdfast wrote it."""
 
 
 def encode(plan: Plan) -> str:
-    """A plan as JSON text."""
+    """Encodes a plan as JSON text."""
     return msgspec.json.encode(plan).decode()
 
 
 def decode(text: str) -> Plan:
-    """A plan from JSON text.
+    """Decodes a plan from JSON text.
 
     Raises:
-        PlanUnreadable: Another Holdfast version wrote the plan, with other stages.
+        PlanUnreadable: Another version of Holdfast wrote the plan, with other stages.
     """
     try:
         return msgspec.json.decode(text, type=Plan)
@@ -141,12 +143,12 @@ def decode(text: str) -> Plan:
 
 
 def versions_read(plan: Plan) -> frozenset[int]:
-    """The versions of tables that the stages of a plan read; they must not expire before its apply has ended."""
+    """The table versions that a plan's stages read; they must not be expired before the apply has ended."""
     return frozenset(each.version for each in plan.stages if isinstance(each, CheckTable | LoadChangelog | LoadTable))
 
 
 def as_document(plan: Plan) -> dict[str, Any]:
-    """A plan as a JSON document: all its fields, and verb, processor, hash, changes and destructive."""
+    """A plan as a JSON document: all fields, plus verb, processor, hash, ``changes`` and ``destructive``."""
     return {
         "verb": plan.verb,
         "processor": plan.processor,
@@ -158,12 +160,12 @@ def as_document(plan: Plan) -> dict[str, Any]:
 
 
 def what_changed(before: Plan, now: Plan) -> tuple[str, ...]:
-    """The differences between a shown plan and the present plan, one sentence for each."""
+    """The differences between an earlier shown plan and the present plan, one sentence for each."""
     found = []
     if type(before.verdict) is not type(now.verdict):
         found.append(f"the verdict was: {before.verdict.sentence} Now: {now.verdict.sentence}")
     for name in sorted(before.basis.keys() | now.basis.keys()):
-        # One of the two was decoded from JSON, where number keys are text and tuples are lists.
+        # One of the plans was decoded from JSON, which turns number keys into text and tuples into lists.
         old, new = _plain(before.basis.get(name)), _plain(now.basis.get(name))
         if old != new:
             found.extend(_differences(name.replace("_", " "), old, new))

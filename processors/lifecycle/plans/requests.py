@@ -1,8 +1,8 @@
-"""The requests of the lifecycle: one frozen struct for each verb, plain data that survives JSON unchanged.
+"""The requests of operators: one frozen struct for each verb, plain data that JSON stores without loss.
 
 Invariants:
-    - A request names the wanted result, never the way to it; the planner reads facts later.
-    - ``Request`` is the closed union of all requests; the tag of each is its verb's name.
+    - A request names the wanted result, not the steps. The planner reads facts later and chooses the steps.
+    - ``Request`` is the closed union of all requests. The tag of a request is the name of its verb.
 """
 
 from __future__ import annotations
@@ -17,51 +17,52 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, shown
 
-#: Maximal number of keys in one request; a longer list needs several requests.
+#: Maximum keys in one request; more keys need several requests.
 KEYS_MAX = 10_000
-#: Maximal number of workers of a processor on one machine.
+#: Maximum workers of a processor on one machine.
 WORKERS_MAX = 64
-#: The subject of requests for no single processor, used instead of a name. No processor's name has a space.
+#: Replaces the processor's name in requests that belong to no single processor. The space prevents a clash with a real
+#: name.
 INSTALLATION = "this installation"
 
 
 class RequestInvalid(HoldfastError):
-    """A request contradicts itself, or has an impossible value."""
+    """A request contradicts itself or has an invalid value."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class Everything(msgspec.Struct, frozen=True, tag="everything"):
-    """All keys."""
+    """Selects all keys."""
 
     def words(self) -> str:
-        """The selection in words."""
+        """The selection as text."""
         return "all keys"
 
 
 class Keys(msgspec.Struct, frozen=True, tag="keys"):
-    """Message keys, as text in UTF-8."""
+    """Selects message keys, given as UTF-8 text."""
 
     keys: tuple[str, ...]
 
     def words(self) -> str:
-        """The selection in words; of several keys, the first three."""
+        """The selection as text; only the first three keys are listed."""
         shown = ", ".join(repr(key) for key in self.keys[:3])
         return f"key {shown}" if len(self.keys) == 1 else f"{len(self.keys)} keys ({shown}, …)"
 
 
 class Prefix(msgspec.Struct, frozen=True, tag="prefix"):
-    """All message keys with this prefix, as text in UTF-8."""
+    """Selects all message keys that begin with a prefix, given as UTF-8 text."""
 
     prefix: str
 
     def words(self) -> str:
-        """The selection in words."""
+        """The selection as text."""
         return f"keys that begin with {self.prefix!r}"
 
 
 class Windows(msgspec.Struct, frozen=True, tag="windows"):
-    """The windows of message keys that contain a time from ``start_ms`` up to, and without, ``end_ms``.
+    """Selects the windows of message keys that overlap the time from ``start_ms`` (included) to ``end_ms`` (excluded).
 
     Times are milliseconds since 1970.
     """
@@ -71,7 +72,7 @@ class Windows(msgspec.Struct, frozen=True, tag="windows"):
     of: Everything | Keys | Prefix = Everything()
 
     def words(self) -> str:
-        """The selection in words."""
+        """The selection as text."""
         until = "" if self.end_ms == self.start_ms + 1 else f" up to {shown(self.end_ms)}"
         kind = "the windows at" if not until else "the windows from"
         return f"{kind} {shown(self.start_ms)}{until}, of {self.of.words()}"
@@ -83,17 +84,17 @@ Selection = Everything | Keys | Prefix | Windows
 def selection_of(
     keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
 ) -> Selection:
-    """The selection from exactly one of keys, a prefix or everything; with a window, of their windows.
+    """The selection by exactly one of keys, prefix or everything; with a window, only their windows.
 
     Args:
-        keys: Keys; empty for none.
-        prefix: A prefix; None for none.
-        everything: Whether all keys are selected; this is the case if only a window is given.
-        action: The action of the error, in the caller's words.
-        window: The times of windows, as ``START`` or ``START..END``; None for none.
+        keys: The keys; empty for none.
+        prefix: The prefix; None for none.
+        everything: Whether all keys are selected. This is the default if only a window is given.
+        action: The action for the error, in the caller's words.
+        window: The time span of windows, as ``START`` or ``START..END``; None for none.
 
     Raises:
-        RequestInvalid: None of the three is given, or several are; or the window's times are invalid.
+        RequestInvalid: Not exactly one of the three is given, or the time span is invalid.
     """
     if window is not None:
         start_ms, end_ms = window_times(window)
@@ -115,12 +116,12 @@ def selection_of(
 
 
 def window_times(text: str) -> tuple[int, int]:
-    """The times of ``START`` or ``START..END``, in milliseconds since 1970: from the first up to, without, the second.
+    """Parses ``START`` or ``START..END`` into milliseconds since 1970; the end is excluded.
 
     A time is ISO 8601, in UTC unless it names another zone, or a number of milliseconds since 1970.
 
     Raises:
-        RequestInvalid: The text is none.
+        RequestInvalid: The text is not a time span.
     """
     first, between, second = text.partition("..")
     try:
@@ -147,18 +148,18 @@ def _time_ms(text: str) -> int:
 
 
 class Provision(msgspec.Struct, frozen=True, tag="provision"):
-    """Create missing topics of a processor, and repair changelogs whose configuration drifted."""
+    """Create missing topics of a processor, and repair changelogs whose configuration differs from the expected one."""
 
     processor: str
 
 
 class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
-    """Run the defined version of a processor, and wait until it processes every partition.
+    """Start the defined version of a processor, and wait until it processes every partition.
 
     Args:
-        processor: Its name.
-        timeout_s: Seconds after which the deploy is rolled back.
-        dropped: Stores of the running or an earlier version whose state may be lost: their changelogs are deleted.
+        processor: Name of the processor.
+        timeout_s: Maximum seconds until every partition is processed; then the deploy is rolled back.
+        dropped: Stores of the running or an earlier version whose state is given up; their changelogs are deleted.
     """
 
     processor: str
@@ -170,11 +171,11 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     """Run the deployed version of a processor in this number of workers, each with its share of the partitions.
 
     Args:
-        processor: Its name.
+        processor: Name of the processor.
         workers: The number of workers, 1 to ``WORKERS_MAX``.
-        warm_s: How long workers that get tasks may fetch their state before the group changes, seconds; 0 changes it at
-            once.
-        timeout_s: Timeout until every partition is processed after the change, seconds.
+        warm_s: Maximum seconds that workers may fetch the state of their new tasks before the group rebalances; 0 for
+            no wait.
+        timeout_s: Maximum seconds until every partition is processed after the change.
     """
 
     processor: str
@@ -183,7 +184,7 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse impossible numbers."""
+        """Raises RequestInvalid for an impossible number of workers."""
         if not 1 <= self.workers <= WORKERS_MAX:
             raise RequestInvalid(
                 f"The request asks for {self.workers} workers, expected 1 to {WORKERS_MAX}.",
@@ -195,17 +196,17 @@ class Scale(msgspec.Struct, frozen=True, tag="scale"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Stop a processor after a last commit; recovery does not restart it until it is deployed again."""
+    """Stop a processor after a final commit; recovery does not restart it until it is deployed again."""
 
     processor: str
 
 
 class Restart(msgspec.Struct, frozen=True, tag="restart"):
-    """Stop every slot after a last commit, and start the deployed release again; the files' version does not matter.
+    """Stop every slot after a final commit, and start the deployed release again, even if the project's files changed.
 
     Args:
-        processor: Its name.
-        timeout_s: Timeout until every partition is processed again, seconds.
+        processor: Name of the processor.
+        timeout_s: Maximum seconds until every partition is processed again.
     """
 
     processor: str
@@ -213,18 +214,18 @@ class Restart(msgspec.Struct, frozen=True, tag="restart"):
 
 
 class Replay(msgspec.Struct, frozen=True, tag="replay"):
-    """Send the messages of a processor's dead letters again to the inputs that they came from."""
+    """Send the messages of a processor's dead letters again to the input topics that they came from."""
 
     processor: str
 
 
 class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
-    """Run an earlier release of a processor with the present state.
+    """Start an earlier release of a processor with the present state.
 
     Args:
-        processor: Its name.
-        to: The release: its id or its version; empty for the release that worked before the present one.
-        timeout_s: Timeout until every partition is processed, seconds.
+        processor: Name of the processor.
+        to: Id or version of the release; empty for the release that worked before the present one.
+        timeout_s: Maximum seconds until every partition is processed.
     """
 
     processor: str
@@ -239,22 +240,22 @@ class Compact(msgspec.Struct, frozen=True, tag="compact"):
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Set the group's input offsets to the offsets of the state, after they were reset or expired."""
+    """Set the group's input offsets to the offsets in the state, for example after committed offsets expired."""
 
     processor: str
 
 
 class Clear(msgspec.Struct, frozen=True, tag="clear"):
-    """Delete state in local stores and changelogs, so that no later restore brings it back.
+    """Delete keys in local stores and changelogs, so that no later restore brings them back.
 
     Args:
-        processor: Its name.
+        processor: Name of the processor.
         stores: The stores; empty for all.
         selection: The keys, or windows of keys.
         partitions: The partitions; empty for all.
-        rewind: The input offsets afterwards: ``stay`` (unchanged) or ``earliest`` (the first ones, so that state is
-            built again; only with all keys of all stores).
-        export: Whether the keys are written to a file before they are deleted.
+        rewind: Input offsets after the clear: ``stay`` (unchanged) or ``earliest`` (the first ones, so that state is
+            built again). ``earliest`` needs all keys of all stores.
+        export: Whether the entries are written to a file before they are deleted.
     """
 
     processor: str
@@ -265,7 +266,7 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
     export: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse contradictions."""
+        """Raises RequestInvalid for a request that contradicts itself."""
         whole = isinstance(self.selection, Everything) and not self.stores and not self.partitions
         if self.rewind != "stay" and not whole:
             raise RequestInvalid(
@@ -292,15 +293,16 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     """Fill a store or its changelog from another source.
 
     Args:
-        processor: Its name.
+        processor: Name of the processor.
         store: The store.
         source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source topics
-            next to the running processor, and cuts over; ``table`` fills the store from any table of the catalog.
-        from_available: Build the store from the existing source records, although older records and their results are
-            lost. Only with ``topic``.
-        table: The table, as ``namespace.table``. Only with ``table``, like the next two.
+            beside the running processor, and then replaces the old store; ``table`` fills the store from any table of
+            the catalog.
+        from_available: Build the store from the source records that still exist, although older records and their
+            results are lost. Only with source ``topic``.
+        table: The table, as ``namespace.table``. ``table``, ``key`` and ``columns`` are only for source ``table``.
         key: The column with the message keys.
-        columns: The columns that functions see; empty for all.
+        columns: The columns that the processor's functions see; empty for all.
     """
 
     processor: str
@@ -312,7 +314,7 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse contradictions."""
+        """Raises RequestInvalid for a request that contradicts itself."""
         if self.from_available and self.source != "topic":
             raise RequestInvalid(
                 f"`--from-available` needs a backfill from the topic, but this one is from {self.source}.",
@@ -331,16 +333,17 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
 
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
-    """Restore local state from checkpoints and changelogs or, with ``at``, state and changelogs from the warehouse.
+    """Restore local state from checkpoints and changelogs; with ``at``, state and changelogs from the warehouse.
 
     Args:
-        processor: Its name.
-        partitions: The tasks' partitions; empty for all.
-        source: ``newest`` uses the newest valid checkpoint and the changelog's tail; ``changelog`` the whole one.
-        timeout_s: Timeout until the processor runs again, seconds.
-        stores: The stores to restore from the warehouse; empty for all. Only with ``at``, like ``inputs``.
-        at: The snapshot: a tag, a snapshot's id, a version's number, or ``latest``; None for no snapshot.
-        inputs: The input offsets afterwards: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
+        processor: Name of the processor.
+        partitions: Partitions of the tasks to restore; empty for all.
+        source: ``newest`` uses the newest valid checkpoint and the changelog's tail; ``changelog`` uses the whole
+            changelog.
+        timeout_s: Maximum seconds until the processor runs again.
+        stores: The stores to restore from the warehouse; empty for all. ``stores`` and ``inputs`` need ``at``.
+        at: The snapshot to restore: a tag, a snapshot id, a version number, or ``latest``; None for no snapshot.
+        inputs: Input offsets after the restore: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
             (those of the snapshot, in copies of the topics), ``earliest`` (the first ones, because all records are
             newer than the snapshot), or ``stay`` (unchanged).
         file: The absolute path of an export file whose entries are put back (with ``stores``, only the entries of these
@@ -357,7 +360,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
     file: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse contradictions."""
+        """Raises RequestInvalid for a request that contradicts itself."""
         if self.file is not None:
             if self.at is not None or self.partitions or self.source != "newest" or self.inputs != "snapshot":
                 raise RequestInvalid(
@@ -379,13 +382,13 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
 
 
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
-    """Correct a registry that was replaced by an older copy: record the newest deployment of a processor again."""
+    """Correct a registry that was replaced by an older copy: record a processor's newest deployment again."""
 
     processor: str
 
 
 class Clean(msgspec.Struct, frozen=True, tag="clean"):
-    """Archive orphans, and delete orphans that were archived a grace period ago.
+    """Archive orphans, and delete orphans whose archived copy is older than the grace period.
 
     Args:
         only: ``KIND``, ``NAME`` or ``KIND/NAME`` of the selected orphans; empty for all.
@@ -396,13 +399,13 @@ class Clean(msgspec.Struct, frozen=True, tag="clean"):
 
 
 class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
-    """Create a deleted topic again from its archive."""
+    """Create a deleted topic again from its archived copy."""
 
     topic: str
     processor: ClassVar[str] = INSTALLATION
 
 
-#: Requests of the installation, which need no definition of a processor.
+#: Requests of the whole installation, which need no definition of a processor.
 OfInstallation = Clean | PutBack
 OfProcessor = (
     Provision
@@ -419,7 +422,7 @@ OfProcessor = (
     | Adopt
     | Replay
 )
-#: Requests that need no present code, so they also work when the definition can't be imported.
+#: Requests that use a recorded release, so they also work if the import of the definition fails.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt, Replay)
@@ -427,5 +430,5 @@ Request = OfProcessor | OfInstallation
 
 
 def verb_of(request: Request) -> str:
-    """The name of the verb: ``clear``, ``deploy``, ..."""
+    """The name of the verb, for example ``clear`` or ``deploy``."""
     return str(type(request).__struct_config__.tag)

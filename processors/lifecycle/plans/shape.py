@@ -1,4 +1,4 @@
-"""The shape of a processor's version: its topics and stores, as a release records them.
+"""The shape of a processor's version: its topics and stores, as they are recorded with a release.
 
 Topology ──shape_of──► Shape ──as_document──► the registry's column ──from_document──► Shape
 """
@@ -22,10 +22,10 @@ from holdfast.processors.engine.topology import (
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """A store's kind, codec, columns and inputs; ``task_group`` is its tasks' name prefix, ``changelog`` its topic.
+    """A store's kind, codec, columns, inputs and ``changelog`` topic; names of its tasks begin with ``task_group``.
 
-    ``restored_from`` is the topic of a table without a separate changelog. ``meaning`` has the lines about its steps;
-    None in records of versions without this field.
+    ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has texts about the
+    store's steps; None in records of versions without this field.
     """
 
     name: str
@@ -41,7 +41,7 @@ class StoreShape(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A version's topics and stores; ``inputs`` maps input topics to their number of partitions."""
+    """A version's topics and stores; ``inputs`` maps each input topic to its number of partitions."""
 
     code_version: str
     inputs: dict[str, int]
@@ -50,12 +50,12 @@ class Shape(msgspec.Struct, frozen=True):
     repartitions: tuple[RepartitionSpec, ...] = ()
 
     def store(self, name: str) -> StoreShape | None:
-        """The store of that name."""
+        """The store of that name; None if there is none."""
         return next((store for store in self.stores if store.name == name), None)
 
 
 def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
-    """The shape of a topology whose input topics have these numbers of partitions."""
+    """The shape of a topology; ``partitions`` maps input topics to their number of partitions."""
     groups = {store: sub.name for sub in topology.subtopologies for store in sub.stores}
     changelogs = {spec.store: spec.topic.name for spec in topology.changelogs}
     tables = {log.store: log.topic for log in topology.source_logs}
@@ -80,7 +80,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
 
 
 def topology_of(processor: str, shape: Shape) -> Topology:
-    """The topology of a recorded shape, for verbs that need its names only; topics have no configuration."""
+    """A topology from a recorded shape, for verbs that need only names; its topics have no configuration."""
     inputs = tuple(TopicSpec(name, count) for name, count in shape.inputs.items())
     kept = shape.stores
     stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)
@@ -95,13 +95,13 @@ def topology_of(processor: str, shape: Shape) -> Topology:
 
 
 def as_document(shape: Shape) -> dict[str, Any]:
-    """A shape as a JSON document."""
+    """Converts a shape to a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(shape)
     return document
 
 
 def from_document(document: Mapping[str, Any]) -> Shape:
-    """A shape from a JSON document.
+    """Converts a JSON document to a shape.
 
     Raises:
         msgspec.ValidationError: The document is not a shape.

@@ -1,11 +1,11 @@
-"""The slots of a processor on one machine: one for each worker."""
+"""Names of a processor's slots on one machine; each worker has one slot."""
 
 from __future__ import annotations
 
-#: The slots of a processor that was never deployed, and for which the settings name no number of workers.
+#: Default slots of a processor that was never deployed, if the settings have no number of workers.
 FIRST_SLOTS = ("0",)
 
 
 def slots_of(workers: int) -> tuple[str, ...]:
-    """The slots of so many workers."""
+    """The slots of this number of workers: ``"0"``, ``"1"``, ..."""
     return tuple(str(number) for number in range(workers))

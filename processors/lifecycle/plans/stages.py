@@ -1,8 +1,8 @@
-"""The stages of plans: frozen, plain data; ``says`` is the sentence that ``explain`` prints.
+"""The stages of plans, as frozen, plain data; ``says`` is the sentence that ``explain`` prints.
 
 Invariants:
-    - A stage holds all parameters of its work; ``execution.Execution`` holds the ports that it acts through.
-    - Carrying a stage out twice does no harm: a resumed apply repeats the stage that was not recorded as done.
+    - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports.
+    - Carrying out a stage twice does no harm, because a resumed apply repeats the stage that was not recorded as done.
     - ``Stage`` is the closed union of all stages.
 """
 
@@ -23,7 +23,7 @@ class _Stage(msgspec.Struct, frozen=True):
 
 
 class CreateTopic(_Stage, frozen=True, tag="create_topic"):
-    """Create a missing topic; ``replication`` None uses the cluster's default."""
+    """Create a missing topic; ``replication`` None means the cluster's default."""
 
     name: str
     partitions: int | None
@@ -32,7 +32,7 @@ class CreateTopic(_Stage, frozen=True, tag="create_topic"):
 
 
 class SetTopicConfig(_Stage, frozen=True, tag="set_topic_config"):
-    """Set entries of a topic's configuration."""
+    """Set configuration entries of a topic."""
 
     name: str
     config: dict[str, str]
@@ -46,23 +46,23 @@ class DeleteTopic(_Stage, frozen=True, tag="delete_topic"):
 
 
 class MakeRelease(_Stage, frozen=True, tag="make_release"):
-    """Copy and record the code of a version, so that a rollback can start it even if the files changed."""
+    """Copy and record the code of a version, so that a later rollback can start it even if the files changed."""
 
     release_id: str
     code_version: str
 
 
 class ProveVersion(_Stage, frozen=True, tag="prove_version"):
-    """Run a version on the last committed messages, in a separate process; nothing is written.
+    """Run a new version on the last committed messages, as a test in a separate process; nothing is written.
 
     Args:
-        code_version: The version that is proven.
-        release_id: Its release; None for the deployed one.
-        former: The release of the running version, which also processes the failed messages; None if it can't be
-            started.
-        former_version: The version that it replaces.
+        code_version: The version to test.
+        release_id: The release of that version; None for the deployed release.
+        former: The release of the running version. It processes failed messages too, for comparison. None if it cannot
+            be started.
+        former_version: The running version, which the new version replaces.
         inputs: The topics whose messages are read.
-        messages: Number of messages of each topic.
+        messages: Number of messages per topic.
     """
 
     code_version: str
@@ -74,30 +74,31 @@ class ProveVersion(_Stage, frozen=True, tag="prove_version"):
 
 
 class RunProcessor(_Stage, frozen=True, tag="run_processor"):
-    """Run every slot of a processor, and wait until every input partition is processed.
+    """Start every slot of a processor, and wait until every input partition is processed.
 
     Args:
         code_version: The version that has to run.
-        timeout_s: Timeout, seconds.
-        paused: Whether the workers read no input.
-        restore_from: Source of missing state: ``newest`` checkpoint and tail, or the whole ``changelog``.
+        timeout_s: Maximum seconds to wait.
+        paused: Whether the workers start paused, which means that they read no input.
+        restore_from: Source of missing state: ``newest`` (the newest checkpoint and the changelog's tail) or
+            ``changelog`` (the whole changelog).
         reseed: Stores whose changelog is written from local state.
-        begin_empty: New stores, which begin empty at the committed input offsets.
+        begin_empty: New stores, which begin empty although input offsets are already committed.
         release_id: The release to run; None for the release of the deployed version.
-        earlier: Whether the stage returns to that release: its order among the versions stays, so a rollback never
-            returns.
-        back_to: The release to start again when this one fails to start; None for no rollback.
-        back_slots: The slots to go back to when it fails to start working; empty for those of the recorded deployment.
-        fresh_settings: Whether the release runs with the present settings, which are recorded; otherwise with those of
-            its deployment.
-        settle_s: How long the release is watched once it runs, unless it commits input of every partition earlier,
-            seconds.
-        together: Whether all workers of another version stop before the first of this version starts. Otherwise slot by
-            slot.
-        slots: The slots that must run; each other slot is removed. Empty for the slots of the recorded deployment.
-        rescale: Whether only the slots change: workers with this version stay unchanged.
-        warm_s: How long workers that a rescale gives tasks may fetch their state before the group changes, seconds; 0
-            changes it at once.
+        earlier: Whether the stage goes back to an earlier release. That release does not become the newest, so the next
+            rollback does not return to the faulty version.
+        back_to: The release to start again if this one fails to start; None for no rollback.
+        back_slots: The slots to start after such a failure; empty for the slots of the recorded deployment.
+        fresh_settings: Whether the release runs with the present settings, which are then recorded. Otherwise it runs
+            with the settings of its deployment.
+        settle_s: Maximum seconds to watch the running release. The watch ends earlier when every partition has
+            committed input.
+        together: Whether all workers of other versions stop before the first worker of this version starts. Otherwise
+            workers are replaced slot by slot.
+        slots: The slots that must run; all other slots are removed. Empty for the slots of the recorded deployment.
+        rescale: Whether only the number of slots changes; workers of this version are then not restarted.
+        warm_s: Maximum seconds that workers may fetch the state of their new tasks before the group rebalances; 0 for
+            no wait.
     """
 
     code_version: str
@@ -119,15 +120,15 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
-    """Stop every slot after a last commit; ``for_good`` records "stopped" as the desired state."""
+    """Stop every slot after a final commit; ``for_good`` records "stopped" as the desired state."""
 
     for_good: bool
 
 
 class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
-    """Record a deployment in the registry, with a generation greater than ``after``; no worker is touched.
+    """Record a deployment in the registry, with a generation greater than ``after``; no worker is restarted.
 
-    ``release`` has the columns of the deployment's release, as in its mark; None without a release.
+    ``release`` has the columns of the deployment's release, copied from its mark; None without a release.
     """
 
     code_version: str
@@ -138,7 +139,7 @@ class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
 
 
 class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
-    """Abort a hanging transaction, which no coordinator knows, by writing its abort marker."""
+    """Abort a hanging transaction, which no coordinator knows, by writing an abort marker."""
 
     topic: str
     partition: int
@@ -148,17 +149,17 @@ class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(_Stage, frozen=True, tag="compact_stores"):
-    """The owners rewrite their local stores without overwritten and deleted entries; no ``slots`` are all."""
+    """Owners rewrite their local stores without overwritten and deleted entries; empty ``slots`` means all slots."""
 
     slots: tuple[str, ...] = ()
 
 
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
-    """The owners delete the selected keys of stores, in committed transactions; no ``partitions`` are all.
+    """Owners delete the selected keys of stores, in committed transactions; empty ``partitions`` means all.
 
-    With ``export``, the owners write the keys to files in the same command: no input is processed between file and
-    deletes. ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes;
-    empty to leave the offsets unchanged.
+    With ``export``, the owners first write the entries to files. No input is processed between export and deletion.
+    ``positions`` (input topic -> partition -> offset) are input offsets to set in the same commit as the last deletes;
+    empty for unchanged offsets.
     """
 
     stores: tuple[str, ...]
@@ -170,57 +171,57 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
-    """Paused owners of tasks without state read their inputs from other offsets: topic -> partition -> offset."""
+    """Set the input offsets (topic -> partition -> offset) of paused owners whose tasks have no state."""
 
     positions: dict[str, dict[int, int]]
 
 
 class CheckLocalState(_Stage, frozen=True, tag="check_local_state"):
-    """Check that local state holds exactly the committed input, before changelogs of ``stores`` are created again."""
+    """Check that local state contains exactly the committed input, before changelogs of ``stores`` are recreated."""
 
     stores: tuple[str, ...]
 
 
 class SetStateAside(_Stage, frozen=True, tag="set_state_aside"):
-    """Rename the local state folders of tasks, so that their workers restore."""
+    """Rename the local state folders of tasks, so that their workers restore the state."""
 
     tasks: tuple[str, ...]
     name: str
 
 
 class DeleteStateAside(_Stage, frozen=True, tag="delete_state_aside"):
-    """Delete the folders that ``SetStateAside`` renamed, after the state was restored."""
+    """Delete the folders that ``SetStateAside`` renamed; the state has been restored by then."""
 
     tasks: tuple[str, ...]
     name: str
 
 
 class StartShadow(_Stage, frozen=True, tag="start_shadow"):
-    """Start the shadow: the processor's functions in another group, from the first record of a store's inputs."""
+    """Start the shadow: the processor's functions run in another group, from the first record of a store's inputs."""
 
     store: str
 
 
 class WaitForShadow(_Stage, frozen=True, tag="wait_for_shadow"):
-    """Wait until the shadow has read almost as far as the processor has committed."""
+    """Wait until the shadow has read nearly as far as the processor has committed."""
 
     store: str
 
 
 class PauseProcessor(_Stage, frozen=True, tag="pause_processor"):
-    """All workers commit, and read no input until they are resumed."""
+    """All workers commit, and then read no input until they are resumed."""
 
 
 class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
-    """The shadow reads exactly up to the offsets that the paused processor has committed, and stops."""
+    """The shadow reads exactly up to the committed offsets of the paused processor, and then stops."""
 
     store: str
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay unchanged.
+    """Owners make their store equal to the shadow's store, in committed transactions; input offsets stay unchanged.
 
-    The paused owners write the present entries of ``export`` to files before the first change.
+    Before the first change, the paused owners write the entries selected by ``export`` to files.
     """
 
     store: str
@@ -229,7 +230,7 @@ class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
 
 
 class ResumeProcessor(_Stage, frozen=True, tag="resume_processor"):
-    """All workers read their inputs again."""
+    """All paused workers read their inputs again."""
 
 
 class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
@@ -239,7 +240,7 @@ class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
 
 
 class _OfSnapshot(_Stage, frozen=True):
-    """A snapshot of a store: a version of its table, and the manifest's fingerprint of each changelog partition."""
+    """A snapshot of a store: the version of its table, and the expected fingerprint of each changelog partition."""
 
     store: str
     table: str
@@ -248,17 +249,20 @@ class _OfSnapshot(_Stage, frozen=True):
 
 
 class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
-    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed."""
+    """Read all of a store's snapshot and compare it with its manifest, before anything is changed."""
 
 
 class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
-    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``."""
+    """Write a snapshot of a store to its new changelog.
+
+    No worker can start with this changelog before ``SetPositions``.
+    """
 
 
 class SetPositions(_Stage, frozen=True, tag="set_positions"):
-    """Set the input offsets, in one transaction with the records that complete the loaded changelogs of ``stores``.
+    """Set input offsets and complete the loaded changelogs of ``stores``, in one transaction.
 
-    ``positions`` is input topic -> partition -> offset; empty for the offsets that the group has committed.
+    ``positions`` maps input topic -> partition -> offset; empty keeps the committed offsets of the group.
     """
 
     stores: tuple[str, ...]
@@ -267,16 +271,16 @@ class SetPositions(_Stage, frozen=True, tag="set_positions"):
 
 
 class CompareStores(_Stage, frozen=True, tag="compare_stores"):
-    """Compare the state of paused owners with ``fingerprints``: store -> partition -> fingerprint."""
+    """Compare the state of paused owners with the expected ``fingerprints`` (store -> partition -> fingerprint)."""
 
     fingerprints: dict[str, dict[int, str]]
 
 
 class LoadTable(_Stage, frozen=True, tag="load_table"):
-    """Write the rows of a table to a temporary topic in the format of a store's changelog.
+    """Write the rows of a table to a temporary topic, in the format of a store's changelog.
 
-    ``key`` is the column with the message keys, ``partitioner`` that of the store's source topics, and ``event_ms`` the
-    event time of all entries, ms since 1970: when the table's version was written.
+    ``key`` is the column with the message keys. ``partitioner`` is that of the store's source topics. ``event_ms`` is
+    the event time of all entries, ms since 1970: the time when the table's version was written.
     """
 
     store: str
@@ -289,7 +293,7 @@ class LoadTable(_Stage, frozen=True, tag="load_table"):
 
 
 class LoadFile(_Stage, frozen=True, tag="load_file"):
-    """Write the entries of a store in an export file, whose hash is ``sha256``, to a temporary topic."""
+    """Write the entries of one store in an export file to a temporary topic; ``sha256`` is the hash of the file."""
 
     store: str
     path: str
@@ -297,10 +301,10 @@ class LoadFile(_Stage, frozen=True, tag="load_file"):
 
 
 class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
-    """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay.
+    """Paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay.
 
-    With ``keep_others``, only the message keys of the topic are changed. The owners write the present entries of
-    ``export`` to files before the first change.
+    With ``keep_others``, message keys that are not in the topic stay unchanged. Before the first change, the owners
+    write the entries selected by ``export`` to files.
     """
 
     store: str
@@ -310,13 +314,13 @@ class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
 
 
 class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):
-    """Remove the topic that a table was loaded to."""
+    """Remove the temporary topic that a table or file was loaded to."""
 
     store: str
 
 
 class SendAgain(_Stage, frozen=True, tag="send_again"):
-    """Send the messages of dead letters up to ``ends`` to the ``inputs`` that they came from."""
+    """Send the messages of the dead letters before offsets ``ends`` to the ``inputs`` that they came from."""
 
     topic: str
     ends: dict[int, int]
@@ -324,7 +328,7 @@ class SendAgain(_Stage, frozen=True, tag="send_again"):
 
 
 class RemoveLetters(_Stage, frozen=True, tag="remove_letters"):
-    """Delete the dead letters up to ``ends``, which were sent again."""
+    """Delete the dead letters before offsets ``ends``, which were sent again."""
 
     topic: str
     ends: dict[int, int]
@@ -332,7 +336,7 @@ class RemoveLetters(_Stage, frozen=True, tag="remove_letters"):
 
 
 class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
-    """Copy an orphan into the archive, if its facts are still ``facts``."""
+    """Copy an orphan into the archive if its present facts equal ``facts``."""
 
     kind: Kind
     name: str
@@ -340,9 +344,9 @@ class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
 
 
 class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
-    """Delete an orphan that is equal to its copy ``archive``, or finish its interrupted deletion.
+    """Delete an orphan that equals its copy ``archive``, or finish its interrupted deletion.
 
-    ``by_name``: a person named this topic in full, because its records name no processor.
+    ``by_name`` is true if the user gave the topic's full name, which is required because its records name no processor.
     """
 
     kind: Kind
@@ -353,7 +357,7 @@ class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
 
 
 class PutTopicBack(_Stage, frozen=True, tag="put_topic_back"):
-    """Create a topic again from its copy ``archive``, with all records."""
+    """Create a topic again, with all records, from its archived copy ``archive``."""
 
     topic: str
     archive: str

@@ -1,4 +1,4 @@
-"""A store's content about time as text: its windows, timers and TTL with their durations, and single records."""
+"""Describes the time-related content of a store as text: windows, timers, TTL and their durations, single records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def in_duration(milliseconds: int) -> str:
-    """A duration in the largest unit that divides it: ``90 s``, ``2 h``, ``1 d``, ``1500 ms``."""
+    """A duration in the largest unit that divides it, for example ``90 s``, ``2 h``, ``1 d`` or ``1500 ms``."""
     found = next(((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0), (1, "ms"))
     return "0 s" if not milliseconds else f"{milliseconds // found[0]} {found[1]}"
 
 
 def kept_of_time(store: StoreSpec) -> str:
-    """A store's content about time as text, with durations; empty for a store without such content."""
+    """The time-related content of a store as text, with durations; empty if the store has none."""
     return "; ".join(map(_in_words, store.uses))
 
 
@@ -39,12 +39,12 @@ def _in_words(use: TimeUse) -> str:
 
 
 def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
-    """A sentence for each store that keeps something about time."""
+    """A sentence for each store that has time-related content."""
     return tuple(f"store `{each.name}` has {kept}" for each in stores if (kept := kept_of_time(each)))
 
 
 def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
-    """Sentences about stores that a rebuild fills differently, because time also passed without messages."""
+    """Sentences about stores that a rebuild fills differently, because their content also depends on the clock."""
     found = []
     for each in stores:
         silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)
@@ -63,7 +63,7 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
-    """A record about time as text; for any other record, its state key."""
+    """A time-related record as text; for any other record, its state key."""
     if state_key.startswith(TIMERS):
         clock, time_ms = value
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"

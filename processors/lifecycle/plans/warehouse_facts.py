@@ -1,7 +1,8 @@
 """Facts of the warehouse: snapshots of stores, other tables, and their rows.
 
 Invariants:
-    - A table or version that cannot be used has a ``problem``; it is never left out, so that a refusal can name it.
+    - A table or version that cannot be used has a ``problem``. It is never left out, because the refusal of a plan must
+      name it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import msgspec
 
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
-#: Keys and values of a changelog, in one order.
+#: Keys and values of changelog records: two lists of equal length.
 Rows = tuple[list[bytes], list[bytes]]
-#: The state key of a row from a table; functions read it as ``state.get("row")``.
+#: The state key under which a row of a table is stored; functions read it with ``state.get("row")``.
 ROW = "row"
 
 
 class StoreVersion(msgspec.Struct, frozen=True):
-    """One version of a store's table; ``manifest`` is None when it is no snapshot, and ``problem`` has the reason."""
+    """One version of a store's table; if it is not a snapshot, ``manifest`` is None and ``problem`` has the reason."""
 
     version: int
     tags: tuple[str, ...] = ()
@@ -31,16 +32,16 @@ class StoreVersion(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def answers(self, at: str) -> bool:
-        """Whether ``at`` names this version, by a tag, a snapshot's id or the version's number."""
+        """Whether ``at`` names this version: a tag, a snapshot id, or the version number."""
         return at in self.tags or at == str(self.version) or (self.manifest is not None and self.is_snapshot(at))
 
     def is_snapshot(self, at: str) -> bool:
-        """Whether this version is the snapshot with this id."""
+        """Whether this version is the snapshot with id ``at``."""
         return self.manifest is not None and self.manifest.snapshot_id == at
 
 
 class StoreTable(msgspec.Struct, frozen=True):
-    """A store's table, versions newest first; ``problem`` and ``action`` when it cannot be read."""
+    """A store's table with its versions, newest first; ``problem`` and ``action`` are set if it cannot be read."""
 
     table: str
     versions: tuple[StoreVersion, ...] = ()
@@ -49,17 +50,17 @@ class StoreTable(msgspec.Struct, frozen=True):
 
 
 class OtherTable(msgspec.Struct, frozen=True):
-    """The present version of any table of the catalog.
+    """The present version of a table of the catalog, which any program may have written.
 
     Args:
-        table: Its name.
-        version: The table's current version; None when it was never written.
+        table: Name of the table.
+        version: The table's current version; None if the table was never written.
         columns: Column -> type.
-        rows: Number of rows; None when the catalog does not record it.
-        size_bytes: Size of its files.
+        rows: Number of rows; None if the catalog does not record it.
+        size_bytes: Bytes of the table's files.
         written_at: When the version was written, seconds since 1970.
-        problem: Why it cannot be read; empty when it can.
-        action: What to do about the problem.
+        problem: The reason why the table cannot be read; empty if it can.
+        action: The action that solves the problem.
     """
 
     table: str
@@ -73,24 +74,24 @@ class OtherTable(msgspec.Struct, frozen=True):
 
 
 class Tables(Protocol):
-    """The warehouse, read only."""
+    """Reads the warehouse; changes nothing."""
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """The snapshots of a store."""
+        """The table of a store, with its snapshots."""
 
     def other_table(self, name: str) -> OtherTable:
-        """A table by its name, ``namespace.table``."""
+        """The facts of a table, whose name is ``namespace.table``."""
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """Keys and values of one changelog partition in a version, in batches.
+        """Keys and values of one changelog partition in a table version, in batches.
 
         Raises:
-            HoldfastError: It can't be read.
+            HoldfastError: The table cannot be read.
         """
 
     def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
         """Rows of a table, in batches.
 
         Raises:
-            HoldfastError: It can't be read.
+            HoldfastError: The table cannot be read.
         """

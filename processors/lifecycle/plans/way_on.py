@@ -1,9 +1,9 @@
-"""The one command that ends an open apply; status, checks and errors name this command.
+"""Finds the one command that ends an open apply; status, checks and errors print this command.
 
-its own plan is resumed    holdfast apply resume N
-a new plan is made         the request as it was typed: with other options, it would be another request
-nothing is left to end     holdfast apply abandon N --reason WHY: a compact changes no state, and needs a running worker
-its plan can't be read     holdfast apply abandon N --reason WHY
+the apply resumes its plan     holdfast apply resume N
+the apply needs a new plan     the command of its request, with the same options (others would be another request)
+a compact was interrupted      holdfast apply abandon N --reason WHY, because it changes no state
+its plan cannot be read        holdfast apply abandon N --reason WHY
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
 from holdfast.processors.lifecycle.plans.stages import DeleteStateAside, RunProcessor, StopProcessor
 
-#: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers (in any version).
+#: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers of any version.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Field of a request -> the option of its command, if its name differs; an argument has no option.
+#: Field of a request -> command-line option, if the names differ; an empty text means a positional argument.
 _OPTIONS = {
     "workers": "",
     "topic": "",
@@ -32,7 +32,7 @@ _OPTIONS = {
 
 
 def read(record: ApplyRecord) -> Plan | None:
-    """The plan of an apply; None when another version of Holdfast wrote it."""
+    """The plan of an apply; None if another version of Holdfast wrote it."""
     try:
         return plans.decode(record.plan)
     except PlanUnreadable:
@@ -40,10 +40,10 @@ def read(record: ApplyRecord) -> Plan | None:
 
 
 def keeps_recovery_away(record: ApplyRecord) -> bool:
-    """Whether recovery leaves the processor of an interrupted apply alone until the apply is resumed.
+    """Whether recovery must not touch a processor until its interrupted apply is resumed.
 
-    Such an apply starts and stops workers itself: a worker started in between would process half-changed state. For a
-    plan of another version, only the verb is known.
+    This is so if the apply starts and stops workers itself, because a worker started in between would process
+    half-changed state. For a plan of another version only the verb is known.
     """
     plan = read(record)
     if plan is None:

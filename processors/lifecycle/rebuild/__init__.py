@@ -1,1 +1,1 @@
-"""State from a topic or from a table. Imports ``deploy``."""
+"""Rebuilds state from source topics, tables or files. Imports ``deploy``."""

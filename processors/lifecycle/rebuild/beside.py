@@ -1,13 +1,13 @@
-"""The stages that rebuild a store next to its running processor, and then cut over.
+"""The stages that rebuild a store beside its running processor, and then replace the old store (cut over).
 
-    start ──► wait: follow what the processor commits ──► [pause] finish: exactly up to that ──► adopt ──► [resume]
+    start ──► wait: follow the processor's commits ──► [pause] finish: up to the last commit ──► adopt ──► [resume]
 
 A *shadow* is a second run of the processor's functions, as a separate program (``Application.shadow``).
 
 Invariants:
     - The shadow reads only up to offsets that the processor has committed, so it is never ahead of the processor.
     - A store is adopted only while the shadow and the paused processor have committed the same offsets.
-    - Each stage checks its own preconditions: it starts a dead shadow or worker again, and compares the offsets again.
+    - Each stage restores its own preconditions: it starts a dead shadow or worker again, and compares offsets again.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-#: Seconds in which a paused worker must commit all records that it has read.
+#: Maximum seconds until a paused worker has committed all records that it has read.
 STILL_S = 120.0
-#: The shadow has caught up when it is at most this many records behind the processor's commits ...
+#: The shadow has caught up when it is at most this many records behind the processor's commits, or ...
 BEHIND_RECORDS = 10_000
-#: ... or at most this many seconds of its own work.
+#: ... at most this many seconds behind, at its own speed.
 BEHIND_S = 2.0
-#: Interrupted attempts in a row, without progress, before the stage fails.
+#: Maximum consecutive interrupted attempts without progress; then the stage fails.
 BREAKS_MAX = 5
-#: Seconds between two progress messages, and between two checks of the workers.
+#: Seconds between two progress messages; below, seconds between two checks of the workers.
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: Errors that a second request, after a restart of a dead worker, can repair.
+#: Errors after which the request is repeated, because a dead worker is restarted first.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 
 class ProcessorPaused(HoldfastError):
-    """A cut-over failed while the processor is paused, so it reads no input. Fields: processor."""
+    """A cut-over failed while the processor is paused, so the processor reads no input. Fields: ``processor``."""
 
 
 class Rebuilding:
-    """Carries out the stages that rebuild one store (``execution.Shadows``)."""
+    """Carries out the stages that rebuild a store (implements ``execution.Shadows``)."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
         self._shadow = ShadowProgram(machine)
-        #: The name of the stage that is carried out.
+        #: Function that returns the name of the stage that is being carried out.
         self.once = machine.once
 
     def __call__(self, processor: str, stage: ShadowStage, tell: ProgressLog) -> Done:
@@ -94,10 +94,10 @@ class Rebuilding:
                 return self._shadow.remove(processor, stage.store)
 
     def wait(self, processor: str, stage: WaitForShadow, tell: ProgressLog) -> Done:
-        """Run the shadow until it is only a short tail behind the processor's committed offsets.
+        """Run the shadow until it is only a few records behind the processor's committed offsets.
 
         Raises:
-            CommandFailed, CommandRefused, ProcessorSilent: ``BREAKS_MAX`` attempts in a row made no progress.
+            CommandFailed, CommandRefused, ProcessorSilent: ``BREAKS_MAX`` consecutive attempts made no progress.
         """
         began, read, breaks = time.monotonic(), 0, 0
         while True:
@@ -126,7 +126,7 @@ class Rebuilding:
             tell(f"{behind:,} new records to read; the shadow reads {rate:,.0f} per second")
 
     def pause(self, processor: str, stage: PauseProcessor, tell: ProgressLog) -> Done:
-        """Pause every worker and wait until all its read records are committed."""
+        """Pause every worker, and wait until all records that it has read are committed."""
         offsets = self.stand_still(processor, tell)
         return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions are committed")
 
@@ -144,7 +144,7 @@ class Rebuilding:
                 client.resume()
         return Done(f"{processor} reads its inputs again")
 
-    # -- the cut-over ----------------------------------------------------------------------------------------------
+    # -- the cut-over: the shadow's store replaces the processor's store ------------------------------------------
 
     def _finish(self, processor: str, store: str, tell: ProgressLog) -> Done:
         self.stand_still(processor, tell)
@@ -175,7 +175,10 @@ class Rebuilding:
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
-        """Repeat ``act``, which makes a store equal to another changelog and counts its entries, until it succeeds."""
+        """Repeat ``act`` after interruptions, until it succeeds; returns the counts in ``made`` as a text.
+
+        ``act`` makes a store equal to another changelog and counts entries in ``made``.
+        """
 
         def attempt() -> None:
             made.begin()
@@ -210,17 +213,17 @@ class Rebuilding:
         made: Exchange,
         tell: ProgressLog,
     ) -> dict[int, Mapping[str, int]]:
-        """Make every owner's part of a store equal to another changelog.
+        """Make the store in every owner equal to another changelog.
 
         Args:
-            processor: The owners' processor.
+            processor: The name of the processor.
             of: The store, and the inputs that the store is built from.
-            changelog: The other changelog; no process writes it now.
-            made: The requested exchange; this call adds its counts and files.
+            changelog: The other changelog, which no process writes at this time.
+            made: The requested exchange; this call adds counts and files to it.
             tell: Receives progress messages.
 
         Returns:
-            Partition -> input topic -> the offset that the other changelog's state has reached.
+            Partition -> input topic -> input offset of the state in the other changelog.
         """
         store, inputs = of
         ends = self._on.topics.settled_end_offsets(changelog)
@@ -247,7 +250,7 @@ class Rebuilding:
         )
 
     def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
-        """The result of ``act``; its errors are extended by the fact that the processor is paused.
+        """Calls ``act``; an error is raised again with the hint that the processor is paused.
 
         Raises:
             ProcessorPaused: ``act`` failed.
@@ -264,7 +267,7 @@ class Rebuilding:
                 processor=processor,
             ) from failed
 
-    # -- the processor itself ----------------------------------------------------------------------------------------
+    # -- the processor's own workers -------------------------------------------------------------------------------
 
     def stand_still(self, processor: str, tell: ProgressLog) -> int:
         """Start dead workers, pause every worker, and wait until all records that they have read are committed.
@@ -306,7 +309,7 @@ class Rebuilding:
         self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
 
     def _look_after(self, processor: str, tell: ProgressLog) -> None:
-        """Start dead workers again: recovery is inactive while an apply is open."""
+        """Start dead workers again, because recovery is inactive while an apply is open."""
         for slot in self.slots(processor):
             program, _ = look(slot, processor, self._on.world)
             if program is None or not program.alive:
@@ -316,11 +319,11 @@ class Rebuilding:
                 return
 
     def _committed(self, processor: str, store: str) -> dict[str, dict[int, int]]:
-        """The processor's committed offsets of the store's inputs."""
+        """The processor's committed offsets of the store's input topics."""
         return self._offsets(processor, self._on.shadow(processor, store))
 
     def _reached(self, processor: str, store: str, bounds: Offsets) -> dict[str, dict[int, int]]:
-        """The shadow's committed offsets of the same partitions; 0 for none."""
+        """The shadow's committed offsets of the partitions in ``bounds``; 0 for a partition without a commit."""
         topology = self._on.shadow(processor, store)
         found = self._offsets(topology.processor, topology)
         return {
@@ -349,7 +352,7 @@ class Rebuilding:
                 )
 
     def slots(self, processor: str) -> tuple[str, ...]:
-        """The slots of a processor whose workers own its partitions; empty when it is not deployed."""
+        """The slots whose workers own the processor's partitions; empty if it is not deployed."""
         return slots_at_work(processor, self._on.world)
 
     def _version(self, processor: str) -> str:
@@ -369,7 +372,10 @@ class Rebuilding:
     # -- requests and progress ----------------------------------------------------------------------------------------
 
     def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
-        """A callback that reports progress and rate, and restarts dead workers unless ``since`` is None (paused)."""
+        """A callback that reports progress and rate.
+
+        It also restarts dead workers, unless ``since`` is None, which means that the processor is paused.
+        """
         told = looked = 0.0
         began = since or time.monotonic()
 
@@ -389,7 +395,10 @@ class Rebuilding:
         return heard
 
     def patiently(self, act: Callable[[], Result], tell: ProgressLog) -> Result:
-        """The result of ``act``, which is called again after an interruption, at most ``BREAKS_MAX`` times."""
+        """Calls ``act`` and returns its result.
+
+        After an interruption it is called again, at most ``BREAKS_MAX`` times.
+        """
         for _ in range(BREAKS_MAX):
             try:
                 return act()

@@ -1,4 +1,7 @@
-"""An exchange of a store's entries by its paused owners: the request, and the results so far."""
+"""An exchange: paused owners make a store equal to another changelog.
+
+The class has the request and the results so far.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from holdfast.processors.lifecycle.plans.requests import Keys, Selection
 
 @dataclass(slots=True)
 class Exchange:
-    """The entries to make equal to the entries of another changelog, and the counts so far.
+    """The request of an exchange, and counts of entries: ``set``, ``deleted``, and ``same`` (unchanged).
 
     Args:
-        keep: Whether only the message keys of the other changelog are changed.
-        export: The present entries that owners write to files before the first change; None for no file.
-        once: The name of the stage. A repetition exports no task whose change has begun: an earlier attempt's file
-            contains the task.
+        keep: Whether message keys that the other changelog does not have stay unchanged.
+        export: Selection of present entries that owners write to files before the first change; None for no file.
+        once: The name of the stage, so that a repetition does not export a task again after its change has begun. An
+            earlier attempt's file contains that task.
     """
 
     keep: bool = False
@@ -27,21 +30,21 @@ class Exchange:
     set: int = 0
     deleted: int = 0
     same: int = 0
-    #: The files that entries were written to, of all attempts.
+    #: The paths of all files with exported entries, from all attempts.
     files: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Set the counts to zero for another attempt."""
+        """Reset the counts to zero before another attempt."""
         self.set = self.deleted = self.same = 0
 
     def asked(self) -> dict[str, Any]:
-        """The arguments of the owners' command."""
+        """The arguments of the command to the owners."""
         keys = self.export.keys if isinstance(self.export, Keys) else None
         exported = {} if self.export is None else {"export": True, "once": self.once, "keys": keys}
         return {"keep": self.keep, **exported}
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """Add the result of one owner."""
+        """Add the result of one owner to the counts and files."""
         self.set += int(result["set"])
         self.deleted += int(result["deleted"])
         self.same += int(result["same"])
@@ -54,7 +57,7 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text."""
+        """The result as text, with the counts and the export files."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

@@ -1,9 +1,10 @@
 """Writes the entries of an export file to a topic in the format of a changelog, which the owners then adopt.
 
 Invariants:
-    - The file is the planned one, byte for byte, before the first entry is written.
-    - An entry goes to the partition that it was in; where the key would now go to another one, nothing is changed.
-      What a store keeps about time, as its stream time, belongs to the partition and not to a key.
+    - Before the first entry is written, the file's hash is compared with the plan.
+    - An entry is written to its former partition. If its key would now belong to another partition, the load fails and
+      nothing is changed. A store's own time records, such as its stream time, belong to a partition and not to a key,
+      so they are not checked.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
-#: Entries that are sent together.
+#: Maximum entries that are sent together.
 TOGETHER = 5_000
 
 
 class FileUnfit(ApplyFailed):
-    """The entries of a file can't be put back; nothing was changed. Fields: path."""
+    """The entries of a file cannot be put back; nothing was changed. Fields: ``path``."""
 
 
 def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell: ProgressLog) -> Done:
-    """Write the entries of one store to ``topic``, which is new.
+    """Write the entries of one store to ``topic``, which is new and empty.
 
     Raises:
-        FileUnfit: The file changed since the plan, or its keys now belong to other partitions.
+        FileUnfit: The file changed after the plan was made, or its keys now belong to other partitions.
     """
     _check_same(stage)
     count = on.topics.describe([topic])[topic].partitions

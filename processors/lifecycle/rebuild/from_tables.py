@@ -1,12 +1,14 @@
-"""Fill stores from tables: the work of the stages of restore and backfill (``execution.FromTables``).
+"""Fills stores from tables: the stages of restore and backfill (implements ``execution.FromTables``).
 
     restore    check the tables ─► (stopped, new changelogs) load ─► set positions ─► (restored, paused) compare
     backfill   load beside the store ─► (paused) adopt ─► (resumed) remove the loaded topic
 
 Invariants:
-    - The first record of a load marks the changelog as unfinished, and the coherence guard lets no task start on it.
-      The records that end the mark are in one transaction with the positions, for all stores and partitions at once.
-    - A repeated load gives the same content: rows are absolute, and from one version of a table.
+    - The first record of a load marks the changelog as unfinished. The coherence guard starts no task with such a
+      changelog. The records that remove the mark are in one transaction with the input offsets, for all stores and
+      partitions.
+    - A repeated load gives the same content, because rows are whole values (not changes) and come from one version of a
+      table.
 """
 
 from __future__ import annotations
@@ -52,20 +54,26 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
 )
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
-#: Seconds to wait until Kafka has removed killed members from the group.
+#: Maximum seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0
 
 
 class RestoredOther(HoldfastError):
-    """Owners have other content than the snapshot that they restored; they stay paused. Fields: store, partition."""
+    """An owner's content differs from the snapshot that it restored; owners stay paused.
+
+    Fields: ``store``, ``partition``.
+    """
 
 
 class PositionsUnset(HoldfastError):
-    """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
+    """Input offsets cannot be set, because the group has members or offsets are missing. Fields: ``processor``."""
 
 
 class TableStages:
-    """Carries out the stages that read tables; ``rebuilding`` pauses processors, and lets owners adopt content."""
+    """Carries out the stages that read tables.
+
+    ``rebuilding`` pauses processors, and lets owners adopt a store's new content.
+    """
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
         self._on = world
@@ -97,10 +105,10 @@ class TableStages:
     # -- restore -----------------------------------------------------------------------------------------------------
 
     def check(self, stage: CheckTable, tell: ProgressLog) -> Done:
-        """Read every row of a snapshot, and compare the fingerprints with its manifest.
+        """Read every row of a snapshot, and compare the fingerprints with the snapshot's manifest.
 
         Raises:
-            TableDamaged, TableUnfit: Nothing was changed; the apply ends.
+            TableDamaged, TableUnfit: The snapshot cannot be used. Nothing was changed, and the apply ends.
         """
         progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
@@ -115,7 +123,7 @@ class TableStages:
         return Done(f"{progress.rows:,} keys of {stage.store} match its manifest", progress.rows)
 
     def load_changelog(self, processor: str, stage: LoadChangelog, tell: ProgressLog) -> Done:
-        """Write a snapshot to a changelog, marked as unfinished; rows and the mark stay until ``set_positions``.
+        """Write a snapshot to a changelog that is marked as unfinished; ``set_positions`` removes the mark.
 
         Raises:
             TableDamaged: The table differs from its manifest.
@@ -138,10 +146,10 @@ class TableStages:
         return Done(f"{progress.rows:,} keys written to {topic.name}; they match the manifest", progress.rows)
 
     def set_positions(self, processor: str, stage: SetPositions, tell: ProgressLog) -> Done:
-        """Set input offsets, and end the unfinished mark of the changelogs, in one transaction.
+        """Set input offsets and remove the changelogs' marks as unfinished, in one transaction.
 
         Raises:
-            PositionsUnset: The group has members, or no committed offset where the plan keeps the position.
+            PositionsUnset: The group has members, or an offset that the plan keeps is not committed.
         """
         self._wait_until_empty(processor, tell)
         topology = self._on.topology(processor)
@@ -182,7 +190,7 @@ class TableStages:
             load.producer.produce(topic.name, meta, META_KEY, partition=number)
 
     def compare(self, processor: str, stage: CompareStores, tell: ProgressLog) -> Done:
-        """Compare the fingerprints of the owners' stores with the manifests.
+        """Compare the fingerprints of the owners' stores with those in the snapshots' manifests.
 
         Raises:
             RestoredOther: A partition differs, or no owner reported it.
@@ -222,7 +230,10 @@ class TableStages:
             self._on.clock.sleep(POLL_S)
 
     def _committed(self, processor: str, inputs: Mapping[str, TopicFacts]) -> dict[str, dict[int, int]]:
-        """The group's offset of every partition of these topics; an offset may have expired since the plan."""
+        """The group's committed offset of every partition of these topics.
+
+        Raises PositionsUnset if an offset is missing, because it can expire after the plan was made.
+        """
         found: dict[str, dict[int, int]] = {}
         for place, offset in self._on.topics.committed_offsets(processor).items():
             found.setdefault(place.topic, {})[place.number] = offset
@@ -241,10 +252,10 @@ class TableStages:
     # -- backfill ----------------------------------------------------------------------------------------------------
 
     def load_table(self, processor: str, stage: LoadTable, tell: ProgressLog) -> Done:
-        """Write the rows of a table to a separate topic beside the store's changelog.
+        """Write the rows of a table to a separate topic, beside the store's changelog.
 
         Raises:
-            TableUnfit: The rows can't be the store's content; the topic is deleted, nothing else was changed.
+            TableUnfit: The rows cannot be the store's content. The topic is deleted; nothing else was changed.
         """
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
@@ -278,10 +289,10 @@ class TableStages:
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
     def load_file(self, processor: str, stage: LoadFile, tell: ProgressLog) -> Done:
-        """Write the entries of a file to a separate topic beside the store's changelog.
+        """Write the entries of a file to a separate topic, beside the store's changelog.
 
         Raises:
-            FileUnfit: The entries can't be put back; the topic is deleted, nothing else was changed.
+            FileUnfit: The entries cannot be put back. The topic is deleted; nothing else was changed.
         """
         topic = self._make_topic(processor, stage.store)
         try:
@@ -291,7 +302,10 @@ class TableStages:
             raise
 
     def adopt(self, processor: str, stage: AdoptTable, tell: ProgressLog) -> Done:
-        """Make the store of the paused owners equal to the loaded topic, or only the message keys of the topic."""
+        """Make the store of the paused owners equal to the loaded topic.
+
+        With ``keep_others``, only for keys in that topic.
+        """
         store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}

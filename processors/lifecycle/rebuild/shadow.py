@@ -1,4 +1,7 @@
-"""Starts, stops and removes shadows: second runs of a processor's functions, as separate programs."""
+"""Starts, stops and removes shadows.
+
+A shadow is a second run of a processor's functions, as a separate program with its own group.
+"""
 
 from __future__ import annotations
 
@@ -25,33 +28,38 @@ from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
-#: A shadow has one process, independent of the processor's slots.
+#: The only slot of a shadow, because a shadow has one process; independent of the processor's slots.
 SLOT = "0"
-#: Seconds in which a shadow must restore its own state and process every partition.
+#: Maximum seconds until a shadow has restored its own state and processes every partition.
 START_S = 600.0
-#: Seconds to wait for the deletion of a shadow's topics and group; a killed member stays until its session ends.
+#: Maximum seconds to wait for the deletion of a shadow's topics and group. A killed member stays until its session
+#: ends.
 GONE_S = 120.0
-#: Starts of a shadow before the stage fails.
+#: Maximum starts of a shadow before the stage fails.
 STARTS_MAX = 2
 
 
 class ShadowFailed(HoldfastError):
-    """The shadow of a store can't run, or its offsets differ from the processor's. Fields: processor, store."""
+    """The shadow of a store cannot run, or its offsets differ from the processor's.
+
+    Fields: ``processor``, ``store``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The ports of a rebuild.
+    """The ports that a rebuild needs.
 
     Args:
-        world: Deployer, registry, paths.
-        topics: Kafka.
+        world: Access to the supervisor, the registry and the paths.
+        topics: Access to Kafka topics and groups.
         runner: Starts the processor's own workers.
-        rollout: Processor -> how it is deployed now.
-        client: Processor and slot -> the client of that worker.
-        shadow: Processor and store -> the topology of the shadow.
-        state_dir: Processor -> the root of its local state.
-        once: The name of the present stage, which stays the same when another run repeats it.
+        rollout: Function of a processor that returns its present rollout.
+        client: Function of processor and slot that returns the client of that worker.
+        shadow: Function of processor and store that returns the topology of the shadow.
+        state_dir: Function of a processor that returns the root folder of its local state.
+        once: Function that returns the name of the present stage; the name is the same if another run repeats the
+            stage.
     """
 
     world: World
@@ -65,13 +73,13 @@ class Machine:
 
 
 class ShadowProgram:
-    """Starts and removes shadows."""
+    """Starts, stops and removes shadow programs."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
 
     def create(self, processor: str, store: str, tell: ProgressLog) -> Done:
-        """Create the shadow's changelogs, and start it; returns when it processes every partition."""
+        """Create the shadow's changelogs and start the shadow; returns once it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = provisioning.read_facts(topics, topology)
         brokers = provisioning.brokers_if_asked(topics, topology, facts)
@@ -80,10 +88,10 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
-        """The client of the shadow, started if needed; returns when the shadow processes every partition.
+        """The client of the shadow, which is started if needed; returns once the shadow processes every partition.
 
         Raises:
-            ShadowFailed: It ended ``STARTS_MAX`` times, or needed more than ``START_S``.
+            ShadowFailed: The shadow ended after ``STARTS_MAX`` starts, or needed more than ``START_S`` seconds.
         """
         world, topology = self._on.world, self._on.shadow(processor, store)
         group = topology.processor
@@ -93,7 +101,7 @@ class ShadowProgram:
             spec,
             name=world.paths.program(group, SLOT),
             command=(*spec.command, "--shadow", store),
-            # A configured port belongs to the processor's own worker.
+            # Port 0 means any free port, because the configured port belongs to the processor's own worker.
             environment={**spec.environment, "HOLDFAST_SERVING__PORT": "0"},
             stdout_path=world.paths.program_log(group, SLOT),
         )
@@ -128,7 +136,7 @@ class ShadowProgram:
         self._on.world.deployer.stop_program(self._on.world.paths.program(group, SLOT))
 
     def remove(self, processor: str, store: str) -> Done:
-        """Delete the shadow's program, topics, offsets and local state. Safe to repeat."""
+        """Delete the shadow's program, topics, offsets and local state; it is safe to repeat this."""
         topology, topics, paths = self._on.shadow(processor, store), self._on.topics, self._on.world.paths
         group = topology.processor
         self._on.world.deployer.start()
@@ -146,7 +154,7 @@ class ShadowProgram:
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
 
     def _delete_group(self, group: str) -> None:
-        """Delete the group; retried, because a killed member stays in it until its session ends."""
+        """Delete the group; retried, because a killed member stays in the group until its session ends."""
         delete = partial(self._on.topics.delete_group, group)
         retry(delete, lambda failed: isinstance(failed, KafkaFailed), GONE_S, every_s=POLL_S)
 

@@ -1,8 +1,9 @@
-"""Check the rows of a table, and send them to changelogs in transactions.
+"""Checks the rows of a table, and sends them to changelogs in transactions.
 
 Invariants:
-    - The rows sent are those of the table's version: the fingerprint of the rows read must equal the manifest's.
-    - One transactional id for each processor: a new loader fences the former one.
+    - The sent rows are those of the planned table version, because the fingerprint of the rows must equal the
+      manifest's.
+    - Each processor has one transactional id for loading, so a new loader fences the former one.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, ProgressLog
 from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 
-#: A transaction has at most ``RECORDS_MAX`` records, and ends with the record that reaches ``BYTES_MAX``.
+#: Maximum records of one transaction. A transaction also ends with the record that reaches ``BYTES_MAX`` bytes.
 RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
-#: Timeouts, seconds: for a producer to fence its predecessor, and for the broker to confirm records.
+#: Timeouts in seconds: for a producer to fence its predecessor, and for the broker to acknowledge records.
 INIT_S, FLUSH_S = 60.0, 60.0
-#: Rows between two progress messages.
+#: Number of rows between two progress messages.
 TELL_EVERY_ROWS = 100_000
 
 
 class TableDamaged(ApplyFailed):
-    """A snapshot's table differs from its manifest. Fields: store, partition."""
+    """A snapshot's table differs from its manifest. Fields: ``store``, ``partition``."""
 
 
 class TableUnfit(ApplyFailed):
-    """A table's rows can't be the content of a store; nothing was changed. Fields: table."""
+    """A table's rows cannot be the content of a store; nothing was changed. Fields: ``table``."""
 
 
 @contextmanager
 def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
-    """A sender of changelog records, which first aborts open transactions of an earlier loader."""
+    """A sender of changelog records; first aborts the open transactions of an earlier loader."""
     producer = cluster.producer(loading_id(processor))
     try:
         producer.init(INIT_S)
@@ -53,7 +54,7 @@ def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
 
 
 class Loader:
-    """Sends records in transactions of bounded size, by a transactional producer after ``init``."""
+    """Sends records in transactions of limited size; ``producer`` is transactional and initialized."""
 
     def __init__(self, producer: TransactionProducer) -> None:
         self.producer = producer
@@ -62,7 +63,7 @@ class Loader:
         """Send records to one partition, and commit them.
 
         Raises:
-            HoldfastError: The outcome is unknown; the same records may be sent again.
+            HoldfastError: The outcome is unknown; it is safe to send the same records again.
         """
         keys, values = rows
         for first, last in _pieces(values):
@@ -84,7 +85,7 @@ def _pieces(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def checked_rows(tables: Tables, of: tuple[str, str, int], partition: int, expected: str) -> Iterator[Rows]:
-    """The rows of one partition of a snapshot; after the last row their fingerprint is compared with the manifest.
+    """Yields the rows of one partition of a snapshot; after the last row, compares their fingerprint with the manifest.
 
     Args:
         tables: The warehouse.
@@ -131,7 +132,7 @@ def _fit(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
 
 
 def message_key(value: Any) -> bytes | None:
-    """The bytes of a message key: text as UTF-8, integers as decimal digits, bytes unchanged; None for null.
+    """Converts a value to a message key: text as UTF-8, integers as decimal digits, bytes unchanged, null to None.
 
     Raises:
         TableUnfit: The value has another type.
@@ -149,7 +150,7 @@ def message_key(value: Any) -> bytes | None:
 
 
 def row_value(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of JSON values: times as ISO 8601 text, decimals as text, bytes as base64, NaN and infinity as null."""
+    """A row with JSON values: times as ISO 8601 text, decimals as text, bytes as base64, NaN and infinity as null."""
     return {name: _plain(value) for name, value in row.items()}
 
 
@@ -172,14 +173,14 @@ def _plain(value: Any) -> Any:
 
 
 class Progress:
-    """Counts rows, and reports the count as a progress message after every ``TELL_EVERY_ROWS``."""
+    """Counts rows, and reports the count every ``TELL_EVERY_ROWS`` rows."""
 
     def __init__(self, tell: ProgressLog, what: str) -> None:
         self._tell, self._what, self._next = tell, what, TELL_EVERY_ROWS
         self.rows = 0
 
     def add(self, rows: int) -> None:
-        """Add to the count; may send a progress message."""
+        """Add rows to the count; may send a progress message."""
         self.rows += rows
         if self.rows >= self._next:
             self._next = self.rows + TELL_EVERY_ROWS
@@ -187,5 +188,5 @@ class Progress:
 
 
 def unreadable(failure: HoldfastError) -> TableUnfit:
-    """A reading error as an error that ends the apply, because before the first change there is nothing to resume."""
+    """Converts a read error to an error that ends the apply, because before the first change nothing can be resumed."""
     return TableUnfit(failure.message, action=f"{failure.action} Nothing was changed.", **failure.fields)

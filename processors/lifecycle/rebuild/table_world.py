@@ -1,4 +1,4 @@
-"""The ports of the stages that write the rows of tables and the entries of files to stores."""
+"""The ports of the stages that write table rows and file entries to stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 
-#: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
+#: Function of processor and stores that asks the owners for fingerprints: store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
 
 
@@ -22,12 +22,12 @@ class TableWorld:
     """The ports of ``TableStages``.
 
     Args:
-        tables: The warehouse.
-        topics: Kafka.
-        cluster: Processor -> its connection to Kafka.
-        topology: Processor -> its current definition.
-        held: Asks the owners for fingerprints.
-        clock: Monotonic seconds, and sleep.
+        tables: Access to the warehouse.
+        topics: Access to Kafka topics and groups.
+        cluster: Function of a processor that returns its connection to Kafka.
+        topology: Function of a processor that returns its present topology.
+        held: Function that asks the owners for the fingerprints of their stores.
+        clock: Module or object with ``monotonic`` and ``sleep``, in seconds.
     """
 
     tables: Tables

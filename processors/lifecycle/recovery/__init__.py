@@ -1,1 +1,1 @@
-"""Incidents: fault, diagnosis, remedy, and their messages. Imports ``world`` and ``deploy``."""
+"""Recovers failed processors: incidents, faults, diagnosis, remedies, messages. Imports ``world`` and ``deploy``."""

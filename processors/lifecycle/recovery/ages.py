@@ -1,8 +1,8 @@
-"""The age of a recorded moment, even if the clock may have been set since.
+"""Computes the age of a recorded time, even if the clock was changed in between.
 
 Invariants:
-    - An age never comes from a moment that lies ahead: a clock that was hours ahead and is right again would keep
-      recovery waiting for hours. Such a moment counts as long ago.
+    - A recorded time in the future counts as long ago. Otherwise, after a wrong clock was set back by hours, recovery
+      would wait for hours.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-#: Clocks of two machines may differ by this, seconds; a later moment was recorded by a wrong clock.
+#: Maximum difference between the clocks of two machines, seconds. A time further ahead was recorded by a wrong clock.
 AHEAD_S = 60.0
 
 
 def is_ahead(moment: datetime | None, now: datetime) -> bool:
-    """Whether a moment was recorded by a clock that was ahead of ``now``'s clock."""
+    """Whether a time was recorded by a clock that was ahead of the present one."""
     return moment is not None and (moment - now).total_seconds() > AHEAD_S
 
 
 def age_s(moment: datetime | None, now: datetime) -> float:
-    """Seconds since a moment; 0 for no moment, and infinite for a moment in the future."""
+    """Seconds since a time; 0 for None, and infinite for a time in the future."""
     if moment is None:
         return 0.0
     return math.inf if is_ahead(moment, now) else max(0.0, (now - moment).total_seconds())

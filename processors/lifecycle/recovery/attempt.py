@@ -1,14 +1,14 @@
-"""Recovery of one incident: diagnose → decide → fence → act → restart → verify, each step on its timeline.
+"""Recovery of one incident: diagnose → decide → fence → act → restart → verify; each step is on its timeline.
 
 Invariants:
-    - Nothing is started in a slot before its old process is gone.
-    - Only sick instances are touched. Each is decided by itself: one that asks a person, or waits, keeps recovery from
-      no other one.
+    - Nothing is started in a slot while its old process may still be alive.
+    - Only failed instances are changed, each by its own decision. An instance that waits, or that asks a person, does
+      not keep recovery from other instances.
     - One run works on an incident, and none beside a live apply of the processor (``infra.database.leases``). A run
-      that lost its claim does nothing more: its deployer and its registry ask for the claim before each change.
-    - The registry counts its attempts, so a killed run has used one attempt, and runs
-      that take over are bounded. A fault that ends without an action uses no attempt.
-    - A fault that no restart repairs is not tried again: recovery stops and names the one action that repairs it.
+      that lost its claim stops, because its deployer and registry verify the claim before each change.
+    - The registry counts attempts: a killed run has used one, which limits later runs. A fault that ends by itself uses
+      none.
+    - A fault that no restart repairs is not retried: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
 """
 
@@ -78,7 +78,7 @@ T = TypeVar("T")
 
 
 class HeldElsewhere(HoldfastError):
-    """Another installation's workers are members of the processor's group; no worker was touched. Field: members."""
+    """Workers of another installation are in the processor's group; no worker was changed. Field: ``members``."""
 
 
 class IncidentUnknown(HoldfastError):
@@ -87,30 +87,30 @@ class IncidentUnknown(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPolicy:
-    """Limits of one recovery: attempts, time limits, pauses."""
+    """Limits of one recovery: maximum attempts, timeouts and pauses."""
 
     limits: Limits = field(default_factory=Limits)
     #: Maximum number of attempts for one incident.
     attempts: int = ATTEMPTS
-    #: Time limit for a restarted processor to process every partition, seconds.
+    #: Maximum seconds until a restarted processor processes every partition.
     ready_s: float = 120.0
-    #: Pause before the second attempt, seconds; it doubles before each further one.
+    #: Seconds of pause before the second attempt; the pause doubles before each further attempt.
     pause_s: float = 2.0
-    #: Tests whether a cause that recovery waits for is over.
+    #: Tests whether a cause that recovery waits for has ended.
     conditions: Conditions = field(default_factory=Conditions)
-    #: Whether every store has a changelog, so that state that was set aside can be restored.
+    #: Whether every store has a changelog, so that state which was set aside can be restored.
     restorable: bool = True
-    #: Names of the stores, for the texts of actions.
+    #: Names of the stores, for the texts about actions.
     stores: tuple[str, ...] = ()
-    #: Members of the processor's group that are workers of another installation, as texts.
+    #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: How the registry is older than the processor, by its changelogs; None when it is not older.
+    #: The finding, from the changelogs, that the registry is older than the processor; None if it is not older.
     behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How a recovery ended. ``elsewhere``: another run holds it. ``waiting``: it stays open until its cause is over."""
+    """The end of a recovery. ``elsewhere``: another run works on it. ``waiting``: it is open until its cause ends."""
 
     outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
@@ -127,16 +127,16 @@ def recover(
     policy: RecoveryPolicy | None = None,
     progress: OnProgress | None = None,
 ) -> RecoveryResult:
-    """Bring the processor of an open incident back and close the incident, resolved or failed.
+    """Recover the processor of an open incident, and close the incident as resolved or failed.
 
-    The incident stays open for a later run when its cause ends without an action.
+    The incident stays open for a later run if recovery has to wait for the end of its cause.
 
     Args:
-        incident_id: The incident.
+        incident_id: Id of the incident.
         rollout: The wanted deployment of the processor.
-        world: The ports to act through.
+        world: Access to the supervisor, the registry and the workers.
         run_id: The run that recovers the incident; the same run may call again after an interruption.
-        policy: Attempts and time limits.
+        policy: Maximum attempts, and timeouts.
         progress: Called at each poll while the processor starts.
 
     Raises:
@@ -163,7 +163,7 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # An apply may have begun and been interrupted between the check and the claim; after the claim, none can begin.
+        # An apply may begin and be interrupted between the check and the claim. After the claim, no apply can begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -186,14 +186,14 @@ def recover(
 
 
 def _who_has(incident: Incident, world: World) -> str:
-    """Which other run works on the processor, as a sentence without its end."""
+    """Names the other run that works on the processor, as a sentence without a full stop."""
     if is_applied(incident.processor, world):
         return f"an apply of {incident.processor} is open, see `holdfast apply list`"
     return "another run works on it"
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
-    """The result of a run that reached no broker: the incident stays open and waits for a broker.
+    """The result of a run that could not reach a broker; the incident stays open and waits for a broker.
 
     Raises:
         IncidentUnknown: No incident has this id.
@@ -208,7 +208,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery that a person requested: the newest one if it is open or failed, else a new one."""
+    """The incident for a recovery requested by a person: the newest one if open or failed, otherwise a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -234,14 +234,14 @@ def _incident(incident_id: int, world: World) -> Incident:
 
 
 def _note_wait(incident: Incident, said: str, world: World) -> None:
-    """Record the wait on the timeline once."""
+    """Record the wait on the incident's timeline, unless it is the last entry already."""
     told = [note for note in incident.timeline if note.step != "diagnose"]
     if not told or (told[-1].step, told[-1].text) != ("wait", said):
         world.registry.note_incident(incident.id, "wait", said, world.clock())
 
 
 class _Recovery:
-    """One run's work on one incident."""
+    """The work of one run on one incident."""
 
     def __init__(
         self,
@@ -257,16 +257,16 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: Faults seen before attempts of this run and in the processor's previous incident.
+        #: Faults of earlier attempts: those before this run, and those of the processor's previous incident.
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
-        #: Slots that the previous incident left to a person, with its questions.
+        #: Slots for which the previous incident asked a person, with its questions.
         self._left = left_to_person(incident, recent, None if deployment is None else deployment.updated_at)
         self.attempts = incident.attempts
 
     def run(self, hold: Hold) -> tuple[Literal["resolved", "failed", "waiting"], str]:
-        """Try until the processor works, a person must decide, or no attempts are left."""
+        """Repeat attempts until the processor works, a person must decide, or no attempts are left."""
         made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
             found = self._step("diagnose", self._diagnose, in_words)
@@ -282,7 +282,7 @@ class _Recovery:
                 return self._wait(Wait("broker-away"), gravest.sentence)
             if isinstance(gravest, Unsupervised):
                 return self._wait(Wait("supervisor-silent"), gravest.sentence, Ask(gravest.sentence, gravest.action))
-            if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
+            if made and isinstance(gravest, Starting):  # restoring a large state can take longer than one attempt waits
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
             if not chosen.due and (chosen.waits or chosen.asks):
@@ -318,7 +318,7 @@ class _Recovery:
         return "failed", reason
 
     def _decide(self, found: Mapping[str, Diagnosis], due: Mapping[str, Remedy]) -> None:
-        """Record the remedy of the gravest slot that is repaired now."""
+        """Record the remedy of the most serious fault among the slots that are repaired now."""
         slot = _gravest(found, due)
         if slot is not None:
             self._registry.decide_incident(self._incident.id, found[slot].kind, due[slot].name, "")
@@ -326,9 +326,9 @@ class _Recovery:
     def _leave(
         self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
     ) -> tuple[Literal["failed", "waiting"], str]:
-        """Leave the slots that no restart helps now, with the reason; the ``repaired`` slots run again.
+        """Leave the slots that a restart cannot repair now, with the reason; the ``repaired`` slots run again.
 
-        The incident waits while one of them waits. Otherwise a person is asked about all of them.
+        If one of the slots waits, the incident waits. Otherwise a person is asked about all of them.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -346,7 +346,7 @@ class _Recovery:
         return "failed", f"{again}a restart cannot repair {about}: {ask.sentence}"
 
     def _forgive(self, failed: HoldfastError) -> None:
-        """Return an attempt when it failed by a fault that recovery waits for."""
+        """Do not count an attempt that failed by a fault whose end recovery waits for."""
         error = failed.fields.get("error") or {}
         kind = kind_of_error(error)
         if kind in PASSING and self._policy.conditions.lasts(
@@ -355,12 +355,12 @@ class _Recovery:
             self._uncount()
 
     def _uncount(self) -> None:
-        """Give the attempt back."""
+        """Do not count the present attempt."""
         self._registry.forgive_attempt(self._incident.id)
         self.attempts -= 1
 
     def _attempt(self, chosen: PerSlot, hold: Hold) -> None:
-        """One attempt to repair the slots that are due."""
+        """Make one attempt to repair the slots that need a repair now."""
         due = chosen.due
         if due:
             self._refuse_strangers()
@@ -368,16 +368,16 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # an unrecorded worker owns partitions, so waiting for the recorded workers to get them would be in vain
+        # An unrecorded worker owns partitions, so the recorded workers would never get these partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
         self._step("verify", lambda: self._verify(down), str)
 
     def _wait(self, wait: Wait, why: str, ask: Ask | None = None) -> tuple[Literal["waiting"], str]:
-        """Leave the incident open; the sensor launches a run when the cause is gone.
+        """Leave the incident open; the sensor launches a new run after the cause has ended.
 
-        ``ask`` is the question to a person meanwhile, about another slot.
+        ``ask`` is a question to a person about another slot; None without a question.
         """
         self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "" if ask is None else ask.action)
         said = f"{why} {wait.sentence}"
@@ -385,7 +385,7 @@ class _Recovery:
         return "waiting", said
 
     def _give_up(self, reason: str) -> None:
-        """The end of an incident without attempts left: the present fault and the action for a person."""
+        """End an incident without attempts left: record the present fault and the action for a person."""
         found = self._diagnose()
         gravest = worst(found)
         name = self._rollout.processor
@@ -417,7 +417,7 @@ class _Recovery:
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _refuse_strangers(self) -> None:
-        """Refuse as each verb that starts workers does: two installations would take partitions from each other."""
+        """Raises HeldElsewhere if another installation has workers, because both would compete for partitions."""
         name, others = self._rollout.processor, self._policy.strangers()
         if others:
             raise HeldElsewhere(
@@ -444,7 +444,7 @@ class _Recovery:
         return "; ".join(said)
 
     def _set_aside(self, due: Mapping[str, Remedy], hold: Hold) -> str:
-        """Set aside the local state of each slot whose remedy is a rebuild."""
+        """Set aside (rename) the local state of each slot whose remedy is a rebuild."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, remedy in due.items():
@@ -465,17 +465,17 @@ class _Recovery:
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self, down: Collection[str]) -> str:
-        """Wait until every slot that is not ``down`` works; if none is down, until every partition is processed."""
+        """Wait until every slot not in ``down`` works; if ``down`` is empty, until every partition is processed."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        if down:  # the partitions of that slot may be assigned to no working worker
+        if down:  # the partitions of a slot in ``down`` may have no running worker
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"
         statuses = wait_ready(rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
         return f"{len(statuses)} instance(s) running; {said}"
 
     def _step(self, name: str, act: Callable[[], T], say: Callable[[T], str]) -> T:
-        """Run one step and add it to the timeline with its duration, whatever its outcome."""
+        """Run one step and record it on the timeline with its duration, even if it fails."""
         began = time.monotonic()
         try:
             result = act()
@@ -494,6 +494,6 @@ class _Recovery:
 
 
 def _gravest(found: Mapping[str, Diagnosis], slots: Collection[str]) -> str | None:
-    """The slot with the gravest diagnosis among some; None for none."""
+    """The slot with the most serious diagnosis among ``slots``; None if empty."""
     some = {slot: found[slot] for slot in slots}
     return next((slot for slot, each in some.items() if each is worst(some)), None)

@@ -1,7 +1,7 @@
-"""Tests of the conditions that recovery waits for: a broker answers, the disk has room.
+"""Tests the conditions that recovery waits for: a broker answers, the disk has free space.
 
 Invariants:
-    - A test takes seconds at most and changes nothing.
+    - A test takes a few seconds at most and changes nothing permanently.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.faults import PASSING
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
-#: Free space needed before recovery starts a worker again, bytes.
+#: Minimum free space before recovery starts a worker again, bytes.
 ROOM_BYTES = 4 << 20
 
 
 def once(ping: Callable[[], object]) -> Callable[[], object]:
-    """A ping that runs at most once; later calls repeat its answer or its failure."""
+    """Wraps a ping so that it runs at most once; later calls repeat its result or its error."""
     known: list[HoldfastError | None] = []
 
     def asked() -> object:
@@ -39,18 +39,18 @@ def once(ping: Callable[[], object]) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The tests.
+    """Tests whether a condition that recovery waits for is still unmet.
 
     Args:
-        ping: Asks the brokers; raises HoldfastError when none answers.
-        state_dir: The folder that needs room when the failure names none.
+        ping: Asks the brokers; raises HoldfastError if none answers.
+        state_dir: The folder that needs free space if the failure names no folder.
     """
 
     ping: Callable[[], object] = lambda: True
     state_dir: Path | None = None
 
     def lasts(self, wait: Wait) -> str:
-        """Why recovery still waits, as a sentence; empty when the cause is over."""
+        """The reason why recovery still has to wait, as a sentence; empty if the cause has ended."""
         if wait.kind == "disk-full":
             folder = Path(wait.path) if wait.path else self.state_dir
             return "" if folder is None else no_room(folder)
@@ -64,7 +64,7 @@ class Conditions:
 
 
 def no_room(folder: Path, size: int = ROOM_BYTES) -> str:
-    """Why the folder cannot be written, as a sentence; empty when it can."""
+    """The reason why the folder cannot be written, as a sentence; empty if it can."""
     there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
     probe = there / f".room-{os.getpid()}"
     try:

@@ -1,10 +1,10 @@
-"""The diagnosis of one processor instance: a pure decision over observed facts.
+"""Diagnoses one instance (worker) of a processor. The decision is pure: it depends only on observed facts.
 
 Invariants:
     - The same facts give the same diagnosis; nothing here reads a clock, a process or a database.
-    - ``Diagnosis`` is a closed union; each case has the ``kind`` of the fault, one ``sentence`` on the instance, and
+    - ``Diagnosis`` is a closed union; each case has the ``kind`` of the fault, a ``sentence`` about the instance, and
       ``needs_recovery``.
-    - An instance that is stopped on request or being deployed never needs recovery.
+    - An instance that was stopped on request, or is being deployed, never needs recovery.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run; ``alive``: it has a process nevertheless.
+    """The instance should not run; ``alive`` is true if it nevertheless has a process.
 
-    ``hangs``: the action that ends a silent supervisor; empty while the supervisor answers.
+    ``hangs`` is the action that ends a silent supervisor; empty while the supervisor answers.
     """
 
     alive: bool = False
@@ -65,7 +65,7 @@ class NotDeployed:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """The instance is starting, within its time limit."""
+    """The instance is starting, and has not exceeded its time limit."""
 
     what: str
     kind: ClassVar[Kind] = "starting"
@@ -78,7 +78,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process is alive and waits for its broker; it continues without an action."""
+    """The process is alive and waits for its broker; it continues by itself when the broker answers."""
 
     kind: ClassVar[Kind] = "broker-away"
     needs_recovery: ClassVar[bool] = False
@@ -95,7 +95,7 @@ class Dead:
 
     @property
     def kind(self) -> Kind:
-        """The kind of fault by exit status."""
+        """The kind of fault, derived from the exit status."""
         return kind_of_end(self.exit_status)
 
     @property
@@ -110,7 +110,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """The process is alive but makes no progress."""
+    """The process is alive but sends no heartbeats."""
 
     silent_s: float
     kind: ClassVar[Kind] = "stuck"
@@ -131,7 +131,7 @@ class Failed:
 
     @property
     def kind(self) -> Kind:
-        """The kind of fault by the error's cause."""
+        """The kind of fault, derived from the cause in the error."""
         return kind_of_error(self.error)
 
     @property
@@ -142,7 +142,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """The instance works, but differs from the recorded deployment; the command ``action`` corrects it.
+    """The instance works, but differs from the recorded deployment; the command ``action`` corrects the difference.
 
     Recovery does not restart it, because the instance processes input.
     """
@@ -150,17 +150,17 @@ class Differs:
     kind: Kind
     sentence: str
     action: str
-    #: Whether the difference may be intended, and the instance works correctly.
+    #: Whether the difference may be intended (for example a paused worker), so that a warning is enough.
     warns: bool = False
     needs_recovery: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs but does not answer, so only the process's own answer is known.
+    """The supervisor runs but does not answer, so only the worker's own answer is known.
 
-    ``phase`` is the worker's phase; None when the worker does not answer, either. ``action`` ends the supervisor's
-    silence.
+    ``phase`` is the worker's phase; None if the worker does not answer, either. ``action`` makes the supervisor answer
+    again.
     """
 
     phase: str | None
@@ -176,7 +176,7 @@ class Unsupervised:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The registry is older than the processor, so the desired state is unknown. A person corrects the registry."""
+    """The registry is older than the processor, so the desired state is unknown; a person must correct the registry."""
 
     behind: Behind
     kind: ClassVar[Kind] = "registry-behind"
@@ -188,7 +188,7 @@ class Outdated:
 
 
 Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Differs | Unsupervised | Outdated
-#: Gravest first.
+#: Diagnoses by severity, the most serious first.
 _GRAVITY: tuple[type[Diagnosis], ...] = (
     Outdated,
     Failed,
@@ -204,7 +204,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The gravest diagnosis of the instances, which names the incident; ``NotDeployed`` without any."""
+    """The most serious diagnosis of all instances, which names the incident; ``NotDeployed`` without instances."""
     return min(diagnoses.values(), key=_gravity, default=NotDeployed())
 
 
@@ -213,7 +213,7 @@ def _gravity(each: Diagnosis) -> tuple[int, bool]:
 
 
 def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
-    """The sentence of each slot."""
+    """The sentence of each slot, as one text."""
     return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in diagnoses.items())
 
 
@@ -227,17 +227,18 @@ def diagnose(
     answered_at: datetime | None = None,
     slot: str | None = None,
 ) -> Diagnosis:
-    """The diagnosis of one instance at the moment ``now`` of the facts.
+    """The diagnosis of one instance.
 
     Args:
-        program: The supervisor's view; None when it does not know the program.
-        status: The answer of the process, or its last one when it ended with an error; None without an answer.
-        desired: The deployment; it is "deploying" only while an apply is live (``incidents.wanted``).
-        now: The moment of the facts.
-        limits: Time limits.
-        answered_at: Time of the last heartbeat: from an answer, or the modification time of its file. A silent process
-            is stuck only when this is long ago. None: it never answered, and is stuck after its time to start.
-        slot: The instance's slot, if it may be outside of the recorded slots.
+        program: The supervisor's state of the program; None if the supervisor does not know the program.
+        status: The answer of the process, or its last status if it ended with an error; None without an answer.
+        desired: The recorded deployment; its state is "deploying" only while an apply is live (``incidents.wanted``).
+        now: The time at which the facts were read.
+        limits: Time limits after which an observation counts as a fault.
+        answered_at: Time of the last heartbeat, from an answer or from the modification time of the heartbeat file. A
+            silent process counts as stuck only if this is long ago. None if it never answered; it is then stuck after
+            the time limit for a start.
+        slot: The instance's slot; needed if it may not be a recorded slot.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -274,15 +275,15 @@ def admits_incident(
     *,
     sick: Mapping[str, str] | None = None,
 ) -> bool:
-    """Whether a new failure of a processor gets a separate incident.
+    """Whether a new failure of a processor opens a new incident.
 
-    Restarts did not help the slots that a failed incident left to a person: they get the next restart only after a new
-    deployment or after ``limits.retry_s``. After an incident that asks a person, the same fault of these slots opens no
-    second incident. A slot that works then and fails later gets an incident. A processor that crashes after each
-    restart gets a bounded number of incidents.
+    A failed incident leaves slots to a person, because restarts did not help. These slots are restarted again only
+    after a new deployment or after ``limits.retry_s`` seconds. If the incident asked a person, the same fault of these
+    slots opens no second incident. A slot that works in between and fails later opens an incident. A processor that
+    crashes after each restart opens a limited number of incidents.
 
-    ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough). ``sick``
-    has the present sentence of each sick slot.
+    ``recent`` are the processor's newest incidents, newest first; at least ``limits.incidents`` of them. ``sick`` has
+    the present sentence of each failed slot.
     """
     if not recent or recent[0].closed_at is None:
         return True
@@ -300,14 +301,17 @@ def admits_incident(
 
 
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
-    """Whether to stop restarting: too many incidents within ``retry_s``. Arguments as of ``admits_incident``."""
+    """Whether to stop restarting, because too many incidents were opened within ``limits.retry_s`` seconds.
+
+    The arguments are those of ``admits_incident``.
+    """
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
     return _within(recent, desired, now, limits) >= limits.incidents
 
 
 def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> int:
-    """Number of incidents of the present deployment within ``retry_s``."""
+    """Number of incidents of the present deployment that were opened within ``limits.retry_s`` seconds."""
     since = now - timedelta(seconds=limits.retry_s)
     if desired is not None and not is_ahead(desired.updated_at, now):
         since = max(since, desired.updated_at)
@@ -315,7 +319,10 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 
 
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
-    """Whether ``moment`` is later than ``than``; False if a clock that was ahead recorded only ``moment``."""
+    """Whether ``moment`` is later than ``than``.
+
+    False if only ``moment`` was recorded by a clock that was ahead.
+    """
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
 
@@ -335,7 +342,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # otherwise a clock change between a heartbeat and this moment would make a live worker look stuck
+    # Prefer the worker's own measure: after a change of the clock, the time difference would make a live worker look
+    # stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)
@@ -347,8 +355,8 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
-    """How a running instance differs from the deployment."""
-    if status.code_version not in ("", desired.code_version):  # a worker of a former release of Holdfast has none
+    """The difference between a running instance and the recorded deployment; None without a difference."""
+    if status.code_version not in ("", desired.code_version):  # empty for a worker of an older Holdfast version
         said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
         return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
     if status.paused:

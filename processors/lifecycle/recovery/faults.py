@@ -2,7 +2,8 @@
 
 Invariants:
     - A kind is a word of this list and never changes. An error with an unknown cause is ``failed``.
-    - Nothing here parses messages: the ``cause`` of an error decides, or the exit code of a process without an error.
+    - Error messages are never parsed. The kind comes from the ``cause`` of an error, or from the exit code if there is
+      no error.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, Final, Literal, get_args
 from holdfast.infra.exit_codes import CAUSE_OF_EXIT, EXIT_DISK_FAILURE
 
 Kind = Literal[
-    # the process
+    # faults of the process
     "dead",
     "stuck",
     "failed",
     "crash-loop",
     "lagging",
     "fenced",
-    # what it reads and writes
+    # faults of the topics that it reads and writes
     "poison-message",
     "offsets-reset",
     "source-missing",
@@ -28,7 +29,7 @@ Kind = Literal[
     "source-recreated",
     "source-repartitioned",
     "output-missing",
-    # its state
+    # faults of its state
     "store-corrupt",
     "state-missing",
     "changelog-missing",
@@ -39,7 +40,7 @@ Kind = Literal[
     "changelog-held",
     "restore-unfinished",
     "apply-broken-off",
-    # its environment
+    # faults of its environment
     "disk-full",
     "disk-failed",
     "broker-away",
@@ -58,7 +59,7 @@ Kind = Literal[
     "not-deployed",
 ]
 
-#: Kind -> heading of its incident.
+#: Kind -> title of its incident.
 TITLES: Final[Mapping[Kind, str]] = {
     "dead": "its process is gone",
     "stuck": "its process makes no progress",
@@ -100,12 +101,12 @@ TITLES: Final[Mapping[Kind, str]] = {
     "not-deployed": "it is not meant to run",
 }
 
-#: Faults that end without an action: recovery waits for their end and uses no attempt.
+#: Faults that end by themselves: recovery waits for their end and uses no attempt.
 PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "disk-full"})
 
 
 def kind_of(name: str) -> Kind:
-    """The kind with this name; ``failed`` for an unknown name, such as a kind of a newer worker."""
+    """The kind with this name; ``failed`` for an unknown name, for example a kind of a newer worker."""
     for kind in get_args(Kind):
         if kind == name:
             found: Kind = kind
@@ -114,13 +115,13 @@ def kind_of(name: str) -> Kind:
 
 
 def kind_of_error(error: Mapping[str, Any]) -> Kind:
-    """The kind of fault of an error, as ``HoldfastError.as_dict`` recorded it."""
+    """The kind of fault of an error; ``error`` is the dictionary that ``HoldfastError.as_dict`` recorded."""
     return kind_of(str(error.get("cause") or "failed"))
 
 
 def kind_of_end(exit_status: int | None) -> Kind:
-    """The kind of fault of a process that ended without an error."""
+    """The kind of fault of a process that ended without a recorded error."""
     if exit_status == EXIT_DISK_FAILURE:
-        return "disk-full"  # a full disk cannot store the error
+        return "disk-full"  # this process could not write an error file, because the disk was full
     cause = None if exit_status is None else CAUSE_OF_EXIT.get(exit_status)
     return "dead" if cause is None else kind_of(cause)

@@ -1,8 +1,8 @@
-"""The sensor's part of recovery: observe a processor, diagnose it, and open an incident when it needs recovery.
+"""The sensor's part of recovery: observes a processor, diagnoses it, and opens an incident if it needs recovery.
 
 Invariants:
     - An observation changes nothing but the registry.
-    - A processor has at most one open incident. A crash loop gets one last incident, which asks a person.
+    - A processor has at most one open incident. A crash loop opens one last incident, which asks a person.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: An incident that ended longer ago has no bearing on the next one, seconds.
+#: Maximum seconds since the end of the previous incident for which that incident affects the next one.
 BEFORE_S = 900.0
-#: How long a run that changes a processor waits for its recovery, seconds.
+#: Maximum seconds that a run which changes a processor waits for the processor's recovery.
 RECOVERED_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One instance: the observed facts and their diagnosis."""
+    """The observed facts of one instance, and their diagnosis."""
 
     program: ProgramStatus | None
     status: ProcessorStatus | None
@@ -70,32 +70,32 @@ class Observation:
 
     @property
     def living(self) -> ProcessorStatus | None:
-        """The status, if its process still runs."""
+        """The status if the instance's process still runs; otherwise None."""
         alive = (self.program is not None and self.program.alive) or isinstance(self.diagnosis, Unsupervised)
         return self.status if alive else None
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Result of one observation of a processor."""
+    """The result of one observation of a processor."""
 
-    #: By slot.
+    #: Slot -> observation.
     observations: Mapping[str, Observation]
-    #: The open incident, when the processor needs recovery.
+    #: The open incident if the processor needs recovery; otherwise None.
     incident: Incident | None
     #: Whether this observation opened the incident.
     opened: bool
-    #: Time of each slot's last answer, for the next observation.
+    #: Slot -> time of its last answer, for the next observation.
     answered_at: Mapping[str, datetime]
 
     @property
     def diagnoses(self) -> dict[str, Diagnosis]:
-        """Diagnosis by slot."""
+        """Slot -> diagnosis."""
         return {slot: seen.diagnosis for slot, seen in self.observations.items()}
 
     @property
     def worst(self) -> Diagnosis:
-        """The gravest diagnosis."""
+        """The most serious diagnosis of all slots."""
         return worst(self.diagnoses)
 
 
@@ -107,11 +107,11 @@ def observe(
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
 ) -> dict[str, Observation]:
-    """The observation of each recorded slot, and of other slots with a process; empty when it was never deployed.
+    """The observation of each recorded slot, and of other slots with a process; empty if it was never deployed.
 
-    A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
-    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs. While the
-    supervisor runs but is silent, only the workers' own answers are known.
+    A live instance that does not answer is asked again for at most ``patience_s`` seconds. ``answered_at`` has the time
+    of each slot's last answer, from the previous observation. If the supervisor does not run, no slot has a program. If
+    the supervisor runs but does not answer, only the workers' own answers are known.
     """
     recorded = world.registry.deployment(processor)
     if recorded is None:
@@ -143,7 +143,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program with its start by the kernel's clock, if the supervisor's time is in the future."""
+    """The program with the start time computed by the kernel, if the supervisor's start time is in the future."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -153,7 +153,7 @@ def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
 def _unsupervised(
     slot: str, desired: Deployment, world: World, hangs: SupervisorSilent, old: Behind | None, limits: Limits
 ) -> Observation:
-    """The observation of a slot whose supervisor is silent."""
+    """The observation of a slot while the supervisor does not answer."""
     status = world.statuses(desired.processor, slot).status()
     if old is not None:
         return Observation(None, status, Outdated(old))
@@ -165,7 +165,7 @@ def _unsupervised(
 
 
 def _other_programs(desired: Deployment, slots: Sequence[str], world: World) -> dict[str, Differs]:
-    """How the programs of working instances differ from the recorded release: its code, or its settings."""
+    """Slot -> difference between a working instance's program and the recorded release, in code or in settings."""
     name, book = desired.processor, DeployedSettings(world.paths)
     release = world.registry.releases.of_version(name, desired.code_version)
     if release is None:
@@ -186,18 +186,19 @@ def _other_programs(desired: Deployment, slots: Sequence[str], world: World) -> 
 def notice(
     processor: str, world: World, limits: Limits, *, answered_at: Mapping[str, datetime] | None = None
 ) -> Notice:
-    """Observe a processor and open an incident when it needs recovery: the body of the recovery sensor.
+    """Observe a processor and open an incident if it needs recovery; called by the recovery sensor.
 
-    No incident is opened while another one is open or not admitted (``admits_incident``), nor while an apply runs. The
-    same is true for an interrupted apply that starts and stops workers itself and must resume its plan: a worker
-    started in between would process half-changed state. An interrupted apply that needs running workers, but never
-    starts any, gets its recovery.
+    No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply runs.
+    An interrupted apply also prevents an incident if it starts and stops workers itself and must resume its plan.
+    Otherwise a worker started in between would process half-changed state. An interrupted apply that never starts
+    workers does not prevent it.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
     answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
     known = (answered_at or {}).items()
-    answered = {slot: min(moment, now) for slot, moment in known if slot in seen}  # by a clock that was ahead
+    # limited to ``now``, because a clock may have been ahead
+    answered = {slot: min(moment, now) for slot, moment in known if slot in seen}
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
     if not gravest.needs_recovery or is_left_alone(processor, world):
@@ -219,7 +220,7 @@ def notice(
 def _stop_trying(
     processor: str, world: World, detail: Mapping[str, str], sick: Mapping[str, str], limits: Limits
 ) -> Incident:
-    """Open and close the incident of a crash loop; it asks a person."""
+    """Open and immediately close the incident of a crash loop, which asks a person."""
     now = world.clock()
     incident, _ = world.registry.open_incident(processor, "crash-loop", detail, now)
     reason = (
@@ -236,16 +237,16 @@ def _stop_trying(
 
 
 def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
-    """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due.
+    """The reason why the sensor launches no run yet for an open incident, as a sentence; empty if a run is due.
 
-    ``found`` has the diagnosis of each slot. A run is due as soon as it can repair one of them.
+    ``found`` has the diagnosis of each slot. A run is due as soon as it can repair one of the slots.
     """
     gravest = worst(found)
     if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
         return gravest.sentence
     waits_for_broker = incident.remedy == Wait.name and incident.kind == "broker-away"
     if waits_for_broker and (lasting := conditions.lasts(Wait("broker-away"))):
-        return lasting  # no worker starts without one
+        return lasting  # without a broker no worker can start
     asked = {slot: Ask(sentence, incident.action) for slot, sentence in incident.asks.items()}
     chosen = decide_slots(found, lambda each: Case(incident.processor), conditions.lasts, asked)
     if chosen.due or any(slot not in incident.asks for slot in chosen.asks):
@@ -254,7 +255,10 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record once that an incident, as just read, waits; ``why`` is a sentence."""
+    """Record, once, that an incident waits; ``why`` is the reason as a sentence.
+
+    ``incident`` must have just been read from the registry.
+    """
     action = found.action if isinstance(found, Unsupervised) else ""
     kind = found.kind if found.kind in PASSING or action else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
@@ -266,9 +270,10 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
 def await_recovery(
     processor: str, registry: Registry, tell: Callable[[str], object], timeout_s: float = RECOVERED_WITHIN_S
 ) -> None:
-    """Wait for a live recovery run of a processor; after the timeout, the apply is refused with an action.
+    """Wait for the end of a live recovery run of a processor, at most ``timeout_s`` seconds.
 
-    Recovery never queues behind a run that changes the processor, so such a run waits for recovery.
+    A run that changes a processor calls this, because recovery itself never waits for such a run. After the timeout,
+    the function returns, and the apply is then refused with an action.
     """
 
     def at_work() -> Incident | None:
@@ -285,7 +290,7 @@ def await_recovery(
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
-    """The sentences of faults that earlier restarts did not repair; ``recent`` incidents are newest first."""
+    """The sentences of faults that earlier restarts did not repair; ``recent`` are incidents, newest first."""
     if incident.retried_at is not None:
         return frozenset()
     said = frozenset(incident.detail.values()) if incident.attempts else frozenset()
@@ -299,7 +304,7 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 
 
 def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
-    """The slots that the previous incident left to a person, unless a deployment or a retry followed.
+    """The slots for which the previous incident asked a person, unless a deployment or a retry followed.
 
     ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
     """
@@ -313,7 +318,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery ignores a processor: a verb changes it, or the registry does not know its deployment.
+    """Whether recovery ignores a processor, because an apply changes it or the registry is older than the processor.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -322,7 +327,7 @@ def is_left_alone(processor: str, world: World) -> bool:
 
 
 def is_applied(processor: str, world: World) -> bool:
-    """Whether an apply runs on this processor, or was interrupted and must be resumed."""
+    """Whether an apply of this processor runs, or was interrupted and must be resumed."""
     begun = open_apply(processor, world)
     if begun is None:
         return False
@@ -332,7 +337,7 @@ def is_applied(processor: str, world: World) -> bool:
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
-    """A deployment with its present desired state (``meant``).
+    """A deployment with its actual desired state; "deploying" counts only while an apply is live.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -343,24 +348,27 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
 
 
 def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
-    """A deployment with its desired state while ``begun`` is its open apply.
+    """A deployment with its actual desired state; ``begun`` is its open apply, None without one.
 
-    An apply sets "deploying", which is valid only while the apply is live: a killed apply can't reset it.
+    An apply records "deploying". This counts only while the apply is live, because a killed apply cannot reset it.
     """
     is_live = begun is not None and not is_broken_off(begun)
     return recorded if is_live or recorded.desired != "deploying" else replace(recorded, desired="deployed")
 
 
 def open_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The open apply of a processor, live or interrupted; a processor has at most one."""
+    """The open apply of a processor, whether live or interrupted; None if there is none."""
     return next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether no live process executes an open apply."""
+    """Whether an open apply was interrupted, which means that no live process executes it."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether the process that holds an apply is known to have ended; a silent process may still answer later."""
+    """Whether the process that holds an apply is known to have ended.
+
+    A process that is only silent may still answer later, so it does not count.
+    """
     return record.holder is not None and is_gone(record.holder)

@@ -1,8 +1,9 @@
-"""A lag that does not shrink: how fast it grows, and how many workers would catch up in which time.
+"""Detects a lag that does not shrink, and estimates the number of workers and the time to catch up.
 
 Invariants:
-    - Pure functions: the sensor keeps a ``Lag`` from look to look, and everything is computed from it.
-    - Rates are those of the present workers: after a restart, or another number of workers, they are measured again.
+    - The functions are pure. The sensor keeps a ``Lag`` from check to check, and everything is computed from it.
+    - Rates belong to the present workers. After a restart, or a change of the number of workers, they are measured
+      again.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from datetime import UTC, datetime
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 
-#: A smaller lag is ignored, records.
+#: Minimum lag that is reported, records.
 LAG_RECORDS = 100_000
-#: The lag may stay without shrinking for this time, seconds.
+#: Seconds for which a lag must not shrink before it is reported.
 LAG_S = 300.0
-#: A lag has shrunk when it is below this fraction of the previous lag.
+#: A lag has shrunk if it is below this fraction of the lag of the last check.
 SHRUNK = 0.95
-#: Rates over a shorter time are not judged, seconds.
+#: Minimum seconds of measurement before rates are used.
 MEASURED_S = 60.0
-#: The smallest number of workers that catches up within this time, seconds, is proposed; otherwise the largest useful
-#: number.
+#: Target seconds for catching up. The smallest number of workers that meets the target is proposed; if none does, the
+#: largest useful number.
 CATCH_UP_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """How far the workers have read, and how far their inputs go, in records, at a time (seconds since 1970).
+    """The sum of the workers' positions (``read``) and of their inputs' end offsets (``end``) at a time.
 
-    ``workers`` is the number of workers with tasks; each of the ``tasks`` could have a separate worker.
+    ``at`` is seconds since 1970. ``workers`` is the number of workers with tasks. ``tasks`` is the number of tasks, and
+    so the maximum number of workers.
     """
 
     read: int
@@ -45,7 +47,7 @@ class Flow:
 class Lag:
     """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970).
 
-    Rates are measured from ``first`` to ``last``; None while an input's end is unknown.
+    Rates are computed from the difference between ``first`` and ``last``; None if an input's end offset is unknown.
     """
 
     records: int
@@ -56,7 +58,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records that arrive and that are processed, per second, with the numbers of workers and tasks."""
+    """Records per second that arrive and that are processed, and the numbers of workers and tasks."""
 
     arriving: float
     processed: float
@@ -65,7 +67,7 @@ class Pace:
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to remember for the next check; None when it is small. ``before`` is the lag of the last check."""
+    """The lag to keep for the next check; None if it is small. ``before`` is the lag of the last check."""
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -78,12 +80,12 @@ def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datet
 
 
 def is_lasting(lag: Lag, now: datetime) -> bool:
-    """Whether a lag has not shrunk for ``LAG_S``."""
+    """Whether a lag has not shrunk for ``LAG_S`` seconds."""
     return now.timestamp() - lag.since >= LAG_S
 
 
 def pace_of(lag: Lag) -> Pace | None:
-    """The rates of a lag; None while they were not measured for long enough, or nothing was processed."""
+    """The rates of a lag; None if they were not measured for long enough, or if nothing was processed."""
     first, last = lag.first, lag.last
     if first is None or last is None or last.at - first.at < MEASURED_S or last.read <= first.read:
         return None
@@ -92,9 +94,10 @@ def pace_of(lag: Lag) -> Pace | None:
 
 
 def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
-    """A larger number of workers that works off a lag of ``records``, and the seconds needed; None if there is none.
+    """The smallest larger number of workers that works off ``records`` within ``CATCH_UP_S``, and the seconds needed.
 
-    It assumes that each further worker processes as much as the present average worker.
+    If none does, the largest useful number; None if no number helps. Each further worker is assumed to process as much
+    as the present average worker.
     """
     each, found = pace.processed / max(1, pace.workers), None
     for workers in range(pace.workers + 1, pace.tasks + 1):
@@ -107,7 +110,7 @@ def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
 
 
 def lagging_words(lag: Lag, processor: str, now: datetime) -> tuple[str, str]:
-    """The check's text about a lasting lag, without its title: the text with the next action, and its command."""
+    """The text about a lasting lag, with the next action, for the check; and the command of that action."""
     pace, seen = pace_of(lag), lag.records if lag.last is None else max(lag.records, lag.last.end - lag.last.read)
     text = f"at least {seen:,} records wait, and the lag has not shrunk for {now.timestamp() - lag.since:.0f} s."
     if pace is None:
@@ -147,7 +150,7 @@ def _flow(statuses: Sequence[ProcessorStatus], now: float) -> Flow | None:
 
 
 def _continues(first: Flow | None, flow: Flow | None) -> bool:
-    """Whether a flow was measured with the same workers as the first one."""
+    """Whether the flow was measured with the same workers as ``first``, so that rates can be computed from both."""
     return (
         first is not None
         and flow is not None

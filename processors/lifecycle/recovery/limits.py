@@ -1,7 +1,7 @@
-"""The limits of recovery: when an observation is a failure, and how often recovery is tried.
+"""The limits of recovery: time limits after which an observation is a failure, and maximum numbers of attempts.
 
 Invariants:
-    - Attempts are counted within a run of recovery, and runs within an incident.
+    - Attempts are counted per incident, over all its recovery runs. Runs are counted per incident, too.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 
 #: Maximum recovery attempts for one incident; attempts that only waited do not count.
 ATTEMPTS = 3
-#: Runs that may end without closing their incident; after the last one the incident is closed as failed.
+#: Maximum runs that end without closing their incident; after the last one the incident is closed as failed.
 RUNS_PER_INCIDENT = 3
-#: Pause after such a run before the next one, seconds; doubled for each further run.
+#: Seconds of pause before the next run after such a run; doubled for each further run.
 NEXT_RUN_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits after which an observation counts as a failure; seconds unless a comment says otherwise."""
+    """Limits after which an observation counts as a failure; in seconds unless a comment says otherwise."""
 
-    #: Time without a heartbeat of the processing loop.
+    #: Maximum time without a heartbeat of the processing loop.
     stuck_after_s: float = 30.0
-    #: From the start of the process to its first answer.
+    #: Maximum time from the start of the process to its first answer.
     start_s: float = 60.0
-    #: From a requested stop to the start that follows it.
+    #: Maximum time from a requested stop to the start that follows it.
     stop_s: float = 60.0
-    #: Pause after a failed incident before a new one is opened for the same processor without a new deployment.
+    #: Time after a failed incident until the same processor may open a new one without a new deployment.
     retry_s: float = 900.0
     #: Maximum number of incidents of one processor within ``retry_s``.
     incidents: int = 5

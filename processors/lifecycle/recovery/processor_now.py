@@ -1,7 +1,7 @@
-"""Whether a processor is green now, with the texts of its check ``working``; for the check on demand and the commands.
+"""The present state of a processor with the texts of its check ``working``, for commands and checks on demand.
 
 Invariants:
-    - ``answer`` has every word about a processor. This module only selects the judgement that applies.
+    - All texts about a processor are in module ``working_check``. This module only selects the applicable judgement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNow:
-    """One processor now: its instances by slot, the answer about it, and its newest incident."""
+    """The present state of one processor: observations by slot, the answer of its check, and its newest incident."""
 
     observations: Mapping[str, Observation]
     answer: Answer
@@ -40,7 +40,7 @@ class ProcessorNow:
 
 
 def processor_now(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> ProcessorNow:
-    """The present state of a processor; a processor that was never deployed is not meant to run.
+    """Reads and judges the present state of a processor; one that was never deployed counts as not meant to run.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -60,9 +60,10 @@ def judge(
     last: ApplyRecord | None,
     now: datetime,
 ) -> Answer:
-    """The answer from facts alone: the slots, the newest incident, the open apply, and the newest apply."""
+    """The answer of the check, from facts only: diagnosis by slot, newest incident, open apply, newest apply."""
     gravest = worst(found)
-    if isinstance(gravest, Outdated):  # a registry that is an older copy may have an apply that ended long ago
+    # an older copy of the registry may list an apply that ended long ago, so it is not judged
+    if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
         return judge_interrupted(begun, found, incident)
@@ -73,9 +74,9 @@ def judge(
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """The workers of another installation that make the action of an answer useless; ``begun`` is the open apply.
+    """The workers of another installation that would make an answer's action useless; ``begun`` is the open apply.
 
-    Empty for a processor that was stopped here, because it may be meant to run there.
+    Empty for a processor that was stopped here, because it may be meant to run in the other installation.
     """
     if not asks_to_start(answer):
         return ()
@@ -85,7 +86,7 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """A text about the workers that an aborted apply leaves; empty for a processor that works as deployed.
+    """Texts about the workers that an aborted apply leaves; empty if the processor works as deployed.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -93,7 +94,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # the answer describes the gravest fault: a waiting or dead slot would hide what the apply left in other slots
+    # The answer describes only the most serious fault. It would hide what the apply left in the other slots.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"
@@ -107,10 +108,10 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
 
 
 def last_apply(processor: str, world: World) -> ApplyRecord | None:
-    """The newest apply of a processor, open or ended; None if it never had one."""
+    """The newest apply of a processor, open or ended; None if there was none."""
     return next(iter(world.registry.journal.applies(1, processor=processor)), None)
 
 
 def incident_of(processor: str, world: World) -> Incident | None:
-    """The processor's open incident, otherwise its newest; None if it never had one."""
+    """The processor's open incident, otherwise its newest incident; None if there was none."""
     return next(iter(world.registry.incidents(1, processor=processor)), None)

@@ -3,7 +3,7 @@
     empty registry, but programs exist ──► rediscover ──► deployments and releases, each recorded as *adopted*
 
 Invariants:
-    - Only an empty registry is filled; a record is never replaced by what is found.
+    - Only an empty registry is filled. An existing record is never replaced.
     - No program is started or stopped.
     - Shadows, and programs of other software, are left out.
 """
@@ -20,16 +20,18 @@ from typing import Literal, NoReturn
 from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.rollout import WORKER
 
-#: The verb in the registry's actions.
+#: The verb of adoptions in the registry's list of actions.
 ADOPT = "adopt"
-#: Seconds for which `holdfast status` reports an adoption.
+#: Seconds for which ``holdfast status`` reports an adoption.
 TOLD_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A worker's program: its command, its state at the supervisor (None: unknown), and the version in the worker's
-    last answer."""
+    """A worker's program: command, environment, supervisor state, and code version.
+
+    ``program`` is None if the state is unknown; ``version`` is from the worker's last answer, None without an answer.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -39,10 +41,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A processor as it was discovered.
+    """A processor as it was discovered from its programs.
 
-    ``release`` is the folder of its code, and ``target`` its module:attribute; None if no program names them. ``told``:
-    a worker reported the version itself.
+    ``release`` is the folder of its code, and ``target`` its definition (``module:attribute``); None if no program
+    names them. ``told`` is true if a worker reported the version itself.
     """
 
     processor: str
@@ -55,7 +57,7 @@ class Adopted:
 
     @property
     def sentence(self) -> str:
-        """A text with the adopted processor and the source of its facts."""
+        """The adopted processor and the source of its facts, as a sentence."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
         by = "from its own answer" if self.told else "from its program"
         return (
@@ -65,7 +67,7 @@ class Adopted:
 
     @property
     def action(self) -> str:
-        """The next action."""
+        """The next action for the user."""
         lost = "Earlier incidents and applies are lost."
         if self.desired == "deployed":
             return f"{lost} No action is needed; `holdfast status` shows it."
@@ -73,7 +75,11 @@ class Adopted:
 
 
 def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adopted, ...]:
-    """The processors of these programs, by name; ``defined`` has the version of each definition, used last."""
+    """The processors of these programs, sorted by name.
+
+    ``defined`` has the code version of each definition. It is used only if neither a worker nor a release names a
+    version.
+    """
     slots: dict[str, dict[str, tuple[Found, Path | None]]] = {}
     for each in found:
         asked = _asked(each.command)
@@ -106,12 +112,12 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program should run: it runs or died, and was not stopped on request."""
+    """Whether a program should run: it runs, or it died and was not stopped on request."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Processor, slot and release of a worker's command; None for a shadow and for other programs."""
+    """Processor, slot and release folder in a worker's command; None for a shadow or a program of other software."""
     if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)
@@ -127,7 +133,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The single definition with which a worker was started; None if there are several."""
+    """The definition with which a worker was started; None if there is not exactly one."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:

@@ -1,13 +1,13 @@
-"""The remedy for a fault: a pure decision over the diagnosis and the facts of the case.
+"""Chooses the remedy for a fault. The decision is pure: it depends only on the diagnosis and the facts of the case.
 
-    Restart   fence the old process, start a new one
-    Rebuild   the same, and set broken local state aside in between: it is restored from checkpoint and changelog
-    Wait      the cause ends without an action (broker away, disk full): no attempt is used
+    Restart   fence the old process, then start a new one
+    Rebuild   like Restart; in between, set broken local state aside, so that checkpoint and changelog restore it
+    Wait      the cause ends by itself (no broker answers, disk full): no attempt is used
     Ask       recovery stops at once and names the one action that repairs the processor
 
 Invariants:
     - The same diagnosis and case give the same remedy.
-    - A remedy deletes nothing and moves no input offsets. A person decides whatever could lose or double data.
+    - A remedy deletes nothing and changes no input offsets. If a step could lose or duplicate data, a person decides.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast.processors.lifecycle.recovery.faults import PASSING, Kind
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Fence the old process, start a new one."""
+    """Fence the old process, then start a new one."""
 
     name: ClassVar[str] = "restart"
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set the folder ``path`` aside (empty: the whole slot) and restart; checkpoint and changelog restore the state."""
+    """Set ``path`` (empty: the whole slot) aside and restart; checkpoint and changelog restore the state."""
 
     path: str
     name: ClassVar[str] = "rebuild"
@@ -37,7 +37,7 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the cause is gone, then restart; ``path`` is the folder that needs room."""
+    """Wait until the cause has ended, then restart; ``path`` is the folder that needs free space."""
 
     kind: Kind
     path: str = ""
@@ -45,7 +45,7 @@ class Wait:
 
     @property
     def sentence(self) -> str:
-        """What ends the wait."""
+        """The condition that ends the wait, as a sentence."""
         until = {
             "disk-full": "the disk has room",
             "starting": "its state is restored",
@@ -56,17 +56,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person decides; ``action`` is the one command or edit."""
+    """A person decides; ``action`` is the one command or edit that helps."""
 
     why: str
     action: str
-    #: The kind of fault, if the case is more exact than the diagnosis alone.
+    #: The kind of fault if the case is more specific than the diagnosis; otherwise None.
     kind: Kind | None = None
     name: ClassVar[str] = "ask"
 
     @property
     def sentence(self) -> str:
-        """The reason, and the action."""
+        """The reason and the action as one text."""
         return f"{self.why} What to do: {self.action}"
 
 
@@ -75,28 +75,28 @@ Remedy = Restart | Rebuild | Wait | Ask
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Facts beside the diagnosis."""
+    """Facts of an incident that the diagnosis does not contain."""
 
     processor: str
-    #: The same failure, with the same message, occurred again after a restart.
+    #: Whether the same failure, with the same message, occurred again after a restart.
     repeated: bool = False
-    #: Every store has a changelog, so state that was set aside can be restored.
+    #: Whether every store has a changelog, so that state which was set aside can be restored.
     restorable: bool = True
-    #: The last version that worked, when the deployed version never did.
+    #: The last version that worked, if the deployed version never worked; otherwise None.
     former: str | None = None
-    #: A person asked for a retry after a repair; a restart shows whether the repair helped.
+    #: Whether a person asked for a retry after a repair; a restart then shows whether the repair helped.
     mended: bool = False
-    #: Names of the stores, for commands that need one.
+    #: Names of the processor's stores, for commands that need a store's name.
     stores: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class PerSlot:
-    """Recovery's decision for each sick slot: a remedy now, a wait, or a question to a person."""
+    """The decisions for all failed slots: a remedy now, a wait, or a question to a person."""
 
-    #: A restart may help now.
+    #: Slot -> remedy, for slots that a restart may repair now.
     due: Mapping[str, Remedy]
-    #: Slots whose cause lasts: the remedy, and why the cause lasts, as a sentence.
+    #: Slot -> wait, and the reason why its cause lasts, as a sentence.
     waits: Mapping[str, tuple[Wait, str]]
     asks: Mapping[str, Ask]
 
@@ -107,13 +107,13 @@ def decide_slots(
     lasts: Callable[[Wait], str],
     left: Mapping[str, Ask],
 ) -> PerSlot:
-    """The decision for each sick slot; a slot that waits, or asks a person, does not delay recovery of other slots.
+    """Decides for each failed slot; a slot that waits, or asks a person, does not delay recovery of other slots.
 
     Args:
         found: The diagnosis of each slot.
-        case: The facts beside a diagnosis.
-        lasts: Why the cause of a wait lasts, as a sentence; empty when it is over.
-        left: The slots that were left to a person shortly before; they are not tried again.
+        case: Function of a diagnosis that returns the further facts of the case.
+        lasts: Function that returns the reason why the cause of a wait lasts, as a sentence; empty if it has ended.
+        left: The slots about which a person was asked shortly before; they are not restarted again.
     """
     due: dict[str, Remedy] = {}
     waits: dict[str, tuple[Wait, str]] = {}
@@ -158,13 +158,13 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        return Restart()  # an outside system that the function calls may be available again
+        return Restart()  # an external system that the function calls may be available again
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)
 
 
 def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
-    """The one action that repairs a fault which no restart repairs; None when a restart may help."""
+    """The one action that repairs a fault which no restart repairs; None if a restart may help."""
     name, fields = case.processor, error.get("fields") or {}
     store = fields.get("store") or (case.stores[0] if len(case.stores) == 1 else "STORE")
     match kind:

@@ -1,13 +1,12 @@
-"""States that need a person, as messages of the webhook: one at the begin, repeated while it lasts, one at the end.
+"""Webhook messages about states that need a person: one at the start, reminders while it lasts, one at the end.
 
     seen ──needs a person for SETTLED_S──► posted ──each repeat──► posted again ──no longer──► over
 
 Invariants:
-    - An incident has its own messages (``webhook_messages``). A state has one where no incident names its action, so
-      there is one message for one state.
-    - A state keeps its messages' ids from its begin on: a tick that is killed sends no other ones.
-    - The states of a processor that could not be read neither begin nor end; that it can't be read is a state of its
-      own.
+    - An incident has its own messages (``webhook_messages``). A state has messages only if no incident names its
+      action, so the same fault is not reported twice.
+    - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
+    - While a processor cannot be read, none of its states begins or ends. That it cannot be read is a separate state.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
 from holdfast.processors.lifecycle.recovery.working_check import Answer
 
-#: How long a state lasts before a message reports it, seconds: a tick may see a processor in the middle of a change.
+#: Minimum seconds that a state lasts before a message reports it, because a tick may see a processor during a change.
 SETTLED_S = 20.0
-#: The subject of the disk.
+#: The subject of messages about disk space.
 DISK = "the disk"
 
 
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
-    """A processor's need for a person; None for one that works, changes by itself, or whose incident reports it.
+    """The message for a processor that needs a person; None if it works, changes by itself, or its incident reports it.
 
-    ``is_open`` tells whether the answer's incident is open: then its messages name no action yet.
+    ``is_open`` is true if the answer's incident is open; its messages name no action yet.
     """
     if answer.passed or not answer.action or (answer.incident is not None and not is_open):
         return None
@@ -40,7 +39,7 @@ def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
 
 
 def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need | None:
-    """The need for room on the disk of the home folder; None while there is enough."""
+    """The message that the disk of the home folder needs space; None if at least ``least_percent`` is free."""
     if free_percent >= least_percent:
         return None
     text = f"The disk of {home} has {free_percent:.1f} % free, expected {least_percent:g} % or more."
@@ -49,12 +48,12 @@ def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need |
 
 
 def need_of_code(subject: str, sentence: str, action: str) -> Need:
-    """The need for code that Dagster can load: of a definition, or of a code location."""
+    """The message that a definition or a code location cannot be loaded by Dagster."""
     return Need(subject, "bad-configuration", f"{subject} can't be loaded", sentence, action)
 
 
 def need_of_unread(processor: str, failed: Exception) -> Need:
-    """The need for an inspection: the state of a processor can't be read, so its needs are unknown."""
+    """The message that the state of a processor cannot be read, so that its faults are unknown."""
     why, action = f"{type(failed).__name__}: {failed}", ""
     if isinstance(failed, HoldfastError):
         why, action = failed.message, failed.action or ""
@@ -65,7 +64,7 @@ def need_of_unread(processor: str, failed: Exception) -> Need:
 
 
 def need_of_registry(failed: HoldfastError) -> Need:
-    """The need for a registry that answers: without it nothing is recovered, and the processors are unknown."""
+    """The message that the registry does not answer, so that no processor is recovered."""
     action = failed.action or "Read `holdfast doctor`."
     return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
 
@@ -73,7 +72,7 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """The states after one tick, by identity; ``unread`` are subjects that could not be read."""
+    """The states after one tick, by identity; ``unread`` are the subjects that could not be read."""
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}
     lasting: set[tuple[str, str]] = set()
@@ -97,7 +96,7 @@ def follow(
 
 
 def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
-    """The messages of all states so far; the id of a repeated message has the number of its repetition."""
+    """The messages of all states so far; the id of a reminder contains its number."""
     found = []
     for told in states.values():
         until = now if told.ended is None else told.ended

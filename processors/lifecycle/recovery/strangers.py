@@ -1,8 +1,8 @@
-"""Whether another installation's workers have a processor's partitions; checked before a worker is started here.
+"""Finds "strangers": workers of another installation in a processor's group. Checked before a worker is started.
 
 Invariants:
-    - A former worker of this installation is no stranger: neither one whose session lasts still, nor one whose state
-      folder, and with it its client id, is lost. Members that leave within ``GHOSTS_S`` count as such.
+    - A former worker of this installation is not a stranger, even if its session still lasts, or if its state folder
+      with its client id was lost. Members that leave the group within ``GHOSTS_S`` seconds count as former workers.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from holdfast.processors.lifecycle.plans.requests import NEVER_START
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.verbs.refusals import shared_with
 
-#: The session of a dead worker ends within this time, seconds.
+#: Maximum seconds until the session of a dead worker ends.
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 1.0
 
 
 def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
-    """The members of a group that are no workers of this installation, which has this number of ``slots``.
+    """The members of a group that are not workers of this installation, which has this number of ``slots``.
 
-    Workers of older versions, and workers whose settings name a ``client.id``, have other client ids. So each slot
-    without a named member explains one other member.
+    ``own`` are the client ids of this installation's workers. Workers of older versions, and workers with a
+    ``client.id`` in their settings, have other client ids. For this reason, each slot without a known member accounts
+    for one member with such a client id.
     """
     others = [each for each in members if each.client_id not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]
@@ -41,16 +42,16 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
 
 def may_start(begun: ApplyRecord) -> bool:
-    """Whether the rest of an open apply may start workers."""
+    """Whether the remaining stages of an open apply may start workers."""
     plan = way_on.read(begun)
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
 def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
-    """The apply to resume; refused, like its verb, next to another installation's workers.
+    """Returns the apply to resume, unless workers of another installation are in the processor's group.
 
     Raises:
-        PlanRefused: They are members of the group, and the apply may start workers.
+        PlanRefused: Such workers are in the group, and the apply may start workers.
     """
     name = begun.processor
     others = world.strangers(name) if may_start(begun) else ()
@@ -71,9 +72,9 @@ def find_strangers(
     state_dir: Path,
     within_s: float = GHOSTS_S,
 ) -> tuple[str, ...]:
-    """The strangers in a processor's group that stay for ``within_s`` seconds, as texts.
+    """The workers of another installation that stay in a processor's group for ``within_s`` seconds, as texts.
 
-    Also empty if this client may not describe the group.
+    Also empty if this client is not allowed to describe the group.
 
     Raises:
         HoldfastError: Kafka does not answer.

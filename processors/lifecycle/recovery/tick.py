@@ -1,9 +1,9 @@
-"""A tick of the recovery sensor: one look at a processor, the incident for which a run is due, and the run's key.
+"""A tick of the recovery sensor: observes a processor, and decides whether a recovery run is due and with which key.
 
 Invariants:
-    - The sensor in Dagster and the model of operation both decide here.
-    - An incident has one run at a time. When a run ended without closing its incident (it was killed, say), another
-      follows after a pause, up to ``RUNS_PER_INCIDENT``.
+    - The Dagster sensor and the simulation in tests both use these functions.
+    - An incident has one run at a time. If a run ends without closing its incident, for example because it was killed,
+      another follows after a pause. The maximum is ``RUNS_PER_INCIDENT`` runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from holdfast.processors.lifecycle.recovery.limits import NEXT_RUN_AFTER_S, RUNS
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The result of a tick."""
+    """The result of a tick for one processor."""
 
-    #: The tick's sentences about the processor.
+    #: Sentences about the processor, for the tick's log.
     sentences: tuple[str, ...]
-    #: How the registry is older than the processor; then the tick observes nothing else.
+    #: The finding that the registry is older than the processor; if set, the tick observes nothing else.
     old: Behind | None = None
-    #: The observation; None while the processor is deployed, and with an older registry.
+    #: The observation; None while the processor is being deployed, or if the registry is older.
     seen: Notice | None = None
-    #: The open incident, if a run for it is due.
+    #: The open incident, if a recovery run is due; otherwise None.
     due: Incident | None = None
 
 
@@ -46,7 +46,8 @@ def take_look(
 ) -> Look:
     """Observe one processor, open its incident if needed, and decide whether a run is due.
 
-    ``waiting`` is its open incident, read before; ``answered_at`` comes from the previous tick (``Notice``).
+    ``waiting`` is the processor's open incident, which the caller has read. ``answered_at`` is from the ``Notice`` of
+    the previous tick.
 
     Raises:
         HoldfastError: The supervisor or the registry did not answer.
@@ -59,7 +60,7 @@ def take_look(
         return Look((f"{name}: deploying",))
     seen = notice(name, world, limits, answered_at=answered_at)
     said = f"{name}: {seen.worst.sentence}"
-    # a healthy processor may still have an open incident, when the run that should have closed it was killed
+    # A healthy processor can still have an open incident, if the run that should have closed it was killed.
     incident = seen.incident or waiting
     if incident is None or not incident.is_open:
         return Look((said,), seen=seen)
@@ -74,27 +75,27 @@ def take_look(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A recovery run that was requested for an incident of some number."""
+    """A recovery run that was requested with an incident's number."""
 
     id: str
     key: str
     created_at: datetime
-    #: The time of the run's incident; None for a run of an older version of Holdfast.
+    #: The time at which its incident was opened or retried; None for a run of an older version of Holdfast.
     since: str | None
     is_finished: bool
     succeeded: bool
-    #: When the run ended, seconds since 1970; meaningless for an unfinished run.
+    #: End of the run, seconds since 1970; not valid for an unfinished run.
     ended_at: float
 
 
 def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callable[[str], object]) -> str | None:
-    """The key of the next run of an incident; None while a run is queued or running, and after the last one.
+    """The key of the next run of an incident; None if no run is due, because one is queued, running, or was the last.
 
     Args:
-        incident_id: The incident, which is read after the runs: a run closes its incident before it ends.
+        incident_id: Id of the incident. It is read after the runs, because a run closes its incident before it ends.
         known: The runs with the incident's number, newest first.
-        world: The ports to act through.
-        warn: Called with the outcome of earlier runs.
+        world: Access to the registry and the clock.
+        warn: Called with warnings about earlier runs.
     """
     registry, now = world.registry, world.clock()
     incident = registry.incident(incident_id)
@@ -106,10 +107,10 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
         if holder not in {run.id for run in runs} and incident.is_worked_on:
-            return None  # a run of another daemon
+            return None  # a run of another Dagster instance works on the incident
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # successful runs do not count; their incident waits
+    # Successful runs do not count, because they left the incident open on purpose, to wait.
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"
@@ -123,19 +124,20 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
 
 
 def is_of(since: str | None, created_at: datetime, incident: Incident) -> bool:
-    """Whether a run with an incident's number belongs to this incident, since it was opened or last retried.
+    """Whether a run belongs to this incident, since it was opened or last retried; not only to its number.
 
-    A lost registry counts from 1 again, so an earlier incident had the same number. For a run of an older version
-    without a time in its tags, its own time decides.
+    After the loss of the registry, numbers start from 1 again, so an earlier incident may have had the same number. A
+    run of an older version has no such time in its tags; its own creation time is compared.
     """
     opened_at = incident.retried_at or incident.opened_at
     return created_at >= opened_at if since is None else since == opened_at.isoformat()
 
 
 def next_key(incident: Incident, keys_of_runs: Iterable[str]) -> str:
-    """A run key that no run had, and that stays the same until a run has it.
+    """A run key that no earlier run has, and that stays the same until a run has it.
 
-    Dagster drops a request whose key a run has. The number of runs is no key: runs can be deleted.
+    Dagster drops a request with the key of an existing run. The number of runs cannot be the key, because runs can be
+    deleted.
     """
     prefix = f"incident-{incident.id}-{incident.retried_at or incident.opened_at:%Y%m%dT%H%M%S.%f}-"
     numbers = [key.removeprefix(prefix) for key in keys_of_runs if key.startswith(prefix)]

@@ -3,8 +3,8 @@
     applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
 
 Invariants:
-    - An entry derives from a record that is kept elsewhere; it can be made again, with the same identity.
-    - An entry is made when its record says something final: an apply ended, an incident was opened or closed.
+    - An entry is derived from a registry record, so it can be derived again with the same identity.
+    - An entry exists only for a final fact: an apply ended, or an incident was opened or closed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions that no apply records. Other actions are stages of an apply, which has a separate entry.
+#: Actions that are not stages of an apply. Only these get their own entry, because an apply has its own.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
-#: Name prefix of a Dagster run as the person or program that acts (``assets.launched_by``).
+#: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
 
 
@@ -34,7 +34,7 @@ _RUN = "dagster run "
 class Entry:
     """One event on the timeline of a processor."""
 
-    #: The same for every reading of the same event.
+    #: Identifies the event; it is the same each time the event is read.
     identity: str
     processor: str
     kind: EntryKind
@@ -43,38 +43,38 @@ class Entry:
     at: datetime
     outcome: str
     who: str = ""
-    #: The plan's hash; empty without a plan.
+    #: The hash of the apply's plan; empty if there is no plan.
     plan: str = ""
     seconds: float | None = None
-    #: The stores whose state the event changed; empty for all or none.
+    #: The stores whose state the event changed; empty if it concerns all stores or none.
     stores: tuple[str, ...] = ()
-    #: Whether the processor's topics, and whether its version, match the definition since the event.
+    #: Whether the event brought the topics (``provisions``) or the version (``deploys``) in line with the definition.
     provisions: bool = False
     deploys: bool = False
-    #: Further lines, such as the stages with their results.
+    #: Further lines, for example the stages with their results.
     details: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
-        """The Dagster run that caused the event; empty for every other program."""
+        """The id of the Dagster run that caused the event; empty for any other program."""
         return self.who.rpartition(_RUN)[2] if _RUN in self.who else ""
 
 
 class Series(msgspec.Struct):
-    """The reported records of one table: all up to ``low``, except those that ``above`` names."""
+    """The already reported records of one table: all up to number ``low``, plus the events in ``above``."""
 
     low: int = 0
-    #: Number of a record that may change, or is after ``low`` -> identities of its reported events.
+    #: Record number -> identities of its reported events, for records that may still change or are after ``low``.
     above: dict[int, list[str]] = {}
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
-    """The entry of an apply that ended; empty while it is open."""
+    """The entry of an ended apply; empty while the apply is open."""
     if record.finished_at is None or record.outcome is None:
         return []
     try:
         request = plans.decode(record.plan).request
-    except PlanUnreadable:  # an older version recorded it
+    except PlanUnreadable:  # another version of Holdfast recorded the plan
         request = None
     stores: tuple[str, ...] = ()
     if isinstance(request, Clear | Restore):
@@ -103,9 +103,9 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
 
 
 def of_incident(incident: Incident) -> list[Entry]:
-    """The opening of an incident, and its end.
+    """The entries for the opening of an incident and for its end.
 
-    A retried incident opens and ends again, with separate entries.
+    A retried incident gets separate entries for its second opening and end.
     """
     title = TITLES[kind_of(incident.kind)]
     seen = " ".join(str(each) for each in incident.detail.values())
@@ -140,7 +140,7 @@ def of_incident(incident: Incident) -> list[Entry]:
 
 
 def of_action(action: Action) -> list[Entry]:
-    """The entry of an action that no apply records: an adoption, a rehearsal."""
+    """The entry of an action that is not part of an apply: an adoption or a rehearsal."""
     if action.verb not in _OWN_ACTIONS:
         return []
     return [
@@ -159,19 +159,19 @@ def of_action(action: Action) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry on the timeline of one asset; ``identity`` is unique over all events."""
+    """An entry on the timeline of one Dagster asset; ``identity`` is unique over all events."""
 
     identity: str
     entry: Entry
     layer: Layer
-    #: The store of a changelog or state; empty for the processor and for the installation.
+    #: The store of a changelog or state asset; empty for processor and installation.
     store: str = ""
 
     @property
     def materializes(self) -> bool:
-        """Whether this event counts as a materialisation of the asset: a command deployed or provisioned it.
+        """Whether this event counts as a materialization of the asset, because a command deployed or provisioned it.
 
-        A deploy by a Dagster run does not count, because the run has materialised the asset itself.
+        A deploy by a Dagster run does not count, because that run has materialized the asset itself.
         """
         made = {"processor": self.entry.deploys, "changelog": self.entry.provisions}
         return made.get(self.layer, False) and not self.entry.run
@@ -179,19 +179,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The fields of a registry record that a timeline needs."""
+    """The events of one registry record, with its number."""
 
     number: int
-    #: Whether a later reading of the record may have other events.
+    #: Whether the record may still change, so that a later reading can have other events.
     may_change: bool
     events: tuple[Event, ...]
 
 
 def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> list[Event]:
-    """The events of an entry, one for each asset that it concerns.
+    """The events of an entry, one for each Dagster asset that the entry concerns.
 
-    ``stores`` are the stores of the processor, ``logged`` those with a changelog. A verb on all stores is shown on the
-    processor alone.
+    ``stores`` are the stores of the processor, ``logged`` those with a changelog. A verb on all stores is shown only on
+    the processor's asset.
     """
     if not entry.processor:
         return [Event(f"{entry.identity} installation", entry, "installation")]
@@ -203,7 +203,7 @@ def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> lis
 
 
 def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Event]]:
-    """The events that are not reported yet, with the number of their record, ordered by time."""
+    """The events that are not reported yet, each with the number of its record, ordered by time."""
     found = [
         (record.number, event)
         for record in records
@@ -214,14 +214,14 @@ def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Eve
 
 
 def reported(series: Series, number: int, identity: str) -> Series:
-    """The series after one more event was reported."""
+    """The series after one more event of record ``number`` was reported."""
     return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """The series after the settled records were reported.
+    """The series after its records were reported; fully reported records are dropped from ``above``.
 
-    ``low`` passes a record that may change; the identities of its events stay in ``above``, so that it is read again.
+    ``low`` can pass a record that may still change. Its events stay in ``above``, so that it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

@@ -1,11 +1,11 @@
-"""Texts of the webhook's messages (incidents, failed runs), and the record of what was sent.
+"""Texts of the webhook's messages (incidents, failed runs), and the record of the messages that were sent.
 
 Invariants:
-    - Messages derive from facts kept elsewhere: the registry's incidents and Dagster's failed runs. An unsent
-      message loses nothing, and recovery never waits for one.
-    - A message keeps its id. It is sent until the webhook accepts it (at least once). A message that the webhook
-      refuses is dropped after ``REFUSALS_MAX`` tries; a message older than ``NEWS_FOR`` is not sent.
-    - While the webhook does not answer, one message is tried at a time, with growing pauses.
+    - Messages are derived from the registry's incidents and Dagster's failed runs. If a message is not sent, no fact is
+      lost, and recovery never waits for a message.
+    - The id of a message never changes. A message is sent again until the webhook accepts it (at-least-once). A message
+      that the webhook refuses is dropped after ``REFUSALS_MAX`` tries; a message older than ``NEWS_FOR`` is not sent.
+    - While the webhook does not answer, only one message is tried at a time, with growing pauses.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from holdfast.infra.webhook import Answer
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
-#: Pause before the second try of an unreachable webhook, seconds; it doubles up to the maximum.
+#: Initial and maximum pause between tries while the webhook cannot be reached, seconds; the pause doubles after each
+#: try.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
-#: Maximum number of tries for a message that the webhook refuses.
+#: Maximum tries for a message that the webhook refuses.
 REFUSALS_MAX = 3
-#: Older messages are not sent.
+#: Maximum age of a message that is still sent.
 NEWS_FOR = timedelta(days=1)
-#: Time limit of one delivery, seconds; it is part of a sensor tick.
+#: Maximum seconds of one delivery, because it is part of a sensor tick.
 SENDING_S = 20.0
-_TEXT_MAX = 1500  # Slack allows 3000 per section; escaping turns some characters into five
+_TEXT_MAX = 1500  # Slack allows 3000 characters per section, and escaping can turn one character into five
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One message of the webhook."""
+    """One message for the webhook."""
 
     id: str
     event: Event
@@ -51,19 +52,19 @@ class Notification:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A state that needs a person: its subject is a processor or a part of the installation."""
+    """A state that needs a person; its subject is a processor or a part of the installation."""
 
     subject: str
     kind: str
     title: str
     text: str
     action: str
-    #: None for a part of the installation.
+    #: The processor; None for a part of the installation.
     processor: str | None = None
 
 
 class SeenNeed(msgspec.Struct, frozen=True):
-    """A state since it was first seen; ``ended`` is None while it lasts."""
+    """A state and the time when it was first seen; ``ended`` is None while it lasts."""
 
     need: Need
     since: datetime
@@ -76,7 +77,7 @@ class SeenNeed(msgspec.Struct, frozen=True):
 
 
 class Outbox(msgspec.Struct, frozen=True):
-    """Ids of the sent messages, and the time of the next try.
+    """The ids of the sent messages (``told``), and the time of the next try (``not_before``).
 
     ``failures`` counts failed tries since the last accepted message; ``refusals`` counts refusals by message id.
     """
@@ -88,27 +89,27 @@ class Outbox(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The memory of the sensor: the outbox, and the log position of the last failed run that was handled."""
+    """The memory of the sensor: the outbox, and the event log position of the last handled failed run."""
 
     outbox: Outbox
     failures_after: int
-    #: The states that need a person, by identity (``state_messages``).
+    #: Identity -> state that needs a person (module ``state_messages``).
     states: dict[str, SeenNeed] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Result of one delivery."""
+    """The result of one delivery."""
 
     outbox: Outbox
     accepted: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
-    #: Why the last message was not accepted; empty when all were accepted.
+    #: The reason why the last message was not accepted; empty if all were accepted.
     failure: str = ""
 
 
 def of_incident(incident: Incident) -> tuple[Notification, ...]:
-    """The messages of an incident so far: its opening, and its end."""
+    """The messages about an incident so far: about its opening and, if it is closed, about its end."""
     name, number = incident.processor, incident.id
     seen = " ".join(str(each) for each in incident.detail.values() if isinstance(each, str))
     opened = Notification(
@@ -126,7 +127,7 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
     resolved = incident.outcome == "resolved"
     seconds = (incident.closed_at - incident.opened_at).total_seconds()
     closed = Notification(
-        # A retried incident ends again, with a separate message.
+        # The id contains the time, because a retried incident ends a second time and then needs another message.
         id=f"incident-{number}-{incident.outcome}-{incident.closed_at:%Y%m%dT%H%M%S}",
         event="incident.resolved" if resolved else "incident.failed",
         processor=name,
@@ -140,7 +141,7 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
 
 
 def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: str | None) -> Notification:
-    """The message of a failed run."""
+    """The message about a failed run."""
     return Notification(
         id=f"run-{run}-failed",
         event="run.failed",
@@ -154,7 +155,7 @@ def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: st
 
 
 def waiting(outbox: Outbox, notifications: Iterable[Notification], now: datetime) -> tuple[Notification, ...]:
-    """The messages to send, in order; each id once, because Dagster may record the failure of a run twice."""
+    """The messages to send, in order. Each id occurs once, because Dagster may record the failure of a run twice."""
     found = {each.id: each for each in notifications if each.id not in outbox.told and now - each.at <= NEWS_FOR}
     return tuple(found.values())
 
@@ -167,13 +168,14 @@ def deliver(
     *,
     keep: Callable[[Outbox], object],
 ) -> Sending:
-    """Send waiting messages until the webhook fails or the time limit ends; send none before the next try is due.
+    """Send waiting messages until the webhook fails or ``SENDING_S`` seconds have passed.
 
-    ``keep`` stores the outbox after each try, so that a process that dies next has lost no answer.
+    Nothing is sent before the next try is due. ``keep`` stores the outbox after each try, so that a killed process
+    loses no answer of the webhook.
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time comes from a clock that was ahead
+    if 0 < due <= ASKED_PAUSE_S_MAX:  # a time further ahead was recorded by a wrong clock and is ignored
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []
@@ -197,7 +199,7 @@ def deliver(
 
 
 def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime) -> Outbox:
-    """The outbox after one try."""
+    """The outbox after one try to send a message."""
     refusals = {name: count for name, count in outbox.refusals.items() if name != message.id}
     if answer.accepted:
         return Outbox(outbox.told | {message.id}, refusals=refusals)
@@ -211,19 +213,19 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """Drop the ids of messages that cannot occur again."""
+    """Drop the ids of messages that cannot occur again; ``known`` are the ids that can."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)
 
 
 def encoded(cursor: Cursor) -> str:
-    """A cursor as JSON."""
+    """Encodes a cursor as JSON."""
     return msgspec.json.encode(cursor, order="deterministic").decode()
 
 
 def decoded(text: str | None) -> Cursor | None:
-    """A cursor from its JSON; None when it can't be read, as at the first tick."""
+    """Decodes a cursor from JSON; None if the text is unreadable, for example at the first tick."""
     try:
         return msgspec.json.decode(text or "", type=Cursor)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -231,12 +233,12 @@ def decoded(text: str | None) -> Cursor | None:
 
 
 def generic(message: Notification, link: str | None) -> dict[str, Any]:
-    """A message as a document for programs."""
+    """A message as a JSON document that programs can read."""
     return {**asdict(message), "at": message.at.isoformat(), "link": link}
 
 
 def slack(message: Notification, link: str | None) -> dict[str, Any]:
-    """A message in Slack's format: ``text`` for the list, ``blocks`` for the page."""
+    """A message in Slack's format: ``text`` is shown in notifications, ``blocks`` in the channel."""
     over = ":white_check_mark:"
     sign = {"incident.resolved": over, "state.over": over, "incident.opened": ":warning:"}.get(message.event, ":x:")
     title = f"{sign} *{_escaped(message.title)}*"

@@ -1,4 +1,4 @@
-"""The answer of the check ``working``: whether a processor works, and if not, the next action.
+"""The result of the asset check ``working``: whether a processor works, and if not, the next action.
 
 Invariants:
     - A failing answer names the fault, its start, the incident, and the next action or the running recovery.
@@ -35,24 +35,24 @@ from holdfast.processors.lifecycle.recovery.limits import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 from holdfast.processors.lifecycle.verbs.refusals import shared_with
 
-#: Name of the check.
+#: Name of the asset check.
 WORKING = "working"
 
-#: Red needs an action now, yellow is a warning or passes by itself, grey is unknown or not meant to run.
+#: Red needs an action now. Yellow is a warning or ends by itself. Grey is unknown, or a processor that should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Faults whose action is no verb of the processor, or already names the other installation.
+#: Faults whose action is not a verb on this processor, or whose action already names the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
-#: Begin of the action in the text of an answer.
+#: Start of the action in the text of an answer.
 _TODO = " What to do: "
 
-#: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
+#: Seconds after which an unchanged answer is recorded again, so that its age shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One result of the check."""
+    """One result of the check ``working``."""
 
     passed: bool
     kind: Kind
@@ -60,17 +60,17 @@ class Answer:
     incident: int | None = None
     remedy: str = ""
     action: str = ""
-    #: A warning for working hours: the processor works but falls behind.
+    #: Whether the answer is only a warning: the processor works, but falls behind or is paused.
     only_warns: bool = False
 
     @property
     def short(self) -> str:
-        """Identity of the answer, durations ignored."""
+        """Identity of the answer, to detect a change; durations are left out."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
 
     @property
     def colour(self) -> Colour:
-        """The urgency: a processor that starts, or that only falls behind, is yellow."""
+        """The color for the answer's urgency; a processor that starts, or has only a warning, is yellow."""
         if self.passed:
             return "grey" if self.kind == "not-deployed" else "green"
         return "yellow" if self.only_warns or self.kind == "starting" else "red"
@@ -91,9 +91,9 @@ def judge_working(
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    ``found`` has the diagnosis of each slot. ``incident`` is the open incident, or else the newest. ``lag`` is the
-    result of ``next_lag``; a command about it names the ``processor``. ``attempts`` is the maximum number for one
-    incident.
+    ``found`` has the diagnosis of each slot. ``incident`` is the open incident, otherwise the newest one. ``lag`` is
+    the result of ``next_lag``. ``processor`` is the name for a command about the lag. ``attempts`` is the maximum
+    number of attempts for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -117,13 +117,13 @@ def judge_working(
         return Answer(True, gravest.kind, f"It works.{said}", incident.id if incident is not None and is_open else None)
     if isinstance(gravest, Starting) and not is_open:
         return None
-    # a closed incident explains this fault only when it failed
+    # a closed incident explains this fault only if it ended as failed
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
 
 
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
-    """The answer about a paused processor: red if ``last``, its newest apply, ended without resuming it."""
+    """The answer about a paused processor; red if ``last``, its newest apply, ended without resuming it."""
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
     text, _, todo = answer.text.partition(_TODO)
@@ -132,19 +132,19 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The answer for a processor that is newer than the registry."""
+    """The answer for a processor whose registry is an older copy."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None = None) -> Answer:
-    """The answer for a processor with an interrupted apply; the processor may be half changed.
+    """The answer for a processor with an interrupted apply, which may have changed only a part of it.
 
-    ``incident`` is the open incident, or else the newest.
+    ``incident`` is the open incident, otherwise the newest one.
     """
     plan, action = way_on.read(begun), _way_on(begun, found, incident)
-    if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):  # no command reaches a worker before
-        action = f"{hangs} Then: {action}"
+    if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):
+        action = f"{hangs} Then: {action}"  # until the supervisor answers, no command reaches a worker
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):
         held = "Recovery leaves the processor alone until then."
@@ -186,14 +186,14 @@ def _silent_supervisor(found: Diagnosis) -> str:
 
 
 def asks_to_start(answer: Answer) -> bool:
-    """Whether the action of an answer about a processor that should run is refused next to another installation."""
+    """Whether the action of an answer starts workers, and so is refused while another installation has workers."""
     return not answer.passed and bool(answer.action) and answer.kind not in _ASKED_FIRST
 
 
 def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> Answer:
-    """The answer if workers of another installation are members of the group: those workers must be stopped first.
+    """The answer if workers of another installation are in the group, which must be stopped first.
 
-    ``strangers`` are these members, as texts.
+    ``strangers`` are these workers, as texts.
     """
     if not strangers or not asks_to_start(answer):
         return answer
@@ -205,7 +205,7 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:
-    """The answer for a processor that a live apply changes, so that it need not run now."""
+    """The answer for a processor that a live apply is changing; it may be down for this time."""
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (
@@ -216,9 +216,9 @@ def judge_applying(begun: ApplyRecord) -> Answer:
 
 
 def is_due(answer: Answer, told: Any, now: float) -> bool:
-    """Whether to record an answer: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
+    """Whether an answer must be recorded: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
 
-    ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor; ``now`` is seconds since 1970.
+    ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor. ``now`` is in seconds since 1970.
     """
     try:
         short, at = told

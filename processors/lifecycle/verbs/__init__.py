@@ -1,1 +1,1 @@
-"""One pure module for each verb: facts in, plan out. Imports ``plans``."""
+"""One pure module for each verb; each module makes a plan from facts. Imports ``plans``."""

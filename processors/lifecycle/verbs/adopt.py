@@ -1,4 +1,4 @@
-"""Plan ``adopt``: corrects a registry that was replaced by an older copy, from later records."""
+"""Plan ``adopt``: corrects a registry that was replaced by an older copy, from newer records outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
 
 
 def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
-    """The plan that records the newest known deployment; no worker is started or stopped."""
+    """The plan that records the newest known deployment in the registry; no worker is started or stopped."""
     old = facts.behind
     if old is None:
         has = "no deployment" if facts.deployment is None else f"generation {facts.deployment.generation}"
@@ -35,7 +35,8 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
-    # A deployment in progress is meant to run. Without a mark this is unknown, and a stopped processor loses nothing.
+    # A deployment in progress should run. Without a mark this is unknown; "stopped" is then the safe choice, because
+    # nothing is lost.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

@@ -1,9 +1,9 @@
 """Plan ``backfill --from local``: fill changelogs from local state.
 
-    missing, first records gone, wrong number of partitions ──► created again; a processor that works is stopped for it
+    missing, first records gone, wrong number of partitions ──► created again; a running processor is stopped first
     recreated, last records gone                            ──► filled while no worker is alive
 
-All changelogs to create again are created together: no worker starts with only one of them.
+All changelogs to create again are created together, so that no worker starts with only some of them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from holdfast.processors.lifecycle.plans.stages import (
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
-#: Timeout of writing the changelog and joining the group, seconds.
+#: Maximum seconds for writing the changelog and joining the group.
 RESEED_S = 3_600.0
 
 
 def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that fills changelogs; refused when local state is incomplete or not on this machine."""
+    """The plan that fills changelogs; refused if local state is incomplete or not on this machine."""
     name = topology.changelog_of(request.store)
     changelog = "" if name is None else name.name
     logs = [spec.topic.name for spec in topology.changelogs]
@@ -87,11 +87,11 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
 
 
 def check_local(processor: str, stores: Sequence[str], source: FactSource, topology: Topology) -> None:
-    """Check, after its workers have stopped, that local state is complete, because it will be the only copy.
+    """Check, after the workers were stopped, that local state is complete, because it will be the only copy.
 
     Raises:
         ApplyFailed: Local state lacks committed input, or the state of a task. Nothing was deleted.
-        HoldfastError: Facts can't be read.
+        HoldfastError: Facts cannot be read.
     """
     refused = _not_whole(stores, read_facts(topology, source), topology)
     if refused is not None:
@@ -104,7 +104,7 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 
 
 def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
-    """Changelog -> why it must be created again: it is missing, its first records are gone, or its width is wrong."""
+    """Changelog -> the reason why it must be created again: missing, first records gone, or wrong partition count."""
     found = {}
     for spec in topology.changelogs:
         name, seen = spec.topic.name, facts.topics.get(spec.topic.name)
@@ -120,7 +120,7 @@ def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
 
 
 def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Stages that delete and create the changelogs that ``unusable`` found."""
+    """Stages that delete and create the changelogs that ``unusable`` returned."""
     return (
         *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
         *(stage for stage in _provisioned(facts, topology, anew) if stage.name in anew),
@@ -128,7 +128,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 
 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
-    """Stages that create missing topics, after these changelogs are deleted, and correct the config of the others."""
+    """Stages that create missing topics and the changelogs in ``anew``, and that correct other configurations."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
@@ -141,7 +141,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # Another program that created a changelog again gave it another config.
+    # A changelog that another program created again has another configuration.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
@@ -175,13 +175,13 @@ def _unfit(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapp
 
 
 def _all_here(facts: Facts, tasks: Set[str]) -> bool:
-    """Whether the workers of this machine are the whole group, and run all these tasks."""
+    """Whether the workers of this machine are the whole consumer group, and run all these tasks."""
     owned = {task for each in facts.instances if not each.paused for task in each.tasks}
     return facts.working and facts.members <= len(facts.instances) and owned >= tasks
 
 
 def tasks_of(facts: Facts, topology: Topology, stores: Sequence[str]) -> set[str]:
-    """The names of all tasks of these stores."""
+    """The names of all tasks that have one of these stores."""
     return {f"{sub}-{number}" for store in stores for sub, number in topology.tasks_with([store], facts.widths)}
 
 
@@ -190,7 +190,7 @@ def _width(store: str, facts: Facts, topology: Topology) -> int:
 
 
 def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses inputs that are missing or have fewer partitions than the state: state would be lost."""
+    """Refuses inputs that are missing or have fewer partitions than the state, because state would be lost."""
     name = topology.processor
     rebuild = (
         f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "
@@ -215,14 +215,14 @@ def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Ref
 
 
 def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses local state that is not on this machine, or does not hold exactly the committed input."""
+    """Refuses local state that is not on this machine, or does not contain exactly the committed input."""
     name = topology.processor
     lost = (
         f"restore a snapshot (`holdfast apply restore {name} --at latest`), or build all state again: `holdfast apply "
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # Of several copies of a task, the one that is furthest.
+    # If a task has several copies, the last one in this order is used, which has read the most input.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
@@ -258,7 +258,7 @@ def _up_to(topic: str, held: int | None) -> str:
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's changelog lacks records of its state."""
+    """Whether a task's changelog lacks records that are in its local state."""
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:

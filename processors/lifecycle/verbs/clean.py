@@ -1,12 +1,13 @@
-"""Plan ``clean``: archives orphans, and deletes orphans that were archived a grace period ago.
+"""Plan ``clean``: archives orphans, and deletes orphans whose archived copy is older than the grace period.
 
     never archived, or changed since ──► archive ──grace──► delete
     a deletion was interrupted       ──► finish
     in use                           ──► blocked
 
 Invariants:
-    - Only resources are deleted that have no owner, were archived a grace period ago, and have not changed since.
-    - A topic whose records name no processor is deleted only when its name is given in full.
+    - A resource is deleted only if it has no owner, was archived at least a grace period ago, and has not changed
+      since.
+    - A topic whose records name no processor is deleted only if the user gives its full name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
 Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
-#: The steps with work, in the order of a plan.
+#: The steps that need a stage, in their order in a plan.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
-#: The order of deletions: Kafka reports a group's offsets only for topics that exist.
+#: The order of deletions by kind. Groups come first, because Kafka reports a group's offsets only for existing topics.
 _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")
 
 
 def plan(request: Clean, facts: OrphanFacts) -> Plan:
-    """The plan for all orphans, or for the selected ones: finishes and deletes first, then archives."""
+    """The plan for all orphans, or for the selected ones: first deletions, then copies into the archive."""
     refused = _refused(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
@@ -59,7 +60,7 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
 
 
 def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> Step:
-    """The next step of one orphan, in a plan of ``only`` the selected ones."""
+    """The next step for one orphan; ``only`` is the selection of the request."""
     copy = subject.archived
     if subject.look.blocked:
         return "blocked"
@@ -97,7 +98,7 @@ def state_of(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -
 
 
 def as_document(subject: Subject, facts: OrphanFacts) -> dict[str, Any]:
-    """An orphan as a JSON object: its name and size, its archived copy, and its next step."""
+    """An orphan as a JSON object: name, size, archived copy, and next step."""
     orphan, copy = subject.orphan, subject.archived
     kept = copy.manifest.archived_at if copy is not None and subject.unchanged and not copy.original_deleted else None
     return {
@@ -161,5 +162,5 @@ def _deleted(orphan: Orphan) -> str:
 
 
 def _moment(at: datetime) -> str:
-    """A time in UTC, to the minute, such as ``2026-11-28 09:30 UTC``."""
+    """A time in UTC, to the minute, for example ``2026-11-28 09:30 UTC``."""
     return f"{at:%Y-%m-%d %H:%M} UTC"

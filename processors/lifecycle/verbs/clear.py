@@ -1,12 +1,12 @@
-"""Plan ``clear``: the owner of state deletes it in transactions, so that no later restore brings it back.
+"""Plan ``clear``: owners delete keys in transactions, so that no later restore brings the keys back.
 
     keys, a prefix, windows; workers run   ──► the running owners delete them
     everything else                        ──► no worker may be alive; workers start paused, delete, then stop or run
                                                as before
 
-The owner deletes, because a delete that is committed like every other change reaches local state, changelog and
-standbys. It also reaches every restore from an older checkpoint, which replays the changelog's tail. Deleting folders
-and topics would miss these copies.
+The owner deletes, because its committed deletes reach local state, changelog and standbys. They also reach a restore
+from an older checkpoint, because that restore replays the changelog's tail. Deleting folders and topics would miss some
+of these copies.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     without_windows,
 )
 
-#: Keys deleted per second while no rate was measured.
+#: Keys deleted per second, assumed until a rate was measured.
 ASSUMED_KEYS_PER_S = 20_000.0
-#: Timeout of the paused workers' restore and join, seconds.
+#: Maximum seconds until the paused workers have restored their state and joined the group.
 START_S = 600.0
 
 
 def read(request: Clear, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also how many entries the selection has in each store."""
+    """Reads the facts for the plan, including the number of keys that the selection has in each store."""
     names = tuple(store.name for store in topology.stores)
     stores = tuple(store for store in request.stores or names if store in names)
     return read_facts(topology, source, count=(stores, request.selection, request.partitions))
 
 
 def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
-    """The plan that deletes the selected keys, through running or paused workers."""
+    """The plan that deletes the selected keys, by running or paused workers."""
     stores = request.stores or tuple(store.name for store in topology.stores)
     basis = _basis(request, facts, topology, stores)
     online = facts.running and not isinstance(request.selection, Everything)
@@ -63,7 +63,8 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
-        # running owners delete with their present code, so nothing is started: also valid after a rollback
+        # Running owners delete with the code that they already run, so nothing is started. This works after a rollback,
+        # too.
         or (None if online else not_as_deployed(facts, topology))
     )
     if refused is not None:
@@ -76,7 +77,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         for number, at in at_each.items()
     )
     known = [facts.counted[store] for store in stores if store in facts.counted]
-    # A changelog that is created again loses its keys, so they count as deleted.
+    # A changelog that is created again loses its keys, so the number of deleted keys is unknown.
     keys = sum(each.keys for each in known) if len(known) == len(stores) and not made else None
     if keys == 0 and not moved:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
@@ -105,7 +106,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 
 def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
-    """Refuses to delete keys of a table that is restored from its topic, because they would return."""
+    """Refuses to delete keys of a table that is restored from its source topic, because they would come back."""
     log = next((log for log in topology.source_logs if log.store in stores), None)
     if log is None:
         return None
@@ -133,7 +134,7 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
 
 
 def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses missing topics; a clear that reads input from its beginning creates missing changelogs itself."""
+    """Refuses missing topics. A clear that reads the input from the beginning creates missing changelogs itself."""
     logs = {spec.topic.name for spec in topology.changelogs}
     absent = {spec.name for spec in topology.topics()} - facts.topics.keys()
     if request.rewind == "earliest" and absent <= logs:
@@ -180,9 +181,9 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 
 
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The first offset of every input partition for which the group has committed an offset.
+    """The new input offsets: the first offset of every input partition with a committed offset.
 
-    For a repartition topic, the end: its content came from records that are read again.
+    For a repartition topic, the end offset, because its content is derived from records that are read again.
     """
     found = {
         spec.name: {
@@ -194,7 +195,7 @@ def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
 
 
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The ends of the repartition topics, even if nothing is committed, because they may have records."""
+    """The end offsets of the repartition topics, even without a committed offset, because they may contain records."""
     return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 
 
@@ -210,12 +211,13 @@ def _stages(
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     if made:
-        # Every copy of it, including copies of tasks that moved between slots: a worker refuses state of an old topic.
+        # All copies of these tasks are set aside, also in other slots, because a worker refuses state that belongs to
+        # an old topic.
         anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
         says = f"set the local state of {count_of(len(tasks), 'task')} aside"
-        if request.export:  # the new changelogs have no keys to export, so this is their last copy
+        if request.export:  # the new changelogs have no keys to export, so this local state is their last copy
             says += "; it stays there until it is deleted as an orphan (`holdfast apply clean`)"
         stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
@@ -250,7 +252,7 @@ def _stages(
 
 
 def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> list[Stage]:
-    """Rewinds tasks without state that feed other tasks through a repartition topic."""
+    """Stages that rewind tasks without state, which feed other tasks through a repartition topic."""
     found: list[Stage] = []
     for chain in topology.chains():
         if len(chain) == 1 or not any(sub.stores for sub in chain):
@@ -265,12 +267,12 @@ def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> lis
 
 
 def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
-    """The requested partitions that exist in a subtopology; the stores of another one may have more."""
+    """The requested partitions that exist in a subtopology; the stores of another subtopology may have more."""
     return tuple(number for number in request.partitions if number < sub.width(facts.widths))
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """Stops a processor that was stopped before; starts one that should run, even if it had died."""
+    """The last stage: stops a processor that was stopped before, or starts one that should run, even if it had died."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

@@ -1,4 +1,4 @@
-"""Plan ``compact``: hanging transactions that stop Kafka's compaction are aborted, and owners rewrite local stores."""
+"""Plan ``compact``: abort hanging transactions that block Kafka's compaction, and let owners rewrite local stores."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Compact
 from holdfast.processors.lifecycle.plans.stages import AbortTransaction, CompactStores
 
-#: Bytes that RocksDB rewrites per second while no rate was measured.
+#: Bytes that RocksDB rewrites per second, assumed until a rate was measured.
 ASSUMED_BYTES_PER_S = 50e6
 
 
 def read(request: Compact, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the transactions that hang."""
+    """Reads the facts for the plan, including hanging transactions."""
     return read_facts(topology, source, hanging=True)
 
 
 def plan(request: Compact, facts: Facts, topology: Topology) -> Plan:
-    """The plan that aborts hanging transactions on changelogs and has running owners rewrite their local stores."""
+    """The plan that aborts hanging transactions on changelogs, and lets running owners rewrite their local stores."""
     slots = [each.slot for each in facts.instances if each.phase == "running"]
     basis = {
         "running": slots,

@@ -1,11 +1,11 @@
-"""Whether a new version of a processor can use the state of the previous version: a pure decision for each store.
+"""Decides for each store whether a new version of a processor can use the state of the previous version.
 
-It compares the recorded shape of the version that worked last with the shape of the new version. The decision requires
-no stop.
+It compares the recorded shape of the version that worked last with the shape of the new version. The processor need not
+be stopped for this.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.
-    - A change that would lose state, separate it from its keys or misread it is refused; the action says what to do.
+    - A change is refused if state would be lost, misread, or separated from its keys. The action names the alternative.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
-#: How long an unused store should be kept in case the previous version is deployed again, days.
+#: Recommended days to keep an unused store, in case the previous version is deployed again.
 GRACE_DAYS = 7
 
-#: The old name of an unnamed store -> the suffix of its new name after the name of its topic.
+#: Former default name of a store -> suffix that its present default name adds to the topic's name.
 FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 
-#: The name of a difference -> the attribute of ``StoreShape``: with another value, state would be misread.
+#: Name of a difference -> attribute of ``StoreShape``. If one of these attributes changes, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
-#: Kinds of windows whose records other kinds can't read.
+#: Kinds of windows, each with the form of its stored records. A kind cannot read the records of another form.
 _KEPT_APART = {
     **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
     "sliding": "times",
 }
 
-#: The text about a store of a version that did not record its meaning.
+#: The text about a store whose former version did not record the meaning of its steps.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
 )
 
 _WINDOW = "window = "
-#: By kind, the effect of a new definition on open windows.
+#: Kind of window -> effect of a new definition on open windows.
 _OPEN_WINDOWS = dict.fromkeys(
     ("tumbling", "hopping"),
     "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
@@ -54,17 +54,17 @@ _OPEN_WINDOWS = dict.fromkeys(
 
 Change = Literal[
     "same",
-    "regrouped",  # its tasks have another name: their local state is not found, so all of it is restored
-    "new",  # the previous version does not have it
-    "removed",  # the new version does not have it
+    "regrouped",  # its tasks have another name, so their local state is not found and all of it is restored
+    "new",  # the previous version does not have the store
+    "removed",  # the new version does not have the store
     "looks renamed",  # a store was removed, and a store of the same kind and inputs is new
-    "misread",  # the new version would misread its values
-    "other windows",  # the same kind, with other times or columns
-    "other terms",  # values with another TTL or version, or timers
-    "other keys",  # its state belongs to keys other than those of the new version
-    "other rule",  # a join or a column that computes its state differently
+    "misread",  # the new version would misread the stored values
+    "other windows",  # the same kind of window, with other times or columns
+    "other terms",  # the TTL, the version of values, or the timers changed
+    "other keys",  # its state belongs to other keys than those of the new version
+    "other rule",  # a join or a column is computed by another rule
     "other inputs",
-    "repartitioned",  # its input had another number of partitions when its state was made
+    "repartitioned",  # its input topic had another number of partitions when the state was built
     "changelog off",
     "changelog moved",
     "changelog on",
@@ -76,10 +76,10 @@ class Verdict:
     """The decision about one store.
 
     Args:
-        change: How it differs.
-        store: Its name.
-        sentence: The verdict in words.
-        action: What to do instead; empty when the version can be deployed.
+        change: The kind of difference.
+        store: Name of the store.
+        sentence: The verdict as a sentence.
+        action: The alternative for the user; empty if the version can be deployed.
         changelog: The changelog of a new store.
     """
 
@@ -103,9 +103,9 @@ def compare(
     Args:
         processor: The processor's name.
         before: The version that worked last.
-        after: The version that is to be deployed.
+        after: The version to deploy.
         dropped: Stores whose state may be deleted.
-        left: Changelog topic -> number of records it holds.
+        left: Changelog topic -> number of records in it.
     """
     gone = [store for store in before.stores if after.store(store.name) is None]
     free = [store for store in gone if store.name not in dropped]
@@ -162,7 +162,11 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 
 
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
-    """State of an earlier version lacks the input that was read since, so it is refused until it is dropped."""
+    """The verdict on a new store.
+
+    If its changelog has records of an earlier version, it is refused until it is dropped, because later input is
+    missing there.
+    """
     if store.restored_from is not None:
         return Verdict(
             "new", store.name, f"Store `{store.name}` is new: it is restored from topic {store.restored_from}."
@@ -202,7 +206,7 @@ def _removed(processor: str, store: StoreShape, *, dropped: bool) -> Verdict:
 
 
 def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, after: Shape) -> Verdict:
-    """The verdict on a store of both versions; of several differences, the most serious one."""
+    """The verdict on a store that both versions have; if there are several differences, the most serious one."""
     name = now.name
     other = (
         f"Give the store a new name (for example {name}-2), deploy, and fill it: `{backfill(processor, f'{name}-2')}`"
@@ -246,10 +250,11 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
 
 
 def _filling(processor: str, store: str, new: str, after: Shape) -> str:
-    """The commands that fill a new store in the place of ``store`` from the source topics."""
+    """The commands that fill the store ``new``, which replaces ``store``, from the source topics."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
-    # Its messages have another order each time, so it is built with all stores that feed it.
+    # Messages from a repartition topic have no fixed order, so the store is rebuilt together with all stores that feed
+    # it.
     return (
         f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
         "builds all state again and sends outputs again"
@@ -268,7 +273,7 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """The verdict on a store with a changed rule, which applies from now on, combined with its other verdict."""
+    """Adds to a verdict that a rule of the store changed; the new rule applies only to new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -280,7 +285,7 @@ def _other_rule(
 
 
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on windows with another definition; None if the state would be misread, or for other stores."""
+    """The verdict on windows with another definition; None for other stores, or if the state would be misread."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
@@ -294,7 +299,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a functions' store whose declaration changed; None for other stores."""
+    """The verdict on a functions' store whose TTL, value version or timers changed; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind != KEY_VALUE:
         return None
@@ -309,21 +314,21 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """How a store keeps windows: whether by key, and its kind.
+    """The form in which a store keeps windows: whether windows are closed by key, and the form of its records.
 
-    If this changed, open windows would never be sent.
+    If this form changed, open windows would never be sent.
     """
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
 
 
 def _definition(store: StoreShape) -> str:
-    """The kind of a store's windows and their times, such as ``session gap 60000 ms, …``; empty for other stores."""
+    """The definition of a store's windows, for example ``session gap 60000 ms, …``; empty for other stores."""
     return next((line.removeprefix(_WINDOW) for line in store.columns if line.startswith(_WINDOW)), "")
 
 
 def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
-    """The verdict on a store whose values and inputs are the same."""
+    """The verdict on a store whose values and inputs are unchanged: compares its changelog and tasks."""
     name = now.name
     if was.changelog is None and now.changelog is not None:
         said = f"Store `{name}` gets changelog {now.changelog}, which is filled from local state first."
@@ -371,7 +376,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether a step without a store's name had the first name in an earlier Holdfast, and has the second one now."""
+    """Whether ``old`` and ``new`` are the former and the present default name for a step without a store's name."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

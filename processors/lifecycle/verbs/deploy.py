@@ -1,4 +1,4 @@
-"""Plan ``deploy``: run the defined version if it can use the existing state; roll back if it fails."""
+"""Plan ``deploy``: start the defined version if it can use the existing state; roll back if it fails."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
-#: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
+#: Maximum seconds to watch a new version after all instances run; the watch ends when every partition has committed
+#: input.
 SETTLE_S = 10.0
-#: Last messages of each input that a new version is proven on.
+#: Number of last messages of each input topic that a new version is tested on.
 PROVEN_MESSAGES = 100
-#: Timeout of filling a changelog from local state, seconds.
+#: Maximum seconds for filling a changelog from local state.
 RESEED_S = 3_600.0
 
 
 def read(request: Deploy, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the releases, the settings, dropped changelogs, and the keys of joined topics."""
+    """Reads the facts for the plan, including releases, settings, dropped changelogs, and keys of joined topics."""
     name, given_up = request.processor, [changelog_topic(request.processor, store) for store in request.dropped]
     facts = provision.with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
     return replace(facts, workers=source.workers(name), settings=source.settings(name))
 
 
 def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
-    """The plan that starts or replaces a version; refused when the version cannot use the existing state."""
+    """The plan that starts or replaces a version; refused if the version cannot use the existing state."""
     verdicts = _verdicts(request, facts, topology)
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up}
@@ -87,25 +88,26 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
 
 
 def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdict, ...]:
-    """The verdict on each store; empty when no earlier version is recorded."""
+    """The verdict on each store; empty if no earlier version is recorded."""
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
-    # An interrupted deployment of this version: the changelogs of new stores have its own records, and lack nothing.
+    # If a deployment of this version was interrupted, the changelogs of its new stores contain its own records and are
+    # complete.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
 
 
 def _given_up(request: Deploy, facts: Facts, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The existing changelogs of dropped stores."""
+    """The existing changelogs of stores in ``request.dropped`` that the new version does not use."""
     in_use = {each.store for each in verdicts if each.change not in ("new", "removed")}
     named = [changelog_topic(request.processor, store) for store in request.dropped if store not in in_use]
     return tuple(dict.fromkeys(name for name in named if name in facts.topics))
 
 
 def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses ``--drop`` of a store that the new version uses, or that never existed."""
+    """Refuses ``--drop`` for a store that the new version uses, or that never existed."""
     used = {store.name for store in topology.stores} - {each.store for each in verdicts if each.change == "new"}
     for store in request.dropped:
         if store in used:
@@ -126,7 +128,7 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses to create an empty changelog if the old one contained state and is missing."""
+    """Refuses a deployment that would create an empty changelog in place of a missing one that contained state."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
         read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
@@ -148,7 +150,7 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots of a deployment: the number in the settings, else the present slots, at first one."""
+    """The slots of a deployment: the number in the settings, otherwise the present slots, otherwise one slot."""
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
@@ -162,7 +164,7 @@ def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
 
 
 def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
-    """Whether this release already runs in all slots and is recorded as deployed."""
+    """Whether this release already runs in all slots with the present settings, and is recorded as deployed."""
     version = topology.code_version
     right = (
         not facts.settings
@@ -195,7 +197,7 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     proof = _proof(facts, topology, release)
-    # an unproven version must have changed nothing; the release is only a copy
+    # The proof runs before any change; only the release, which is a copy, is recorded before it.
     stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
@@ -226,7 +228,7 @@ def _stages(
 
 
 def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
-    """The stage that proves a release before it replaces a running one."""
+    """The stage that tests a release before it replaces a running one; empty if there is nothing to test."""
     former = facts.released
     if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
         return ()
@@ -241,7 +243,8 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            tuple(spec.name for spec in topology.sources),  # the steps write the topics between them again
+            # without repartition topics, because the steps of the test write them again
+            tuple(spec.name for spec in topology.sources),
             PROVEN_MESSAGES,
         ),
     )
@@ -252,7 +255,7 @@ def _delete(topic: str) -> DeleteTopic:
 
 
 def _back_to(facts: Facts) -> str | None:
-    """The release to roll back to; None when it is the same, or its code was not copied."""
+    """The release to roll back to; None if it is the release to deploy, or its code was not copied."""
     former = facts.released
     if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
         return None
@@ -276,7 +279,7 @@ def _of_instances(facts: Facts) -> tuple[str, ...]:
 
 
 def _of_code(facts: Facts) -> tuple[str, ...]:
-    """Findings on missing records or copies of either version's code."""
+    """Findings about versions whose stores were not recorded, or whose code was not copied."""
     found = []
     if facts.released is None and facts.deployed is not None:
         found.append(
@@ -319,7 +322,7 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
 
 
 def records_of(topic: str, facts: Facts) -> int:
-    """Upper bound of the number of records in a topic; compaction leaves fewer."""
+    """Maximum number of records in a topic, computed from offsets; fewer after compaction."""
     starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
     return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
 

@@ -1,7 +1,8 @@
-"""Plan ``backfill --from table``: a store gets the rows of any table of the catalog, by message key.
+"""Plan ``backfill --from table``: fills a store with the rows of a table of the catalog, one row per message key.
 
 The rows are first written to a topic in the format of the store's changelog. Then the paused owners make the store
-equal to that topic, in ordinary transactions. Input offsets stay, and the processor is paused only for the exchange.
+equal to that topic, in ordinary transactions. Input offsets stay unchanged, and the processor is paused only while the
+owners change the store.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
 
-#: Rows written per second while no rate was measured.
+#: Rows written per second, assumed until a rate was measured.
 ASSUMED_ROWS_PER_S = 30_000.0
-#: Types of columns whose values are message keys.
+#: Column types whose values can be message keys.
 KEY_TYPES = ("string", "int", "long", "binary")
 
 
 def read(request: Backfill, source: FactSource, topology: Topology) -> Facts:
-    """The facts that the plan needs, with the source table and each input topic's partitioner."""
+    """Reads the facts for the plan, including the source table and the partitioner of each input topic."""
     facts, inputs = read_facts(topology, source), topology.inputs_of(request.store)
     spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
     return replace(facts, other=source.other_table(request.table), spread=spread)
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that fills a store from a table; refused when rows cannot be assigned to the store's partitions."""
+    """The plan that fills a store from a table; refused if rows cannot be assigned to the store's partitions."""
     inputs = topology.inputs_of(request.store)
     log = topology.changelog_of(request.store)
     basis = {

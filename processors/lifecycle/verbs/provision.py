@@ -1,4 +1,4 @@
-"""Plan ``provision``: create missing topics, and repair changelogs whose configuration drifted."""
+"""Plan ``provision``: create missing topics, and repair changelogs whose configuration is not the expected one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 
 def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the newest keys of topics that share state."""
+    """Reads the facts for the plan, including the newest keys of topics that share state."""
     return with_keys(read_facts(topology, source), source, topology)
 
 
 def with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """The facts with the newest keys of the topics that share state."""
+    """Adds the newest keys of the topics that share state, to check that all use the same partitioner."""
     return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
 
 
@@ -65,7 +65,7 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
 
 
 def stages_of(decided: provisioning.ProvisionPlan) -> tuple[Stage, ...]:
-    """The stages of a plan that carry out these topic changes."""
+    """Converts topic changes to stages."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:

@@ -1,4 +1,4 @@
-"""Plan ``put-back``: create a deleted topic again from its archive, with its partitions, configuration and records."""
+"""Plan ``put-back``: create a deleted topic again from its archived copy, with its configuration and records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.processors.lifecycle.plans.stages import PutTopicBack
 
 
 def plan(request: PutBack, copy: Archived | None, *, exists: bool) -> Plan:
-    """The plan that creates a topic from its newest copy; refused when there is none, or the topic exists."""
+    """The plan that creates a topic from its newest copy; refused if there is no copy, or if the topic exists."""
     topic = request.topic
     basis = {"archived_copy": None if copy is None else copy.id, "exists": exists}
     if copy is None:

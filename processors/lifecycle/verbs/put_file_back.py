@@ -1,7 +1,7 @@
-"""Plan ``restore --from-file``: the message keys of an export file get the entries of the file.
+"""Plan ``restore --from-file``: puts the entries of an export file back into their stores.
 
 The entries are first written to a topic in the format of the store's changelog. Then the paused owners put them into
-the store, in ordinary transactions. Other keys and the input offsets stay.
+the store, in ordinary transactions. Message keys that are not in the file, and input offsets, stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys, Restore
 from holdfast.processors.lifecycle.verbs.refusals import not_exchangeable, unknown_partitions, unknown_stores
 
-#: Entries written per second while no rate was measured.
+#: Entries written per second, assumed until a rate was measured.
 ASSUMED_ENTRIES_PER_S = 30_000.0
 
 
 def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
-    """The stores of the file to put back, with their entries."""
+    """The stores in the file that are put back, with their entries."""
     assert facts.file is not None
     there = facts.file.stores
     return {store: each for store, each in there.items() if not request.stores or store in request.stores}
 
 
 def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also what the file holds, and how many of its keys the stores have now."""
+    """Reads the facts for the plan, including the file's content, and the number of its keys in the stores now."""
     assert request.file is not None
     names = {store.name for store in topology.stores}
     file, facts = source.file(request.file), read_facts(topology, source)
@@ -46,7 +46,7 @@ def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that puts the entries of a file back; refused when the file or the processor does not allow it."""
+    """The plan that puts the entries of a file back; refused if the file or the processor's state prevents it."""
     assert facts.file is not None
     basis = {
         "file": facts.file.sha256,

@@ -1,7 +1,6 @@
-"""Plan ``backfill --from topic``: a shadow program builds a store again, and the running processor adopts it.
+"""Plan ``backfill --from topic``: a shadow program builds a store again, and the processor adopts that store.
 
-The processor's output stops only from the pause to the resume, while the shadow reads the tail and the store is
-exchanged.
+The processor is paused, without output, only while the shadow reads the last records and the store is exchanged.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     unknown_stores,
 )
 
-#: Source records read per second while no rate was measured.
+#: Source records read per second, assumed until a rate was measured.
 ASSUMED_RECORDS_PER_S = 20_000.0
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that builds a store again from its source; refused when source records or running owners are missing."""
+    """The plan that builds a store again from its source; refused if source records or running owners are missing."""
     inputs = _inputs(topology, request.store)
     basis = {
         "topic_id": facts.topic_ids(inputs),
@@ -93,12 +92,15 @@ def _stages(request: Backfill, topology: Topology, group: str) -> tuple[stages.S
 
 
 def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
-    """The input topics of the store's tasks."""
+    """The input topics of the tasks that have the store."""
     return next((sub.inputs for sub in topology.subtopologies if store in sub.stores), ())
 
 
 def _regrouped(topology: Topology, store: str) -> Refused | None:
-    """Refuses a store of a chain: its messages have another order each time, so a shadow never has the same state."""
+    """Refuses a store that ``group_by`` connects to other stores.
+
+    The order of messages in a repartition topic differs between runs, so a shadow never has the same state.
+    """
     chain = topology.chain_of(store)
     if len(chain) < 2:
         return None
@@ -125,7 +127,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     name = topology.processor
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
-    # The shadow runs the present code, so its state is only right for workers that run this code, too.
+    # The shadow runs the present code, so its state fits only workers that run the same code.
     refused = (
         not_as_deployed(facts, topology)
         or _regrouped(topology, request.store)

@@ -1,4 +1,4 @@
-"""Refusals that several verbs share: unknown names, missing topics, another version deployed, no running owners."""
+"""Refusals that several verbs share, for example unknown names, missing topics, or no running owners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Request, Rollback
 
-#: How to undo a backfill that exchanges a store's entries.
+#: The text about undoing a backfill that exchanges a store's entries.
 UNDO_EXCHANGE = (
     "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put the "
     "exported file of all former keys back (`holdfast apply restore PROCESSOR --from-file FILE`)."
@@ -20,7 +20,7 @@ UNDO_EXCHANGE = (
 
 
 def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
-    """Refuses a store that the processor does not have."""
+    """Refuses a store name that the processor does not have."""
     known = [store.name for store in topology.stores]
     unknown = next((store for store in stores if store not in known), None)
     if unknown is None:
@@ -35,7 +35,7 @@ def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
 
 
 def without_windows(topology: Topology, stores: Sequence[str]) -> Refused | None:
-    """Refuses a store that has no windows with a start and an end in event time."""
+    """Refuses a store whose windows cannot be selected by start and end in event time."""
     store = next((each for each in topology.stores if each.name in stores and not each.has_windows), None)
     if store is None:
         return None
@@ -53,7 +53,7 @@ def without_windows(topology: Topology, stores: Sequence[str]) -> Refused | None
 def unknown_partitions(
     topology: Topology, facts: Facts, partitions: Sequence[int], stores: Sequence[str] = ()
 ) -> Refused | None:
-    """Refuses a partition that no input of these stores has; no ``stores`` are all inputs of the processor."""
+    """Refuses a partition that no input of these stores has; empty ``stores`` means all inputs of the processor."""
     subs = [sub for sub in topology.subtopologies if not stores or set(stores) & set(sub.stores)]
     count = max((sub.width(facts.widths) for sub in subs), default=0)
     unknown = next((number for number in partitions if not 0 <= number < count), None)
@@ -70,7 +70,7 @@ def unknown_partitions(
 
 
 def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses a definition other than the deployed one, because starting its workers would be a deployment."""
+    """Refuses if the definition is not the deployed version, because starting its workers would be a deployment."""
     if facts.deployed in (None, topology.code_version):
         return None
     return Refused(
@@ -82,7 +82,7 @@ def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
 
 
 def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses when a topic that the processor needs does not exist."""
+    """Refuses if a topic that the processor needs does not exist."""
     absent = [spec.name for spec in topology.topics() if spec.name not in facts.topics]
     if not absent:
         return None
@@ -94,7 +94,7 @@ def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
 
 
 def of_topic(log: SourceLog) -> Refused:
-    """The refusal to change a table that is restored from its topic."""
+    """The refusal to change a table that is restored from its source topic."""
     return Refused(
         f"Store `{log.store}` has no changelog of its own: it is restored from topic {log.topic}, so that only the "
         "topic changes it.",
@@ -104,7 +104,7 @@ def of_topic(log: SourceLog) -> Refused:
 
 
 def without_changelog(topology: Topology, store: str) -> Refused | None:
-    """Refuses a store without changelog, which such a verb needs."""
+    """Refuses a store without a changelog."""
     if topology.changelog_of(store) is not None:
         return None
     if (log := topology.source_log_of(store)) is not None:
@@ -119,15 +119,15 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
 def not_exchangeable(
     facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
 ) -> Refused | None:
-    """A refusal unless the running owners can exchange the entries of a store with their present code; else None.
+    """Refuses unless running owners, with their present code, can exchange the entries of a store.
 
-    ``name`` builds the names of temporary topics, and raises if Kafka refuses them; ``then`` ends the action.
+    ``name`` builds the names of temporary topics, and raises if Kafka refuses a name; ``then`` is added to the action.
     """
     refused = without_changelog(topology, store) or missing_topics(facts, topology)
     if refused is not None:
         return refused
     processor = topology.processor
-    if not facts.working or any(each.paused for each in facts.instances):  # only running owners adopt entries
+    if not facts.working or any(each.paused for each in facts.instances):  # only running owners can adopt entries
         return Refused(
             f"{processor} does not run in all slots, so its workers cannot adopt the new entries.",
             f"Deploy it first: `holdfast apply deploy {processor}`.{then}",
@@ -141,7 +141,7 @@ def not_exchangeable(
 
 
 def registry_behind(request: Request, facts: Facts) -> Refused | None:
-    """Refuses every verb but ``adopt`` while the registry is older than the processor."""
+    """Refuses every verb except ``adopt`` while the registry is older than the processor."""
     if facts.behind is None or isinstance(request, Adopt):
         return None
     return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
@@ -168,9 +168,10 @@ def never_worked(request: Request, facts: Facts) -> Refused | None:
 
 
 def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
-    """Refuses a verb that may start workers, while another installation's workers are members of the group.
+    """Refuses a verb that may start workers while the group has workers of another installation.
 
-    The workers of both installations would take partitions from each other, and each would hold a part of the state.
+    The workers of both installations would compete for partitions, and each installation would have only a part of the
+    state.
     """
     if not facts.strangers or isinstance(request, NEVER_START):
         return None
@@ -184,7 +185,7 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
 
 
 def shared_with(processor: str, strangers: Sequence[str]) -> str:
-    """A text about the effect of another installation's workers on workers that start here."""
+    """A text about the effect that another installation's workers have on workers started here."""
     return (
         f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
         f"{'; '.join(strangers)}. Workers that start here would share its partitions."

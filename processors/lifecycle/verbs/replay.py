@@ -1,7 +1,7 @@
-"""Plan ``replay``: send the messages of the dead letters again to the inputs that they came from.
+"""Plan ``replay``: send the messages of dead letters again to the input topics that they came from.
 
-The message of a dead letter goes to its own topic and partition, with its own key, value, time and headers. Every
-reader of that topic gets the message, so the plan names the readers.
+A message is sent to its original topic and partition, with its original key, value, timestamp and headers. Every reader
+of that topic gets the message, so the plan names the readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
 
 
 def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the letters, where there is a topic for them."""
+    """Reads the facts for the plan, including the dead letters if there is a dead-letter topic."""
     facts, spec = read_facts(topology, source), topology.dead_letter
     inputs = tuple(each.name for each in topology.sources)
     letters = None if spec is None else source.letters(request.processor, spec.name, inputs)
@@ -26,7 +26,7 @@ def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sends all dead letters again, except those that no input accepts."""
+    """The plan that sends all dead letters again, except those that no input can accept."""
     name, spec, letters = request.processor, topology.dead_letter, facts.letters
     if spec is None:
         verdict = Refused(
@@ -57,7 +57,7 @@ def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:
         seconds=2.0 + number / 2_000,
         estimate="some thousand messages per second",
         basis={"letters": letters},
-        # the group's offsets record the progress
+        # offsets of the replay group record the progress, so a resumed apply sends no letter twice
         after_kill="go on",
     )
 

@@ -1,7 +1,7 @@
 """Plan ``reposition``: sets the group's input offsets to the offsets of the state, if they differ.
 
 offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
-unread input was deleted by Kafka    ──► set to the topic's first offset; the plan names how many records are lost
+unread input was deleted by Kafka    ──► set to the topic's first offset; the plan states the number of lost records
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Places = dict[str, dict[int, int]]
 
 
 def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the input offsets that the changelogs hold."""
+    """Reads the facts for the plan, including the input offsets in the changelogs."""
     facts = read_facts(topology, source)
     logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
     return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sets input offsets to those of the state; refused when no changelog has them."""
+    """The plan that sets input offsets to those of the state; refused if no changelog has them."""
     held = _held(facts, topology)
     basis = {
         "committed": facts.committed,
@@ -74,9 +74,9 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 
 
 def _held(facts: Facts, topology: Topology) -> Places:
-    """The input offsets of the state: topic -> partition -> next offset.
+    """The input offsets of the state: topic -> partition -> next input offset.
 
-    A partition is left out when the stores of its task hold different offsets.
+    A partition is left out if the stores of its task have different offsets.
     """
     found: Places = {}
     for sub in topology.subtopologies:
@@ -139,7 +139,7 @@ def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
 
 
 def _written(facts: Facts, number: int) -> bool:
-    """Whether any changelog has a record of this partition."""
+    """Whether any changelog has a meta record in this partition."""
     return any(number in each for each in facts.held.values())
 
 

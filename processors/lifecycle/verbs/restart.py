@@ -1,4 +1,4 @@
-"""Plan ``restart``: stop every slot after a last commit, and start the deployed release again."""
+"""Plan ``restart``: stop every slot after a final commit, and start the deployed release again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from holdfast.processors.lifecycle.plans.requests import Restart
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs.refusals import missing_topics
 
-#: Usual duration of a stop and a start from local state, seconds.
+#: Typical seconds of a stop and a start from local state.
 USUAL_S = 5.0
 
 
 def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
-    """The plan that stops and starts the deployed release; refused when nothing is deployed, or its code is gone."""
+    """The plan that stops and starts the deployed release; refused if nothing is deployed, or its code is gone."""
     deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
-    # without the live slots: an interrupted restart has the same plan, which its repetition completes
+    # The basis does not contain the live slots. So an interrupted restart and its repetition have the same plan hash.
     basis = {"deployed": facts.deployed, "defined": topology.code_version}
     refused = _refused(facts, topology)
     if refused is not None or deployment is None:

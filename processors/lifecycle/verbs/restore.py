@@ -1,6 +1,6 @@
 """Plan ``restore``: sets local state aside and rebuilds it, from a checkpoint, the changelog, or both.
 
-The former state is deleted only after the restored state works.
+The former state is deleted only after the processor runs with the restored state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed, unknown_partitions
 
-#: Changelog records restored per second while no rate was measured.
+#: Changelog records restored per second, assumed until a rate was measured.
 ASSUMED_RECORDS_PER_S = 300_000.0
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that restores tasks; refused when their changelogs can't restore the whole state."""
+    """The plan that restores tasks; refused if the changelogs cannot restore the whole state."""
     counts = {spec.name: facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics}
     tasks = tuple(
         task for task in topology.tasks(counts) if not request.partitions or partition_of(task) in request.partitions
@@ -107,7 +107,7 @@ def _records(facts: Facts, topology: Topology, tasks: tuple[str, ...]) -> int:
 
 
 def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses when a changelog is missing, recreated or truncated, so that it can't restore the whole state."""
+    """Refuses if a changelog is missing, recreated or truncated, so that it cannot restore the whole state."""
     bare = [store.name for store in topology.stores if store.name not in topology.logged]
     if bare:
         return Refused(
@@ -116,13 +116,13 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
             f"{topology.processor}`.",
             {"store": bare[0]},
         )
-    # A task that moved between slots may have left an older copy of its state.
+    # Local state may have several copies of a task, because a task that moves to another slot can leave an older copy.
     copies = {(task.task, store, at[1]) for task in facts.local for store, at in (task.stores or {}).items()}
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():
             seen = facts.topics.get(topic)
             if topology.source_log_of(store) is not None:
-                continue  # a lost table topic is no changelog that local state could fill
+                continue  # a table's source topic cannot be filled from local state, unlike a changelog
             if seen is not None and (task.task, store, seen.topic_id) not in copies:
                 return Refused(
                     f"Changelog {topic} was recreated; local state of {task.task} belongs to the former topic and is "

@@ -3,8 +3,8 @@
     check the snapshots ─► stop ─► create and load changelogs ─► set positions, with the records that complete the
     changelogs ─► workers restore, paused ─► compare their state with the snapshots ─► run
 
-The same stages serve a new cluster, lost changelogs and a point in time. Workers restore from the new changelogs as
-usual, including the coherence guard: no worker can start on them before positions are set.
+The same stages restore to a new cluster, after a loss of changelogs, or to a point in time. Workers restore from the
+new changelogs as usual. The coherence guard lets no worker start with these changelogs before positions are set.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ from holdfast.processors.lifecycle.verbs.table_choice import (
     vector_of,
 )
 
-#: The values of ``--input`` that take the input offsets from the snapshot.
+#: Values of ``--input`` for which the input offsets come from the snapshot.
 FROM_SNAPSHOT = ("snapshot", "copied")
-#: Rows read and written per second while no rate was measured.
+#: Rows read and written per second, assumed until a rate was measured.
 ASSUMED_ROWS_PER_S = 60_000.0
 
 
 def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
-    """The stores to restore: the named ones and, unless input offsets stay, all others built from the same inputs."""
+    """The stores to restore: the named stores and, unless input offsets stay, all stores with the same inputs."""
     known = [store.name for store in topology.stores]
     named = [store for store in request.stores or known if store in known]
     if request.inputs == "stay":
         return tuple(named)
     of_subs = [store for sub in _subtopologies(named, topology) for store in sub.stores]
-    # A table that is restored from its topic has the rows of every offset without a snapshot.
+    # A table that is restored from its source topic needs no snapshot, because the topic has its rows at every offset.
     return tuple(store for store in of_subs if store in request.stores or topology.source_log_of(store) is None)
 
 
 def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the releases, and the snapshots of the stores."""
+    """Reads the facts for the plan, including the releases and the snapshots of the stores."""
     tables = {store: source.store_table(request.processor, store) for store in affected(request, topology)}
     return replace(read_facts(topology, source, releases=True), tables=tables)
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """The plan that restores snapshots; refused when state and inputs would not match."""
+    """The plan that restores snapshots; refused if state and inputs would not match afterwards."""
     assert request.at is not None
     stores = affected(request, topology)
     subs = _subtopologies(stores, topology)
@@ -176,7 +176,7 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
 
 
 def _unlisted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
-    """Refuses an input partition whose first or last offset is unknown, because neither counts as 0."""
+    """Refuses an input partition whose first or last offset is unknown, because an unknown offset is not 0."""
     for topic, number in _places(facts, subs):
         if number not in facts.starts.get(topic, {}) or number not in facts.ends.get(topic, {}):
             return Refused(
@@ -216,20 +216,24 @@ def _width(facts: Facts, topology: Topology, store: str) -> int:
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:
-    """The input offsets to set: topic -> partition -> offset; empty when they stay unchanged."""
+    """The input offsets to set: topic -> partition -> offset; empty if they stay unchanged."""
     positions: Vector = {}
     for sub in subs if request.inputs != "stay" else ():
         version = next(chosen[store] for store in sub.stores if store in chosen)
         assert version.manifest is not None
         vector = vector_of(version.manifest)
         for topic, number in _places(facts, [sub]):
-            at = facts.starts if request.inputs == "earliest" else vector  # each has all: `_unlisted`, `choose`
+            # complete for every partition, because `_unlisted` and `choose` have checked it
+            at = facts.starts if request.inputs == "earliest" else vector
             positions.setdefault(topic, {})[number] = at[topic][number]
     return positions
 
 
 def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refused | None:
-    """Refuses to read records again that `group_by` has written to its topic, because they would count twice."""
+    """Refuses to read records again that ``group_by`` has already written to its repartition topic.
+
+    They would count twice there.
+    """
     name = topology.processor
     feeds = [spec for spec in topology.repartitions if set(spec.sources) & positions.keys()]
     ends = [spec for spec in topology.repartitions if spec.topic in positions and request.inputs != "snapshot"]
@@ -248,7 +252,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Refuses when the input topics no longer continue the snapshot: other topics, or missing records."""
+    """Refuses if the input topics do not continue the snapshot, because they are other topics or lack records."""
     if request.inputs == "stay":
         return _uncommitted(facts, subs)
     if request.inputs == "snapshot":
@@ -325,7 +329,7 @@ def _newer(facts: Facts, chosen: Chosen) -> str:
 
 
 def _without(facts: Facts, topology: Topology, stores: Sequence[str]) -> dict[str, Any]:
-    """The existing topics without the changelogs of these stores."""
+    """The existing topics, without the changelogs of these stores."""
     gone = {spec.topic.name for spec in topology.changelogs if spec.store in stores}
     return {name: each for name, each in facts.topics.items() if name not in gone}
 
@@ -409,7 +413,7 @@ def _run_again(
     return stages
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _findings(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, positions: Vector) -> tuple[str, ...]:

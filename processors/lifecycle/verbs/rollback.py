@@ -1,6 +1,7 @@
-"""Plan ``rollback``: run an earlier release with the present state, if that release can use it.
+"""Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present one as a deployment compares a new version (``verbs.compatibility``).
+The earlier release is compared with the present one in the same way as a new version at a deployment
+(``verbs.compatibility``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.processors.lifecycle.verbs.deploy import SETTLE_S, records_of
 
 
 def read(request: Restart | Rollback, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also every release, and the changelogs of their stores."""
+    """Reads the facts for the plan, including every release, and the changelogs of the releases' stores."""
     known = source.releases(request.processor)
     kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
     facts = read_facts(topology, source, also=sorted(kept))
@@ -29,7 +30,7 @@ def read(request: Restart | Rollback, source: FactSource, topology: Topology) ->
 
 
 def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
-    """The plan that runs an earlier release; refused when there is none, or it can't use the present state."""
+    """The plan that starts an earlier release; refused if there is none, or if it cannot use the present state."""
     now = facts.released
     basis = {
         "deployed": facts.deployed,
@@ -77,20 +78,21 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A repetition must not roll back once more: the registry may already know that the earlier release works.
+        # A repeated plan would go back one more release, because the registry may already record that the earlier
+        # release works. So a killed apply resumes this plan.
         after_kill="go on",
     )
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with this id; else a release of this version, preferably one that worked."""
+    """The release with this id; otherwise a release of this code version, preferably one that worked."""
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]
     return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)
 
 
 def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
-    """The shape of the release on the present topics, whose partition counts may have changed since its record."""
+    """The recorded shape of the release, with the present partition counts of its inputs."""
     return replace(
         target.shape, inputs={name: facts.widths.get(name, count) for name, count in target.shape.inputs.items()}
     )

@@ -1,7 +1,7 @@
 """Plan ``scale``: run the deployed version in another number of workers.
 
-Workers that get tasks fetch the tasks' state before the group changes, so that partitions are silent only during the
-change of owners.
+Workers fetch the state of their new tasks before the group rebalances. So partitions are not processed only during the
+rebalance itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 
 
 def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
-    """What the plan needs: also the releases, and how many workers the settings want."""
+    """Reads the facts for the plan, including the release, and the number of workers in the settings."""
     return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
 
 
 def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
-    """The plan that runs this number of workers; refused for a processor that does not run."""
+    """The plan that starts or stops workers to reach this number; refused for a processor that should not run."""
     name, wanted = topology.processor, slots_of(request.workers)
     version = facts.deployed
     basis = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}
@@ -36,7 +36,8 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, basis=basis)
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
-    # the running workers decide, not the record: an interrupted change has recorded the new slots before it made them
+    # The running workers decide, not only the record, because an interrupted scale records the new slots before it
+    # starts them.
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")
@@ -89,7 +90,7 @@ def _slots(slots: list[str]) -> str:
 
 
 def _of_partitions(workers: int, facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """A finding when there are more workers than tasks."""
+    """A finding if there are more workers than tasks; otherwise empty."""
     tasks = len(topology.tasks(facts.widths))
     if workers <= tasks:
         return ()

@@ -1,4 +1,4 @@
-"""From a request to its plan: reads the facts for the request's verb, and calls its planner."""
+"""Makes the plan for a request: reads the facts that the request's verb needs, and calls the planner of the verb."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, never_w
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
-    """The plan for a request, from facts that are read now.
+    """Reads the facts of a request now, and returns its plan.
 
     Raises:
-        HoldfastError: Facts can't be read.
+        HoldfastError: Facts cannot be read.
     """
     return decide(request, _facts(request, source, topology), topology)
 
 
 def plan_of_installation(request: requests.OfInstallation, source: OrphanSource) -> Plan:
-    """The plan for a request that concerns no single processor, from facts that are read now.
+    """Reads the facts of a request for the whole installation now, and returns its plan.
 
     Raises:
-        HoldfastError: Facts can't be read.
+        HoldfastError: Facts cannot be read.
     """
     match request:
         case requests.Clean():
@@ -58,7 +58,7 @@ def plan_of_installation(request: requests.OfInstallation, source: OrphanSource)
 
 
 def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
-    """The plan for a request, from facts alone: a pure function."""
+    """The plan for a request, decided only from facts."""
     refused = held_elsewhere(request, facts) or registry_behind(request, facts) or never_worked(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
@@ -67,7 +67,7 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
 
 
 def _left_over(facts: Facts) -> tuple[str, ...]:
-    """A finding about workers that an interrupted apply left."""
+    """A finding about workers that an interrupted apply left running; otherwise empty."""
     if not facts.beyond or facts.deployment is None:
         return ()
     slots, recorded = ", ".join(facts.beyond), count_of(len(facts.deployment.slots), "worker")
@@ -113,7 +113,7 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
 
 
 def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
-    """The facts that a request's verb needs."""
+    """Reads the facts that the request's verb needs."""
     match request:
         case requests.Deploy():
             return deploy.read(request, source, topology)

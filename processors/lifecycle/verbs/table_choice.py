@@ -1,9 +1,10 @@
-"""Chooses the snapshots for ``restore --at``: pure functions over facts.
+"""Chooses the snapshots for ``restore --at``. The functions are pure: they depend only on facts.
 
 Invariants:
-    - Stores that are processed together are restored from snapshots with the same input offsets, or not at all.
-    - A missing input offset is unknown: it is never 0, and it equals no other one.
-    - ``latest`` and the newest are snapshots that were published from the owner, never versions made from the history.
+    - Stores that share input topics are restored from snapshots with the same input offsets, or not at all.
+    - A missing input offset counts as unknown. It is not 0, and it is not equal to any other offset.
+    - ``latest`` and ``newest`` choose only snapshots that were published from an owner's state, never versions that
+      were computed from the table's history.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, Stor
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 LATEST = "latest"
-#: Number of snapshots that a refusal lists.
+#: Maximum snapshots that a refusal lists.
 SHOWN = 5
 
 #: Input topic -> partition -> offset.
@@ -30,12 +31,12 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The requirements of a restore on the snapshots of stores that are processed together.
+    """The requirements of a restore for the snapshots of stores that share input topics.
 
     Args:
-        at: A tag, a snapshot's id, a version's number or ``latest``.
-        reads: The partition counts of the input topics of these stores.
-        placed: Whether the input offsets come from the snapshots.
+        at: A tag, a snapshot id, a version number, or ``latest``.
+        reads: Input topic of these stores -> number of partitions.
+        placed: Whether the input offsets will be set to those of the snapshots.
     """
 
     at: str
@@ -44,7 +45,7 @@ class Wish:
 
 
 def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refused:
-    """The snapshots of stores that are processed together, or why there are none; ``facts`` have their tables."""
+    """The snapshots to restore for stores that share input topics, or a refusal with the reason."""
     at = wish.at
     for store in together:
         table = facts.tables[store]
@@ -58,10 +59,10 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
         unusable = _unusable(version, facts, first)
         if unusable is not None:
             if at == LATEST and version.manifest is None:
-                continue  # a version that compaction or another program wrote
+                continue  # this version was written by a compaction or by another program
             return unusable
         assert version.manifest is not None
-        # Versions made from the history have no offsets; versions of the same moment belong together.
+        # Versions made from the history have no offsets, so they are matched by their time instead.
         compared = len(together) > 1 and not version.manifest.from_history
         unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
         if unplaced is not None:
@@ -89,7 +90,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
 
 
 def vector_of(manifest: SnapshotManifest) -> Vector:
-    """The input offsets of a snapshot's state: topic -> partition -> next offset."""
+    """The input offsets of a snapshot: topic -> partition -> next input offset."""
     vector: Vector = {}
     for part in manifest.partitions:
         for topic, offset in part.inputs.items():
@@ -98,7 +99,7 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 
 
 def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:
-    """Input topic -> the topic ids that its offsets refer to; an empty text for offsets without a recorded id."""
+    """Input topic -> topic ids that its offsets refer to; an empty text for offsets without a recorded id."""
     found: dict[str, set[str]] = {}
     for part in manifest.partitions:
         for topic in part.inputs:
@@ -107,21 +108,21 @@ def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:
 
 
 def name_of(version: StoreVersion) -> str:
-    """A snapshot as text: its id and the time of its state."""
+    """A snapshot as text: its id, and the time when its state was taken."""
     assert version.manifest is not None
     taken = datetime.fromtimestamp(version.manifest.taken_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"{version.manifest.snapshot_id} of {taken}"
 
 
 def newest(table: StoreTable) -> StoreVersion | None:
-    """The newest snapshot that was published from the owner; None without one."""
+    """The newest snapshot that was published from an owner's state; None if there is none."""
     return next(iter(_published(table)), None)
 
 
 def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The input partitions that the tasks of a snapshot read but whose offset is missing in it.
+    """The input partitions that a snapshot's tasks read, but whose offsets the snapshot lacks.
 
-    Partitions beyond the snapshot's partition count are not included.
+    ``reads`` maps input topics to their number of partitions. Partitions that the snapshot does not have are left out.
     """
     parts = sorted(manifest.partitions, key=lambda part: part.partition)
     return [
@@ -143,20 +144,23 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """The version of another store with the same input as this snapshot; of several, the version that ``at`` names."""
+    """The version of another store with the same input as this snapshot, preferably the one that ``at`` names.
+
+    Or None.
+    """
     fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
 
 
 def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
-    """Whether both contain the same input: up to the same offsets; if made from the history, up to the same moment."""
+    """Whether two snapshots contain the same input: the same offsets or, if made from the history, the same time."""
     if one.from_history or other.from_history:
         return one.from_history and other.from_history and one.taken_at == other.taken_at
     return vector_of(one) == vector_of(other)
 
 
 def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
-    """Refuses a snapshot without an offset of each input partition; None when it has all offsets."""
+    """Refuses a snapshot that lacks the offset of an input partition; None if it has all offsets."""
     assert version.manifest is not None
     missing = lacking(version.manifest, wish.reads)
     if not missing:
@@ -176,7 +180,7 @@ def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Re
 
 
 def _unusable(version: StoreVersion, facts: Facts, store: str) -> Refused | None:
-    """Why a version cannot be restored; None when it can."""
+    """Refuses a version that cannot be restored; None if it can."""
     table = facts.tables[store].table
     fields: dict[str, str | int | float | bool | None] = {"store": store, "table": table, "version": version.version}
     manifest = version.manifest
@@ -227,7 +231,7 @@ def _not_there(facts: Facts, together: Sequence[str], at: str) -> Refused:
 
 
 def _known(table: StoreTable) -> str:
-    """The newest published snapshots of a table as text, and the number of its versions made from the history."""
+    """The newest published snapshots of a table as text, with the number of versions made from the history."""
     there = _published(table)
     past = sum(1 for each in table.versions if each.manifest is not None and each.manifest.from_history)
     made = f" Versions made from the history, without input offsets: {past}." if past else ""
@@ -240,7 +244,7 @@ def _known(table: StoreTable) -> str:
 
 
 def describe(chosen: Mapping[str, StoreVersion]) -> dict[str, str]:
-    """Store -> snapshot and version, for a plan's basis."""
+    """Store -> snapshot id and table version, for a plan's basis."""
     return {
         store: f"{each.manifest.snapshot_id if each.manifest else ''} (version {each.version})"
         for store, each in chosen.items()

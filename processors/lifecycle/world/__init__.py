@@ -1,1 +1,1 @@
-"""The real side of the ports: facts and effects. Imports ``deploy``."""
+"""Implementations of the ports: they read facts and make changes. Imports ``deploy``."""

@@ -1,4 +1,4 @@
-"""Reads the last committed meta record of changelog partitions: its inputs, and the processor that wrote it."""
+"""Reads the last committed meta record of changelog partitions: input offsets, and the name of the processor."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Offsets of a changelog to read first from its end; each further step without a meta record reads eight times as many.
+#: Offsets that the first search step reads at the end of a changelog. If a step finds no meta record, the next reads
+#: eight times as many.
 FIRST_LOOK = 2_000
-#: Most offsets that are read from the end of a topic. A topic with a changelog's name may be none, and have no meta
-#: record.
+#: Maximum offsets that are read from the end of a topic. The limit matters for topics that only have a changelog's
+#: name, because they have no meta record.
 LONGEST_LOOK = 130_000
-#: Partitions that are read for the newest generation, the longest first: each takes a fraction of a second, and every
-#: commit since a deployment has its generation.
+#: Maximum partitions that are read for the newest generation, the longest first. Reading one takes a fraction of a
+#: second. Any partition will do, because every commit since a deployment has the deployment's generation.
 GENERATION_PARTITIONS = 12
 
 
 def last_meta(
     topics: Topics, changelog: str, number: int, offsets: tuple[int, int], longest: int | None = None
 ) -> ChangelogMeta | None:
-    """The last committed meta record in a range of offsets; None without one.
+    """The last committed meta record in a range of offsets; None if there is none.
 
-    Only the end is read, because a transaction writes its meta record last. ``longest`` limits the search to this
-    number of offsets before the end.
+    The search goes backwards from the end, because a transaction writes its meta record last. ``longest`` is the
+    maximum number of offsets to search.
     """
     start, end = offsets
     if longest is not None:
@@ -43,10 +44,10 @@ def last_meta(
 
 
 def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, str] | None:
-    """The newest generation of a deployment in the last meta records, with its code version; None without one.
+    """The greatest generation of a deployment in the last meta records, with its code version; None if there is none.
 
     Raises:
-        HoldfastError: A changelog can't be read, or has meta records of a newer version.
+        HoldfastError: A changelog cannot be read, or its meta records have a newer format version.
     """
     counts = {name: each.partitions for name, each in topics.describe(changelogs).items()}
     starts, ends = topics.offsets_of_all(counts, "start"), topics.offsets_of_all(counts, "stable")
@@ -61,10 +62,10 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
-    """The processors named in the last meta records of all partitions; empty if the records are older or missing.
+    """The processors that the last meta records of all partitions name; empty without such records.
 
     Raises:
-        HoldfastError: The topic can't be read, or has meta records of a newer version.
+        HoldfastError: The topic cannot be read, or its meta records have a newer format version.
     """
     starts, ends = topics.start_offsets(changelog), topics.end_offsets(changelog, committed=True)
     found = (last_meta(topics, changelog, number, (starts[number], end), LONGEST_LOOK) for number, end in ends.items())

@@ -1,7 +1,7 @@
-"""Reads facts from Kafka, the deployer, the workers' status and the state folders (``plans.facts.FactSource``).
+"""Reads facts from Kafka, supervisor, workers' statuses and state folders (implements ``plans.facts.FactSource``).
 
 Invariants:
-    - Read only. A worker that does not answer is reported without status, never left out.
+    - Nothing is changed. A worker that does not answer is reported without its status, never left out.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
-#: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
+#: Maximum seconds to wait for group members whose process died. They stay in the group for the session timeout, by
+#: default 45 s.
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
 
 
 class WorldFacts:
-    """Reads the facts of processors, as ``FactSource`` describes them.
+    """Reads the facts of processors; implements ``FactSource``, which describes the methods.
 
     Args:
-        topics: Kafka.
-        world: Deployer, workers, registry, clock.
-        journal: Records of applies, for measured rates.
-        folders: Processor -> its state folders on this machine.
+        topics: Access to Kafka topics and groups.
+        world: Access to supervisor, workers, registry and clock.
+        journal: Records of applies, from which rates are computed.
+        folders: Function of a processor that returns its state folders on this machine.
         owners: Counts keys in running workers.
-        code: Processor -> the files of its definition.
+        code: Function of a processor that returns the files of its definition.
         transactions: Finds hanging transactions.
-        tables: The warehouse.
-        present: The environment of workers by the settings of now; None in simulations.
-        workers: Processor -> the number of its workers in the settings; None if they name none.
+        tables: Access to the warehouse.
+        present: Function that returns the workers' environment from the present settings; None in simulations.
+        workers: Function of a processor that returns its number of workers in the settings; None if not set.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -77,7 +78,7 @@ class WorldFacts:
         workers: Callable[[str], int | None] = lambda processor: None,
         present: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
+        #: Maximum seconds to wait for group members whose process died; 0 in simulations.
         self.ghosts_s = GHOSTS_S
         self._topics = topics
         self._world = world
@@ -87,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # Facts that a single source provides in the required form.
+        # These facts come from one source in the required form, so its methods are used directly.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
@@ -117,7 +118,7 @@ class WorldFacts:
         return self._folders(processor).client_ids()
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of the group, after the sessions of dead workers have timed out."""
+        """The members of the group; waits until the sessions of dead workers have timed out."""
         found: tuple[Member, ...] = ()
 
         def settled() -> bool:
@@ -129,7 +130,7 @@ class WorldFacts:
         return found
 
     def _died(self, processor: str) -> bool:
-        """Whether the processor should run but has no process: its members then remain until their session timeout."""
+        """Whether the processor should run but has no process, so that its members stay until their session timeout."""
         deployment = self.deployment(processor)
         if deployment is None or deployment.desired == "stopped":
             return False
@@ -139,7 +140,7 @@ class WorldFacts:
         return self._folders(processor).local_tasks()
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection, counted by the workers, else read from local state."""
+        """Keys and bytes of a selection, counted by the workers; if they cannot, read from local state."""
         counted = self._owners.count(processor, store, selection, partitions)
         return counted if counted is not None else self._folders(processor).count(store, selection, partitions)
 
@@ -166,7 +167,7 @@ class WorldFacts:
         return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not, found.left)
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next offset, for partitions with a meta record."""
+        """Partition -> input topic -> next input offset; only for partitions with a meta record."""
         starts, ends = self._topics.start_offsets(changelog), self._topics.settled_end_offsets(changelog)
         found = {
             number: last_meta(self._topics, changelog, number, (starts[number], end)) for number, end in ends.items()
@@ -174,11 +175,11 @@ class WorldFacts:
         return {number: dict(meta.inputs) for number, meta in found.items() if meta is not None}
 
     def spread(self, topic: str) -> str:
-        """The partitioner of a topic's writers, found from the newest keys of the topic."""
+        """The partitioner of a topic's writers, derived from the topic's newest keys."""
         return spread_in(self._topics, topic)
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """How the workers' settings differ from the settings of the deployed release, and of its workers."""
+        """Differences between the workers' present settings and those of the deployed release and its workers."""
         deployed = self._world.registry.deployment(processor)
         book = self._world.registry.releases
         release = None if deployed is None else book.of_version(processor, deployed.code_version)

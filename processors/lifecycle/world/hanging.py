@@ -1,4 +1,4 @@
-"""Finds and aborts hanging transactions on changelogs, through an admin client of a second Kafka library."""
+"""Finds and aborts hanging transactions on changelogs, with an admin client of a second Kafka library."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.processors.lifecycle.plans.stages import AbortTransaction
 
 
 class HangingTransactions:
-    """Hanging transactions of one cluster.
+    """Finds and aborts hanging transactions in one Kafka cluster.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
         client_config: The installation's librdkafka settings.
 
     Raises (from both methods):
-        ClientSettingsInvalid: A setting has no counterpart in the second library; nothing was sent.
+        ClientSettingsInvalid: A librdkafka setting has no counterpart in the second library; nothing was sent.
         BrokerUnreachable: No broker answered.
-        AccessRefused: A right is missing; the error names the rule to add.
+        AccessRefused: An access right is missing; the error names the ACL to add.
     """
 
     def __init__(self, bootstrap: str, client_config: Mapping[str, str | int | float | bool]) -> None:
@@ -29,7 +29,7 @@ class HangingTransactions:
         self._config = dict(client_config)
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
-        """Hanging transactions on these topics (name -> number of partitions)."""
+        """The hanging transactions on these topics; ``partitions`` maps topic names to the number of partitions."""
         if not partitions:
             return ()
         with Inspector(self._bootstrap, self._config) as inspector:
@@ -48,7 +48,7 @@ class HangingTransactions:
             )
 
     def abort_hanging(self, stage: AbortTransaction) -> bool:
-        """Abort the transaction; False when it is no longer open."""
+        """Abort the transaction; returns False if it is no longer open."""
         place = Partition(stage.topic, stage.partition)
         transaction = OpenTransaction(place, stage.producer_id, stage.producer_epoch, stage.start_offset, 0.0)
         with Inspector(self._bootstrap, self._config) as inspector:

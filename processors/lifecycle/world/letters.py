@@ -1,11 +1,12 @@
-"""Reads dead letters, and sends their messages again: exactly once, even if the operator is killed meanwhile.
+"""Reads dead letters, and sends their messages again exactly once, even if the process is killed.
 
     letter 7 ── transaction: message to its topic + offset 8 of the replay group ──► commit ──► … ──► letters deleted
 
 Invariants:
-    - A message and the offset behind its letter are in one transaction, so a repeated stage sends it no second time.
-    - Letters are deleted only up to offsets that are committed.
-    - A letter that no input takes is written behind the others, in the same transaction, with all its headers.
+    - A message and the offset after its letter are in one transaction, so a repeated stage does not send it again.
+    - Letters are deleted only up to committed offsets.
+    - A letter that no input accepts is written to the end of the dead-letter topic again, with all its headers, in the
+      same transaction.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts, read_letter, replay_group
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
 
-#: Letters of one transaction.
+#: Maximum letters of one transaction.
 AT_ONCE = 500
-#: Timeouts of a transaction's steps, seconds.
+#: Timeout of each step of a transaction, seconds.
 STEP_S = 60.0
 
 
 class LetterTopics(Protocol):
-    """The part of the topics port that this module uses."""
+    """The methods of the topics port that change something and that this module uses."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records before these offsets."""
 
     def delete_group(self, group: str) -> None:
-        """Delete a group's offsets; a missing one is no error."""
+        """Delete a group's offsets; no error if the group does not exist."""
 
 
 def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
-    """The letters that were not sent again; None when the topic does not exist."""
+    """The facts of the letters that were not sent again; None if the topic does not exist."""
     if topic not in topics.describe([topic]):
         return None
     starts, ends = _starts(topics, processor, topic), topics.settled_end_offsets(topic)
@@ -60,7 +61,7 @@ def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, 
             else:
                 kept += 1
         if left:
-            upto[number] = end  # also behind the markers of transactions
+            upto[number] = end  # the end is after the last letter, because transaction markers take offsets, too
     told = (dict(each) for each in (sent, errors, versions))
     to, why, of = told
     return LetterFacts(topic, starts, upto, to, kept, why, of, more=upto != ends)
@@ -68,13 +69,13 @@ def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class LetterStages:
-    """Carries the stages out.
+    """Carries out the stages about dead letters.
 
     Args:
         topics: Reads topics and offsets.
-        changes: Deletes letters and the group, while the run holds the apply.
-        cluster: Processor -> the cluster with its client settings.
-        check: Raises when the run no longer holds the apply.
+        changes: Deletes letters and the replay group; raises if the run no longer holds the apply.
+        cluster: Function of a processor that returns the Kafka cluster with the processor's client settings.
+        check: Raises HoldLost if the run no longer holds the apply.
     """
 
     topics: Topics
@@ -132,7 +133,7 @@ class LetterStages:
 
 
 def _starts(topics: Topics, processor: str, topic: str) -> dict[int, int]:
-    """By partition, the offset of the first letter that was not sent again."""
+    """Partition -> offset of the first letter that was not sent again."""
     done = topics.committed_offsets(replay_group(processor))
     return {
         number: max(first, done.get(Partition(topic, number), 0))

@@ -1,8 +1,8 @@
 """Reads, renames and deletes the state folders of a processor on this machine while no process uses them.
 
 Invariants:
-    - Folders are renamed only under the slot's lock, which excludes live workers in both directions.
-    - Reading takes no lock (``reading_beside``).
+    - Folders are renamed only while this process has the slot's lock, which no live worker can have at the same time.
+    - Reading takes no lock (module ``reading_beside``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class LocalFolders:
     """The local state of one processor.
 
     Args:
-        databases: The databases.
+        databases: Moves and deletes task databases.
         state_dir: The root folder of all state.
-        processor: Its name.
-        tasks: The names of its tasks, from the topology and the partition counts.
-        peek: How state is read; None for RocksDB in read-only mode.
+        processor: Name of the processor.
+        tasks: Names of its tasks, derived from the topology and the partition counts.
+        peek: Reader of local state; None for RocksDB in read-only mode.
     """
 
     def __init__(
@@ -55,7 +55,10 @@ class LocalFolders:
         self._tasks = tuple(tasks)
 
     def local_tasks(self) -> tuple[LocalTask, ...]:
-        """The existing local state; names only for slots that a live process uses and for unreadable state."""
+        """The existing local state of all slots.
+
+        Only task names are known for a slot that a live process uses, and for unreadable state.
+        """
         found = []
         for slot in self._slots():
             if self._peek.in_use(self._folder(slot)):
@@ -65,14 +68,14 @@ class LocalFolders:
         return tuple(found)
 
     def client_ids(self) -> frozenset[str]:
-        """The client ids of the workers whose slots are here, live and dead."""
+        """The client ids of the workers whose slots are on this machine, whether alive or dead."""
         ids = {slot: StateFolder.id_of(self._folder(slot)) for slot in self._slots()}
         return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection in local state, from the most advanced copy of each task.
+        """Keys and bytes of a selection in local state; if a task has several copies, from the most advanced copy.
 
-        Returns None when a live process uses a slot, state can't be read, or there is none.
+        Returns None if a live process uses a slot, if state cannot be read, or if there is none.
         """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
@@ -90,14 +93,14 @@ class LocalFolders:
         return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
 
     def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
-        """At most ``limit`` entries of a selection in the local state of these tasks, of each the most advanced copy.
+        """At most ``limit`` entries of a selection, from the most advanced copy of each of these tasks.
 
-        Returns None when a live process uses a slot, state can't be read or is incomplete, or there is none.
+        Returns None if a live process uses a slot, or if state is missing, unreadable or incomplete.
         """
         best: dict[str, LocalTask] = {}
         for found in (each for each in self.local_tasks() if each.task in tasks):
             if found.stores is None or found.restoring:
-                return None  # in use, unreadable or incomplete
+                return None  # the state is in use, unreadable or incomplete
             best[found.task] = max(found, best.get(found.task, found), key=lambda each: _advance(each, store))
         if not best or len(best) < len(tasks):
             return None
@@ -112,7 +115,7 @@ class LocalFolders:
         return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
-        """Offsets of a copy (in its changelog; sum of its inputs), its number of keys and their bytes."""
+        """Counts a selection in one copy of a task: (changelog offset, sum of input offsets), number of keys, bytes."""
         keys: set[bytes] = set()
         size = 0
         with opened(self._peek, path) as state:
@@ -124,7 +127,7 @@ class LocalFolders:
         return (0 if at is None else at.offset, sum(meta.inputs.values())), len(keys), size
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Rename the state folders of these tasks; returns how many this call renamed.
+        """Rename the state folders of these tasks; returns the number of folders that this call renamed.
 
         Raises:
             StateFolderTaken: A live process uses the slot.
@@ -140,7 +143,10 @@ class LocalFolders:
         return moved
 
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Delete the renamed folders; returns how many. The slot may be in use, because no worker opens them."""
+        """Delete the renamed folders; returns their number.
+
+        The slot may be in use, because no worker opens these folders.
+        """
         gone = 0
         for slot in self._slots():
             for task in tasks:
@@ -181,7 +187,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """The changelog keys and values whose message key is in the selection; for windows, only their own records."""
+    """The changelog keys and values whose message key is selected; for ``Windows``, only records of these windows."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}
@@ -197,7 +203,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """How far a copy of a task is: its offset in the store's changelog, then the sum of its input offsets."""
+    """Progress of a copy of a task: its offset in the store's changelog, then the sum of its input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

@@ -1,8 +1,8 @@
 """Reads local state without a lock.
 
 Invariants:
-    - Reading takes neither the slot's lock nor RocksDB's: a worker may start meanwhile. State that it changes during
-      the read counts as in use.
+    - Reading takes neither the slot's lock nor RocksDB's lock, so a worker may start during the read. State that the
+      worker changes during the read counts as in use.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from holdfast.processors.engine.state.rocksdb import StateReader
 
 
 class ReadOnly:
-    """Reads RocksDB in read-only mode; the simulation has a class with the same methods for its disk."""
+    """Reads RocksDB in read-only mode; the simulation in tests replaces it by a class with the same methods."""
 
     def in_use(self, slot: Path) -> bool:
-        """Whether a live process uses this slot (``StateFolder.in_use``)."""
+        """Whether a live process uses this slot."""
         return StateFolder.in_use(slot)
 
     def exists(self, path: Path) -> bool:
-        """Whether a task has state; a folder without the file CURRENT is still being created."""
+        """Whether a task has state.
+
+        A folder without the file CURRENT does not count, because it is still being created.
+        """
         return (path / "CURRENT").exists()
 
     def open(self, path: Path) -> StateReader:
-        """A task's state, which the caller closes.
+        """Opens a task's state; the caller must close it.
 
         Raises:
             StateFailed: The state is damaged, or a process is changing it.
@@ -39,10 +42,11 @@ class ReadOnly:
 
 @contextmanager
 def opened(peek: ReadOnly, path: Path) -> Iterator[StateReader]:
-    """A task's state, open for the duration of the block.
+    """Opens a task's state for the duration of the block.
 
     Raises:
-        StateFailed: The state can't be read, at opening or later; every error of the library becomes this one.
+        StateFailed: The state cannot be read. Every error of the database library, also inside the block, becomes this
+            error.
     """
     readable = peek.open(path)
     try:

@@ -1,10 +1,10 @@
-"""Requests changes of state from its owners, the workers, over HTTP (``execution.Owners``).
+"""Sends commands about state to its owners, the workers, over HTTP (implements ``execution.Owners``).
 
 Invariants:
-    - Each worker is asked for the tasks that it owns now, by number: partition 3 of one subtopology may have another
-      owner than partition 3 of the next, and subtopologies may have unequal numbers of partitions.
-    - A wanted task without owner is an error, before anything is changed. A change waits for the owner first: a worker
-      that was just started makes the group give the partitions out again.
+    - Each worker gets only partition numbers of tasks that it owns now. Tasks are compared by subtopology and
+      partition, because partition 3 of two subtopologies can have different owners.
+    - A requested task without an owner is an error, before anything is changed. A change first waits for the owner,
+      because a worker that was just started causes a rebalance.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores,
 
 Answer = TypeVar("Answer")
 
-#: How long a change waits for owners of all requested tasks, seconds.
+#: Maximum seconds that a change waits for owners of all requested tasks.
 OWNED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.5
 
 
 class NobodyOwns(HoldfastError):
-    """No running worker owns a wanted partition. Fields: processor, partitions."""
+    """No running worker owns a requested partition. Fields: ``processor``, ``partitions``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that answered: its slot, and by input topic the next offset of its entries."""
+    """A partition that was read: its slot, and for each input topic the next input offset of its state."""
 
     partition: int
     slot: str
@@ -45,12 +45,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Entries of a store, in the form of export files and with their ``slot``.
+    """Entries of a store, in the form of export files plus ``slot``.
 
     Args:
         more: Whether the selection has further entries.
         places: The partitions that were read.
-        where: Where the entries were read, as text.
+        where: The source of the entries, as text.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -60,7 +60,7 @@ class Found:
 
 
 def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> bool:
-    """Whether the entries of these places include all input that the group has committed."""
+    """Whether the entries of these partitions include all input that the group has committed."""
     return all(
         committed.get(Partition(topic, place.partition), at) == at
         for place in places
@@ -69,16 +69,16 @@ def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> 
 
 
 class RunningOwners:
-    """Running owners, as ``execution.Owners`` describes them.
+    """Sends commands to running owners; implements ``execution.Owners``.
 
     Args:
-        client: Processor, slot -> client of that worker.
-        slots: Processor -> its slots.
-        tasks: Processor, stores -> the tasks that have all of these stores, as subtopology and partition. A command
-            without partitions needs owners of all of them.
-        once: The name of the present stage, which stays the same when another run repeats it. The owners' tasks
-            remember the name of a clear, so it deletes once.
-        owned_within_s: So long a change waits for owners of all wanted tasks, seconds.
+        client: Function of processor and slot that returns the client of that worker.
+        slots: Function of a processor that returns its slots.
+        tasks: Function of processor and stores that returns the tasks with these stores, as (subtopology, partition). A
+            command without partitions needs owners of all these tasks.
+        once: Function that returns the name of the present stage; the name is the same if another run repeats the
+            stage. Tasks remember the name of a clear, so a repeated clear deletes nothing.
+        owned_within_s: Maximum seconds that a change waits for owners of all requested tasks.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RunningOwners:
         self._owned_within_s = owned_within_s
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection, counted by its owners; None when an owner is missing or does not answer."""
+        """Keys and bytes of a selection, counted by the owners; None if an owner is missing or does not answer."""
         keys = size = 0
         try:
             for client, owned in self._owners(processor, (store,), partitions):
@@ -107,10 +107,10 @@ class RunningOwners:
         return Counted(keys, size, "the running workers")
 
     def read(self, processor: str, store: str, selection: Selection, limit: int) -> Found:
-        """At most ``limit`` entries of a selection, as the running owners have committed them.
+        """At most ``limit`` committed entries of a selection, read by the running owners.
 
         Raises:
-            NobodyOwns, ProcessorSilent, CommandRefused: No worker answers for a partition now.
+            NobodyOwns, ProcessorSilent, CommandRefused: At present no worker answers for a partition.
         """
         rows: list[dict[str, Any]] = []
         places: list[Place] = []
@@ -143,7 +143,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Ask the present owners of ``left``, and remove their completed tasks from it."""
+        """Send the command to the present owners of ``left``, and remove the completed partitions from ``left``."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
@@ -175,13 +175,13 @@ class RunningOwners:
         return before, after
 
     def _awaited(self, ask: Callable[[], Answer]) -> Answer:
-        """The answer of ``ask``, after every requested task has an owner."""
+        """Repeat ``ask`` until every requested task has an owner; returns the result of ``ask``."""
         return retry(ask, lambda failure: isinstance(failure, NobodyOwns), self._owned_within_s, every_s=_LOOK_EVERY_S)
 
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
     ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """Each worker with the requested partitions of the stores' tasks that it owns."""
+        """Workers and their partitions: of the requested partitions, those that each worker owns."""
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
         wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
         missing = set(wanted)

@@ -1,9 +1,10 @@
-"""Sets broken local state aside instead of deleting it, so that it can be compared with the restored state.
+"""Sets aside (renames) broken local state instead of deleting it, so that it can be compared with the restored state.
 
 Invariants:
-    - No folder is moved while a live process holds its slot, and none outside of the processor's slots.
-    - A folder that is set aside stays beside its old place, with the time in its name.
-    - The newest ``KEPT`` of each folder stay, so that a disk that damages state again and again is not filled by it.
+    - No folder is renamed while a live process has its slot, and no folder outside of the processor's slots is renamed.
+    - A renamed folder stays in the same parent folder, with the time in its name.
+    - Only the newest ``KEPT`` copies of each folder are kept. Otherwise a disk that damages state repeatedly would
+      become full.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.folder import StateFolder
 
 ASIDE = ".aside-"
-#: How many folders that were set aside are kept next to the used one.
+#: Maximum copies of a folder that are kept after they were set aside (renamed).
 KEPT = 2
 _TIME = re.compile(r"\d{8}T\d{6}Z")
 
@@ -27,21 +28,19 @@ class SetAsideFailed(HoldfastError):
 
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
-    """Set a task's folder or a whole slot aside; returns the result as text.
+    """Set aside (rename) a task's folder or a whole slot; returns the result as text.
 
-    A missing folder is no error.
-
-    Deletes earlier folders that were set aside, except the newest ``KEPT`` of this folder.
+    A missing folder is not an error. Older copies of the folder are deleted, except the newest ``KEPT``.
 
     Args:
         state_dir: The root folder of all state.
-        processor: The processor.
-        slot: The slot, which has no live process.
-        path: The broken folder as the worker named it, possibly below another root; empty for the whole slot.
+        processor: Name of the processor.
+        slot: The slot, which must not have a live process.
+        path: The broken folder as the worker reported it, possibly below another root; empty for the whole slot.
         now: The time for the new name.
 
     Raises:
-        SetAsideFailed: The folder does not belong to this slot, or can't be moved.
+        SetAsideFailed: The folder does not belong to this slot, or cannot be renamed.
         StateFolderTaken: A live process holds the slot.
     """
     folder = Path(path) if path else state_dir / processor / slot
@@ -72,10 +71,10 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
 
 
 def _delete_older(folder: Path) -> list[str]:
-    """Delete all but the newest folders that were set aside here; returns the names of the deleted ones.
+    """Delete all but the newest copies of a folder that were set aside; returns the names of the deleted copies.
 
-    Folders set aside by verbs have names without a time. A folder that can't be deleted stays, and delays no worker's
-    start.
+    Copies that verbs set aside have no time in their names and are kept. A copy that cannot be deleted is kept, too, so
+    that the error does not delay the start of a worker.
     """
     begin = f"{folder.name}{ASIDE}"
     known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]

@@ -1,4 +1,4 @@
-"""Reads facts from the warehouse of this installation (``warehouse_facts.Tables``)."""
+"""Reads facts from the warehouse of this installation (implements ``warehouse_facts.Tables``)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class WarehouseTables:
-    """Tables of the catalog, as ``warehouse_facts.Tables`` describes them.
+    """Tables of the catalog; implements ``warehouse_facts.Tables``, which describes the methods.
 
     Args:
-        opens: Opens the catalog; called at the first read, because the table library takes long to import.
+        opens: Function that opens the catalog; called at the first read, because the import of the table library is
+            slow.
     """
 
     def __init__(self, opens: Callable[[], StoredTables]) -> None:
@@ -63,7 +64,7 @@ class WarehouseTables:
 
 
 def store_version(version: TableVersion) -> StoreVersion:
-    """A version of a store's table, with the manifest that it carries."""
+    """Converts a version of a store's table, including the manifest in its summary."""
     manifest, problem = None, ""
     raw = version.summary.get(MANIFEST_PROPERTY)
     if raw is None:
@@ -79,7 +80,7 @@ def store_version(version: TableVersion) -> StoreVersion:
 
 
 def _place(table: str) -> tuple[str, str]:
-    """Namespace and table of a name with or without the catalog's prefix."""
+    """Splits a table name, with or without the catalog's prefix, into namespace and table."""
     words = table.split(".")
     if len(words) == 3 and words[0] == CATALOG:
         words = words[1:]

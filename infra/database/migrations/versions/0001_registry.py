@@ -1,4 +1,4 @@
-"""Incidents with their timeline, deployments, actions and snapshots."""
+"""Adds the tables for incidents with their timelines, deployments, actions and snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create the first five tables."""
+    """Create the five tables of schema version 1."""
     op.create_table(
         "incidents",
         sa.Column("id", sa.Integer, autoincrement=True, nullable=False),

@@ -1,4 +1,4 @@
-"""Plans that were shown, and applies with their stages."""
+"""Adds the tables for shown plans, and for applies with their stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create both tables."""
+    """Create the tables of plans and applies, and the table of an apply's stages."""
     op.create_table(
         "plans",
         sa.Column("plan_hash", sa.String(64), nullable=False),

@@ -1,4 +1,4 @@
-"""Releases: code and shape of each deployed version, and when it last worked."""
+"""Adds the table of releases: code and shape of each deployed version, and the time at which it last worked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOMENT = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create the table."""
+    """Create the table ``releases``."""
     op.create_table(
         "releases",
         sa.Column("processor", sa.String(255), nullable=False),

@@ -1,4 +1,4 @@
-"""Incidents: remedy and action, acknowledgement, and the time of a retry."""
+"""Adds columns to incidents: remedy and action, acknowledgement, and the time of a retry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = sa.text("''")
 
 
 def upgrade() -> None:
-    """Add the columns."""
+    """Add the columns to the table ``incidents``."""
     op.add_column("incidents", sa.Column("remedy", sa.String(16), nullable=False, server_default=NOTHING))
     op.add_column("incidents", sa.Column("action", sa.Text, nullable=False, server_default=NOTHING))
     op.add_column("incidents", sa.Column("acknowledged_by", sa.String(255)))

@@ -1,6 +1,6 @@
-"""Leases: the token of each hold, and its last beat by the database's clock.
+"""Adds leases: the token of each hold, and the time of its last heartbeat by the database's clock.
 
-A hold that an older version recorded has no beat by the database's clock, so it counts as silent.
+A hold that an older version of Holdfast recorded has no such heartbeat, so it counts as silent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Create the table, and add the columns."""
+    """Create the table ``leases``, and add the columns for token and heartbeat."""
     op.create_table(
         "leases",
         sa.Column("processor", sa.String(255), nullable=False),

@@ -1,1 +1,1 @@
-"""One module for each version of the schema."""
+"""One module for each version of the registry's database schema."""

@@ -1,1 +1,1 @@
-"""From the assignment of a partition to a task that runs, and to its end. Imports ``task``."""
+"""Turns assigned partitions into running tasks: fencing, restore, standbys, and checks before a task runs."""

@@ -1,11 +1,12 @@
-"""The tasks of one worker, from assigned to running and back.
+"""The tasks of one worker: opens and restores a task when its partition is assigned, and closes it when it is revoked.
 
 A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
-first changelog record (``state.keep_or_restore``). A partition is taken in this order; another order can miss the last
-batch of the former owner:
+first changelog record (``state.keep_or_restore``). These steps must run in this order, otherwise the restore could miss
+the last commit of the former owner:
     1. The group assigns the partition.
-    2. Read the committed offsets; the broker answers when no transaction holds pending ones.
-    3. Read the high watermarks of the changelogs: the targets of the restore. A table's topic has the committed offset.
+    2. Read the committed offsets; the broker answers only when no transaction has pending offsets.
+    3. Read the targets of the restore: the changelogs' high watermarks. For a table that is restored from its source
+       topic, the target is the committed offset.
     4. Replay the changelogs up to the targets.
     5. The coherence guard compares the state with the committed offsets.
 
@@ -64,7 +65,7 @@ _log = structlog.get_logger("runtime.assignment")
 
 
 class Assignment:
-    """The tasks of one worker; ``checkpoints`` is None without an object store."""
+    """Opens, restores and closes the tasks of one worker; ``checkpoints`` is None without an object store."""
 
     def __init__(
         self,
@@ -90,53 +91,56 @@ class Assignment:
         self._by_partition: dict[Partition, Task] = {}
         self._starts = dict[Partition, int]()
         self.pending: list[Task] = []
-        #: Seconds until the pending tasks need the next step.
+        #: Seconds that the loop may wait before it calls ``advance`` again.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: By opening task, the note of its last commit.
+        #: By task that is being opened, the note of its last commit.
         self._noted: dict[str, Noted] = {}
         self.joined = False
-        #: By topic name, the ids of sources and changelogs at the last assignment.
+        #: By topic name, the topic ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
-        # Records in a repartition topic were already read from a source, so the topic begins at its first offset.
+        # `latest` is only for source topics: a repartition topic must be read from its first offset.
         skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
         self._first_start = first_start.look(cluster.topics(), options.group, skipping)
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """All tasks assigned to this worker now, running or not."""
+        """All tasks that are assigned to this worker now, including tasks that do not run yet."""
         return list(self._tasks.values())
 
     @property
     def ordered(self) -> Sequence[Task]:
-        """The running tasks that read several inputs in the order of time."""
+        """The running tasks that have several inputs, and so a reading order."""
         return [task for task in self._tasks.values() if task.order is not None and task.phase is TaskPhase.RUNNING]
 
     @property
     def restoring(self) -> Mapping[str, TaskRestore]:
-        """Restores under way, by task name."""
+        """The running restores, by task name."""
         return self._restorer.active
 
     @property
     def busy(self) -> bool:
-        """Whether there are tasks that do not run yet."""
+        """Whether an assigned task does not run yet."""
         return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
-        """The checkpoint of a task's initial state: being fetched, used, or the reason why none was used."""
+        """The checkpoint from which a task's restore started, for the status page; None without a checkpoint search.
+
+        It has the progress of a running fetch, the used checkpoint, or the reasons why no checkpoint was used.
+        """
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}
         fetched = self._fetched.get(task)
         return None if fetched is None else fetched.told()
 
     def running(self, partition: Partition) -> Task | None:
-        """The task that reads a partition; None while the task does not run here."""
+        """The running task that reads this partition; None if the task does not run, or belongs to another worker."""
         task = self._by_partition.get(partition)
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Record new partitions; ``advance`` opens their tasks later, outside of the callback."""
+        """Store newly assigned partitions; ``advance`` opens their tasks later, outside of the rebalance callback."""
         self.joined = True
         self.standbys.look_soon()
         for partition in partitions:
@@ -151,11 +155,11 @@ class Assignment:
             self._by_partition[partition] = task
 
     def check_folder(self) -> None:
-        """Raise StateDiskFailed when the state folder was deleted or replaced."""
+        """Raise StateDiskFailed if the state folder was deleted or replaced while the worker runs."""
         self._folder.check_held()
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """Close the tasks of these partitions; uncommitted work is dropped."""
+        """Close the tasks of these partitions, and discard their uncommitted work."""
         for partition in partitions:
             self._starts.pop(partition, None)
             task = self._by_partition.pop(partition, None)
@@ -171,13 +175,16 @@ class Assignment:
         self._share_cache()
 
     def _share_cache(self) -> None:
-        """Give each store of each task the same share of the cache for committed values."""
+        """Divide the memory for cached committed values equally among all stores of all tasks."""
         states = [state for task in self._tasks.values() for state in task.states.values()]
         for state in states:
             state.bound_cache(self.options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some records, and return the tasks that run now; raises StateIncoherent."""
+        """Open pending tasks, replay some changelog records, and return the tasks that have just begun to run.
+
+        Raises StateIncoherent if the coherence guard refuses a task.
+        """
         self.rest_s = 0.0
         self._look_at_fetches()
         if self.pending:
@@ -210,7 +217,7 @@ class Assignment:
         return started
 
     def follow(self, member: GroupMember, *, idle: bool) -> None:
-        """Let the standbys replay for a short time."""
+        """Replay changelog records into the standbys for a short time."""
         self.standbys.step(member, self._tasks, idle=idle)
 
     def close_all(self) -> None:
@@ -230,7 +237,7 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
-        # Before any request: a process frozen in between must not record its state as newer than it is.
+        # Read the clock before any request: if the process freezes in between, a later time would be false.
         looked_at = self._cluster.clock.time()
         if not self._fence_former_owners(tasks):
             self.rest_s = LOOK_EVERY_S
@@ -261,7 +268,7 @@ class Assignment:
         return self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
-        """Check the sources, and choose the start of those without a committed offset."""
+        """Check the input topics, and choose the start offset of partitions without a committed offset."""
         topics = self._cluster.topics()
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
@@ -282,7 +289,7 @@ class Assignment:
     def _open(
         self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float
     ) -> None:
-        """Open a task's store and begin its replay, or fetch a checkpoint first."""
+        """Open a task's store and start its replay, or start the fetch of a checkpoint."""
         store = None
         if self._stores(task):
             self.standbys.release(task.name)
@@ -298,7 +305,7 @@ class Assignment:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 if decided.aside:
-                    store.wipe(aside=True)  # the checkpoint would replace it
+                    store.wipe(aside=True)  # keep a copy, because the checkpoint will replace this state
                 store.close()
                 return
         except BaseException:
@@ -331,10 +338,10 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # Its age is unknown: compaction may have removed deletes that this data does not contain.
+            # The age of this data is unknown, and compaction may have removed tombstones that it has not seen.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # Other stores may be complete: they are kept until their changelogs have proved complete.
+            # Set the folder aside, because its other stores may be complete while their changelogs are not.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -348,7 +355,10 @@ class Assignment:
         committed: Mapping[str, int | None],
         looked_at: float,
     ) -> bool:
-        """Whether a fetch of a checkpoint began; the task is opened again when the fetch ends."""
+        """Start the fetch of a checkpoint if it is worthwhile; returns whether it was started.
+
+        When the fetch has ended, the task is opened again.
+        """
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
         if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
             return False
@@ -359,7 +369,7 @@ class Assignment:
         return True
 
     def _look_at_fetches(self) -> None:
-        """Queue the tasks whose fetch ended, with or without a checkpoint, to be opened next."""
+        """Make tasks pending again when their checkpoint fetch has ended, with or without a checkpoint."""
         now = self._cluster.clock.monotonic()
         for name, (task, fetching) in list(self._fetching.items()):
             found = fetching.ended(now)
@@ -369,7 +379,7 @@ class Assignment:
                 self.pending.append(task)
 
     def _install(self, task: Task) -> None:
-        """Move a fetched checkpoint into the place of the task's store."""
+        """Move a fetched checkpoint to the folder of the task's RocksDB; does nothing without a checkpoint."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None or fetched.path is None:
             return
@@ -391,7 +401,7 @@ class Assignment:
         )
 
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
-        """The number of records after the task's checkpoint, if it is high enough for bulk mode; else None."""
+        """The number of offsets to replay after the task's checkpoint, if bulk mode is worthwhile; otherwise None."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
             return None
@@ -400,7 +410,7 @@ class Assignment:
         return tail if is_for_bulk(tail) else None
 
     def _check_installed(self, task: Task, store: TaskStore) -> None:
-        """Refuse a checkpoint whose database has other offsets than its manifest."""
+        """Delete an installed checkpoint if its RocksDB has other offsets than its manifest."""
         fetched = self._fetched.get(task.name)
         if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
             self._refuse(task, fetched, "its database has other offsets than its manifest")
@@ -417,7 +427,7 @@ class Assignment:
         if task in self._fetching:
             found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # does nothing after the checkpoint was moved into place
+            self.checkpoints.discard(found)  # deletes the fetched files, unless they were installed
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
@@ -456,7 +466,10 @@ class Assignment:
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
-        """Without changelogs nothing can repair the local state: refuse it unless it is at the committed offsets."""
+        """Check a task without changelogs: raise StateIncoherent unless its state is at the committed offsets.
+
+        Without a changelog, the state can't be repaired.
+        """
         if task.store is None or task.meta.inputs == committed:
             return
         if task.meta == TaskMeta():

@@ -1,7 +1,7 @@
-"""The facts for the restore of tasks, read in the order that ``assignment`` defines.
+"""Reads the facts that a restore needs: topic ids, and the first and last offset to replay of each partition.
 
-changelog          from its beginning to its high watermark
-topic of a table   from its beginning to the group's committed offset: what is behind it is not processed
+changelog               from its first offset to its high watermark
+source topic of table   from its first offset to the group's committed offset, because later records are unprocessed
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Found = Mapping[str, Mapping[int, ChangelogFacts]]
 def read_changelogs(
     topics: TopicView, topology: Topology, stores: Set[str], committed: Mapping[Partition, int | None], now: float
 ) -> Found:
-    """The facts of every partition of these stores' changelogs; the high watermarks are read last.
+    """The facts of every changelog partition of these stores.
 
-    ``committed`` are the group's offsets, ``now`` is the wall clock in seconds since 1970.
+    ``committed`` has the group's offsets, which must be read before this call. ``now`` is the wall clock in seconds
+    since 1970.
 
     Raises:
         StateIncoherent: A changelog is missing.
-        TopicUnusable: The topic of a table is missing.
+        TopicUnusable: The source topic of a table is missing.
     """
     specs = [spec for spec in topology.changelogs if spec.store in stores]
     logs = [log for log in topology.source_logs if log.store in stores]
@@ -51,7 +52,7 @@ def read_changelogs(
         found[log.store] = {
             number: facts_of_source(log, seen, start, committed.get(Partition(log.topic, number)), young[number])
             for number, start in starts.items()
-            if number in young  # partitions may be added meanwhile
+            if number in young  # a partition may have been added between the two requests
         }
     for spec in specs:
         name = spec.topic.name
@@ -66,7 +67,10 @@ def read_changelogs(
 
 
 def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """``table_warnings``, which are logged already, and ``lost_records``, which are logged here."""
+    """All warnings about tables that are restored from source topics: ``table_warnings`` and ``lost_records``.
+
+    The warnings of ``lost_records`` are logged here; the others are already logged.
+    """
     lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
     for warning in lost:
         _log.warning(warning)
@@ -84,14 +88,18 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """By partition of a table's topic, the first offset after which Kafka has kept all tombstones.
+    """By partition of a table's source topic, the first offset after which Kafka has certainly kept all tombstones.
 
-    ``now`` is the wall clock in seconds since 1970. A quarter of the retention is reserved for clock differences.
+    ``now`` is the wall clock in seconds since 1970. Only three quarters of the retention (``delete.retention.ms``) are
+    used, because clocks may differ.
     """
     return topics.offsets_at(topic, int((now - delete_retention_s(seen) * RETENTION_PART_SAFE) * 1000))
 
 
 def facts_of_source(log: SourceLog, seen: TopicFacts, start: int, committed: int | None, young: int) -> ChangelogFacts:
-    """One partition of a table's topic, up to the group's committed offset; None before its first commit."""
+    """The facts of one partition of a table's source topic, up to the offset ``committed`` of the group.
+
+    ``committed`` is None before the group's first commit; then there is nothing to replay.
+    """
     end = start if committed is None else committed
     return ChangelogFacts(log.topic, seen.topic_id, start, end, delete_retention_s(seen), log, young)

@@ -1,15 +1,16 @@
 """Restore: replays changelogs into stores, with a separate consumer, in steps between polls of the group consumer.
 
 ``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the former
-owner was fenced; the consumer reads read_committed. A partition is done when the position reaches the target, or at an
-end of partition at or after the target: commit markers take offsets, and compaction can remove the last ones.
+owner was fenced. The consumer reads with read_committed. A partition is complete when the position reaches the target,
+or when the consumer reaches the partition's end: the last offsets before the target may have no record, because of
+transaction markers and compaction.
 
-A table with ``changelog="source"`` is replayed from its topic, up to the group's committed offset; each record becomes
-a row (``joins.source_rows``).
+A table with ``changelog="source"`` is replayed from its source topic, up to the group's committed offset; each record
+becomes a row (``joins.source_rows``).
 
 Invariants:
-    - Data is written before the offsets that cover it; an interrupted restore resumes at the last offsets written.
-    - During a replay the store is marked ``restoring``: nothing treats it as the state of its inputs.
+    - Data is written before the changelog offsets that cover it. An interrupted restore continues at these offsets.
+    - During a replay, the store is marked ``restoring``, so that its incomplete state is never used.
 """
 
 from __future__ import annotations
@@ -41,54 +42,54 @@ _log = structlog.get_logger("runtime.restore")
 
 #: Maximum records of one step.
 RECORDS_PER_STEP = 10_000
-#: Replays of this many offsets or more use the database's bulk mode.
+#: Minimum number of offsets for a replay in RocksDB's bulk mode.
 BULK_RECORDS_MIN = 50_000
-#: Seconds between two writes of the replayed offsets next to the data; a killed replay repeats at most this time.
+#: Seconds between two writes of the replayed offsets; a killed replay repeats at most the records of this time.
 NOTE_EVERY_S = 1.0
-#: A pause between two steps longer than this, in seconds, does not count as lack of progress.
+#: If the worker pauses for more than this many seconds between two steps, the no-progress timers start again.
 ABSENT_S = 5.0
-#: Seconds without a new record after which a restore stops with a diagnosis.
+#: Maximum seconds without a new record; then the restore fails with an error that names the cause.
 NO_PROGRESS_S = 120.0
-#: After so many seconds without progress, something open may hold the changelog back.
+#: After this many seconds without progress, the worker looks for open transactions that block the changelog.
 HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether a replay of this many offsets justifies opening its database twice: in bulk mode, then normally."""
+    """Whether bulk mode is worthwhile for a replay of this many offsets, although RocksDB must then be opened twice."""
     return records >= BULK_RECORDS_MIN
 
 
 @dataclass(slots=True)
 class TaskRestore:
-    """The replays of one task and their progress."""
+    """The restore of one task: the replays of its stores, and their progress."""
 
     task: Task
     replays: dict[Partition, StoreReplay]
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
-    #: Wall-clock time at which the target was read: state that reaches the target is complete up to that time.
+    #: Wall-clock time at which the targets were read. A finished restore is complete up to this time.
     target_at: float
-    #: Wall-clock time up to which the local state was complete at the start.
+    #: Wall-clock time up to which the local state was complete when the restore started.
     complete_at: float
-    #: Topic ids of the sources that the state was built from.
+    #: By input topic, the id of the topic from which the state was built.
     sources: Mapping[str, str]
-    #: Transactional id of the last commit replayed; empty before the first.
+    #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
     owner: str = ""
-    #: Names of the commands whose effects the state contains, from the last replayed commit.
+    #: The ``once`` names of the owner commands that changed the state, from the last replayed commit.
     commands: Commands = msgspec.UNSET
     records: int = 0
-    #: Offsets to replay at the start.
+    #: Number of offsets to replay when the restore started.
     started_with: int = 0
-    #: When the offsets were last written beside the data.
+    #: When the replayed offsets were last written to RocksDB (monotonic seconds).
     noted_at: float = 0.0
     noted_remaining: int = 0
-    #: All records are written; in bulk mode the database is flushing them.
+    #: Whether all records are written; in bulk mode, RocksDB then still flushes them to disk.
     flushing: bool = False
 
     @property
     def bulk(self) -> bool:
-        """Whether the store is in bulk mode, from this restore or from an earlier, interrupted one."""
+        """Whether RocksDB is in bulk mode, set by this restore or by an earlier interrupted restore."""
         return self.task.store is not None and self.task.store.in_bulk
 
     @property
@@ -107,7 +108,7 @@ class TaskRestore:
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """By store, the rules of its keys; no entry if no commit recorded them."""
+        """By store, text lines that describe how its keys are made; no entry if no commit recorded them."""
         replayed = {replay.store: replay.keys for replay in self.replays.values()}
         kept = {name: lines for name, lines in self.task.meta.keys.items() if name not in replayed}
         return kept | {name: lines for name, lines in replayed.items() if lines is not msgspec.UNSET}
@@ -119,11 +120,11 @@ class TaskRestore:
 
     @property
     def sources_replayed(self) -> set[str]:
-        """The topics that tables are restored from."""
+        """The source topics from which tables are restored."""
         return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """The given stores whose changelog has no committed record; an aborted first commit does not count."""
+        """Those of the given stores whose changelog has no committed record."""
         store = self.task.store
         return frozenset(
             each.store
@@ -132,7 +133,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Changelog offsets of the given stores, at these input offsets."""
+        """By given store, its present changelog offset together with these input offsets."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -140,7 +141,7 @@ class TaskRestore:
         }
 
     def progress(self, now: float) -> dict[str, float | None]:
-        """Records, records per second, seconds and seconds left, for status and logs; ``now`` is monotonic."""
+        """The progress for status and logs: records, rate, duration and time left; ``now`` is monotonic seconds."""
         seconds = max(now - self.started_at, 1e-3)
         replayed = self.started_with - self.remaining
         return {
@@ -153,9 +154,9 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once, with one consumer.
+    """Restores several tasks at the same time, with one consumer.
 
-    A step reads at most ``records_max`` records, by default ``RECORDS_PER_STEP``.
+    A step reads at most ``records_max`` records (default ``RECORDS_PER_STEP``).
     """
 
     def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
@@ -166,12 +167,12 @@ class Restorer:
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
         self._stepped_at = 0.0
-        #: Whether the consumer is assigned the current replays; tasks that begin together cause one assign.
+        #: Whether the consumer reads all current replays; False after a change, so that the next step assigns once.
         self._assigned = True
 
     @property
     def active(self) -> Mapping[str, TaskRestore]:
-        """Restores under way, by task name."""
+        """The running restores, by task name."""
         return self._tasks
 
     def begin(
@@ -184,9 +185,9 @@ class Restorer:
         *,
         often: bool = False,
     ) -> None:
-        """Start restoring a task as planned, from facts that were read at ``looked_at`` (wall-clock seconds).
+        """Start the restore of a task by the plan ``decided``; the facts were read at ``looked_at`` (wall clock).
 
-        A task restored ``often`` never uses bulk mode, which reopens the database and interrupts its compaction.
+        With ``often`` (laps of a standby), bulk mode is not used, because it reopens RocksDB and stops its compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -212,31 +213,34 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Before the first data: a half-replayed store must never look like the state of its inputs. Bulk mode is
-            # safe, too: a crash loses the newest writes, and this one comes first.
+            # Write the mark ``restoring`` before the first data, so that an incomplete store is never used. This also
+            # holds in bulk mode: a crash loses only the newest writes, and the mark is the oldest write.
             self._note(restore)
         self._assigned = False
 
     def forget(self, task: Task) -> None:
-        """Stop the restore of a revoked task; the replayed records stay on disk for the next time."""
+        """Stop the restore of a revoked task; the replayed records stay on disk for a later restore."""
         restore = self._tasks.pop(task.name, None)
         if restore is not None:
             self._note_if_possible(restore)
             self._assigned = False
 
     def excuse(self) -> None:
-        """Restart the no-progress timers, because Kafka is unreachable or the worker was busy."""
+        """Start the no-progress timers again, because Kafka is unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
 
     @property
     def waits_s(self) -> float:
-        """For how many seconds some restore has made no progress."""
+        """The longest time, in seconds, for which a running restore has made no progress."""
         now = self._clock.monotonic()
         return max((now - restore.progress_at for restore in self._tasks.values()), default=0.0)
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
-        """Replay some records; return the complete restores. StateIncoherent after ``NO_PROGRESS_S`` without one."""
+        """Replay some records, and return the restores that are complete now.
+
+        Raises StateIncoherent if a restore gets no record for ``NO_PROGRESS_S`` seconds.
+        """
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
             self.excuse()  # the worker was frozen or busy, so it did not poll
@@ -255,7 +259,7 @@ class Restorer:
         return complete
 
     def close(self) -> None:
-        """Stop all restores and close the consumer; the replayed records stay on disk for the next time."""
+        """Stop all restores, and close the consumer; the replayed records stay on disk."""
         for restore in self._tasks.values():
             self._note_if_possible(restore)
         self._tasks.clear()
@@ -298,7 +302,7 @@ class Restorer:
     def _rows(
         self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-        """The rows of a batch of a table's topic; records after the target are not state yet."""
+        """The table rows of a batch of a source topic, without records after the target."""
         assert self._consumer is not None
         if replay.done:  # the batch was fetched before the partition was dropped
             return [], []
@@ -310,7 +314,10 @@ class Restorer:
         return rows_of(log, batch.keys[:count], batch.values[:count], batch.timestamps[:count])
 
     def _note_in_time(self, *, idle: bool) -> None:
-        """Write the replayed offsets when due; flush when no records arrive, as below an open transaction."""
+        """Write the replayed offsets every ``NOTE_EVERY_S`` seconds; in bulk mode, flush if no records arrive.
+
+        Records may stop arriving, for example before an open transaction.
+        """
         now = self._clock.monotonic()
         for restore in self._tasks.values():
             due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
@@ -320,7 +327,7 @@ class Restorer:
                     restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
-        """Count control and compacted records at the end of a partition as read."""
+        """Move replays to their targets if only transaction markers and compacted records are left before them."""
         assert self._consumer is not None
         waiting = [
             partition
@@ -338,7 +345,7 @@ class Restorer:
                 replay.position = replay.facts.end
 
     def _note(self, restore: TaskRestore) -> None:
-        """Write the replayed offsets beside the data: an interrupted replay resumes here."""
+        """Write the replayed offsets to RocksDB, so that an interrupted replay continues there."""
         task = restore.task
         assert task.store is not None
         restore.noted_at = self._clock.monotonic()
@@ -368,7 +375,7 @@ class Restorer:
             )
 
     def _complete(self) -> list[TaskRestore]:
-        """Remove and return the restores that have all records and whose stores are readable."""
+        """Remove and return the restores that are complete: all records are replayed, and bulk mode has ended."""
         complete = []
         for restore in list(self._tasks.values()):
             store = restore.task.store
@@ -382,7 +389,7 @@ class Restorer:
                     store.flush(wait=False)
             restore.flushing = True
             if restore.bulk and store is not None:
-                if store.flushing:  # in parallel to the loop, so that other tasks are replayed meanwhile
+                if store.flushing:  # RocksDB flushes in the background, so other tasks can be replayed
                     restore.progress_at = self._clock.monotonic()
                     continue
                 store.end_bulk()
@@ -437,7 +444,7 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Pause Python's cycle collector: records have no cycles, and the collector would visit each of them."""
+    """Inside this context, Python's cycle collector is off: records have no cycles, and visiting them costs time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -448,7 +455,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-    """The keys and values of a batch without its meta records, whose content goes into ``replay`` and ``restore``."""
+    """The keys and values of a batch without meta records; ``replay`` and ``restore`` take over the meta records."""
     topic, number = batch.partition
     keys, values, offsets = batch.keys, batch.values, batch.offsets
     metas: list[tuple[int, bytes]] = []

@@ -1,14 +1,14 @@
-"""Fencing by the heir: end the transaction that a dead owner left open, without waiting for the broker's timeout.
+"""The next owner of a task fences the dead owner, so that it need not wait for the timeout of an open transaction.
 
-A worker killed in mid-commit leaves a transaction open on its tasks' changelogs, and pending offsets. The next owner
-would wait until the broker aborts the transaction, ``TRANSACTION_S`` after its start or later. The heir knows the
-owner's transactional id from the changelog that it followed, and fences the owner: the broker then ends the
-transaction.
+A worker that is killed during a commit leaves a transaction open on its tasks' changelogs, and pending offsets. Without
+fencing, the next owner waits until the broker aborts that transaction, at least ``TRANSACTION_S`` after its start. If
+the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. It
+initialises a producer with this id; the broker then aborts the open transaction.
 
-Why this is safe: only the worker that the group gave the partition to fences, and only while a transaction is open on
-the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not do so was
-removed from the group, and the group's generation fences it. A worker just restarted in the dead owner's slot may be
-fenced, too; it joins again. Fencing never commits anything.
+Why this is safe: only the worker to which the group assigned the partition fences, and only while a transaction is open
+on the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not end it was
+removed from the group, so its commits fail anyway, because its generation is old. If a new process already runs with
+the dead owner's id, it is fenced, too, and joins the group again. Fencing never commits a transaction.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from holdfast.processors.engine.runtime.ports import Cluster
 
 _log = structlog.get_logger("runtime.fencing")
 
-#: Timeout of a request to the transaction coordinator, in seconds: the worker waits for it.
+#: Timeout of a request to the transaction coordinator, in seconds; the worker is blocked until the answer.
 FENCE_TIMEOUT_S = 5.0
-#: Kafka answers a commit before it writes the markers. A transaction open for longer than this, in seconds, counts as
-#: left open.
+#: A transaction that stays open for more than this many seconds was left open by a dead owner. A shorter time is normal
+#: after a commit, because Kafka answers a commit before it writes the markers.
 MARKERS_S = 0.5
-#: Seconds between two checks until then.
+#: Seconds between two checks during ``MARKERS_S``.
 LOOK_EVERY_S = 0.05
-#: Seconds between two searches for transactions that gone workers left open.
+#: Minimum seconds between two searches for transactions that dead workers left open.
 LEFT_EVERY_S = 5.0
 
 
 class FormerOwners:
-    """The transactional ids of the owners of the tasks that this worker follows."""
+    """Remembers the owners of the tasks that this worker follows as standbys, and fences dead owners."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
-        #: By task, when its transaction was first seen open.
+        #: By task, when this worker first saw an open transaction (monotonic seconds).
         self._open_since: dict[str, float] = {}
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: The transactions that former owners may have left open: they wrote to the same topics as this worker.
+        #: Completes ended transactions whose markers are missing; ``Committer`` sets the topics.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
-        #: Called between two looks.
+        #: Called between two requests while the worker waits for Kafka.
         self.on_wait: Callable[[], None] = lambda: None
 
     def note(self, task: str, owner: str) -> None:
-        """Remember the owner that made the last replayed commit of a task; an empty owner is ignored."""
+        """Remember the transactional id that made the last replayed commit of a task; an empty id is ignored."""
         if owner:
             self._owners[task] = owner
 
@@ -61,12 +61,13 @@ class FormerOwners:
         self._open_since.pop(task, None)
 
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
-        """End the transactions that former owners left open on the changelogs of newly assigned tasks.
+        """Abort the transactions that dead owners left open on the changelogs of newly assigned tasks.
 
-        A failure is logged, and the broker ends the transaction after its timeout. ``taken`` has the partition of each
-        task, ``changelogs`` its changelog topics.
+        ``taken`` has the partition of each task, and ``changelogs`` its changelog topics. A failure is only logged,
+        because the broker aborts the transaction after its timeout.
 
-        Returns False to be called again, because an open transaction may be a commit whose markers are not written yet.
+        Returns False if the caller must call again, because an open transaction may be a commit whose markers are not
+        written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()
@@ -75,7 +76,7 @@ class FormerOwners:
         try:
             topics = {topic for task in others for topic in changelogs[task]}
             held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
-        except HoldfastError as failure:  # Kafka does not answer: the tasks are opened again when it is back
+        except HoldfastError as failure:  # Kafka does not answer: opening the tasks will fail, too, and is retried
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}
@@ -90,11 +91,9 @@ class FormerOwners:
         return True
 
     def end_left(self) -> None:
-        """End transactions that gone workers left open, because they block this worker.
+        """Complete transactions that dead workers left open, because these transactions block this worker.
 
-        A failure is logged.
-
-        It searches at most once in ``LEFT_EVERY_S`` seconds.
+        Searches at most once in ``LEFT_EVERY_S`` seconds. A failure is only logged.
         """
         now = self._cluster.clock.monotonic()
         if now < self._left_look_at:
@@ -108,7 +107,7 @@ class FormerOwners:
     def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)
         try:
-            # On all topics, before the init makes the coordinator forget how the owner's last transaction ended.
+            # Before ``init``, because ``init`` makes the coordinator forget how the owner's last transaction ended.
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             producer.init(FENCE_TIMEOUT_S)
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)

@@ -1,12 +1,14 @@
-"""The first checkpoint of a new standby: fetched in parallel to the worker's turns; then the tail is replayed.
+"""Fetches a checkpoint as the initial state of a new standby; then the standby replays the rest of the changelog.
 
-    no local state ──seek──► fetching ──ended──► in place, marked as incomplete ──► the standby's first lap
-                                        └──refused, late or damaged──► the changelog from its beginning
+    no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► the standby's first lap
+                                        └──refused, timed out or damaged──► replay the changelog from its beginning
+
+Threads fetch the checkpoint while the worker's loop continues.
 
 Invariants:
-    - Local state is never replaced: a checkpoint is looked for only where there is none.
-    - What is put in place is marked ``restoring``, like every standby: the task that inherits it restores the rest.
-    - A failure costs time only: the changelog holds the whole state.
+    - Local state is never replaced: a checkpoint is fetched only for a standby without local state.
+    - An installed checkpoint is marked ``restoring``, so that a task that takes over the folder restores the rest.
+    - A failed fetch only costs time, because the changelog contains the whole state.
 """
 
 from __future__ import annotations
@@ -30,18 +32,21 @@ _log = structlog.get_logger("runtime.standby")
 
 @dataclass(slots=True)
 class FirstCheckpoints:
-    """The fetches of one worker's standbys, by task; none without an object store."""
+    """The checkpoint fetches of one worker's standbys; nothing is fetched without an object store."""
 
     checkpoints: CheckpointKeeper | None
     folder: StateFolder
     databases: Databases
     clock: Clock
     _fetching: dict[str, CheckpointSearch] = field(default_factory=dict)
-    #: Task -> the first checkpoint of its standby; None if the fetch gave none.
+    #: By task, the id of the checkpoint that its standby started from; None if no checkpoint was installed.
     _sought: dict[str, str | None] = field(default_factory=dict)
 
     def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
-        """Begin a fetch; False if the changelog must be replayed instead. Each task is searched only once."""
+        """Start a fetch; False if the changelog must be replayed instead. Each task gets at most one fetch.
+
+        ``looked_at`` is the wall-clock time at which ``facts`` were read.
+        """
         replay = sum(known.end - known.start for known in facts.values())
         if self.checkpoints is None or task in self._sought or not worth_looking(replay):
             return False
@@ -53,7 +58,7 @@ class FirstCheckpoints:
         return True
 
     def waits(self, task: str) -> bool:
-        """Whether a fetch is running; an ended fetch is installed first."""
+        """Whether the fetch for this task is still running; a fetch that has ended is installed by this call."""
         if task not in self._fetching:
             return False
         assert self.checkpoints is not None
@@ -63,15 +68,15 @@ class FirstCheckpoints:
             return True
         del self._fetching[task]
         self._install(task, found)
-        self.checkpoints.discard(found)  # does nothing after it was moved into place
+        self.checkpoints.discard(found)  # deletes the fetched files, unless they were installed
         return False
 
     def used(self, task: str) -> str | None:
-        """The first checkpoint of a task's standby."""
+        """The id of the checkpoint that a task's standby started from; None if there was none."""
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:
-        """End the fetch of a task that is no longer followed."""
+        """Cancel the fetch of a task that this worker no longer follows."""
         self._sought.pop(task, None)
         if task in self._fetching:
             found = self._fetching.pop(task).give_up()

@@ -1,7 +1,8 @@
-"""With `latest`, only the inputs that a processor reads for the first time begin at their end.
+"""Chooses the start offset for ``offset_reset`` `latest`: the end of a topic only at the group's first start.
 
-A group's first start is when it has no offset of a topic. If the group has offsets of a topic, a partition without an
-offset was added later. Such a partition begins at its first offset, because nobody has skipped its messages on purpose.
+It is the first start for a topic if the group has no committed offset in any partition of the topic. Otherwise, a
+partition without an offset was added to the topic later. It begins at its first offset, because `latest` must not skip
+the messages of a new partition.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from holdfast.processors.engine.runtime.ports import TopicView
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """The partitions that begin at their end if the group has no offset of them.
+    """The partitions that begin at their end, because the group reads their topics for the first time.
 
-    ``widths`` has, for each topic without an offset of the group, its number of partitions at that time.
+    ``widths`` has the number of partitions of each such topic at the group's first start.
     """
 
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def begins_at_end(self, partition: Partition) -> bool:
-        """Whether this partition existed when the group started for the first time."""
+        """Whether this partition begins at its end: it existed when the group read the topic for the first time."""
         return partition.number < self.widths.get(partition.topic, 0)
 
 
 def look(topics: TopicView, group: str, names: Iterable[str]) -> FirstStart:
-    """Reads the existing partitions before a worker joins: later, other members may have committed first offsets.
+    """Returns the partitions that begin at their end. ``names`` has the topics that use `latest`.
 
-    ``names`` are the topics that begin at their end. If there are none, no request is made.
+    Call it before the worker joins its group, because later, other members may have committed offsets.
     """
     wanted = sorted(names)
     if not wanted:

@@ -1,11 +1,11 @@
-"""Heirs: the member of a group that gets a partition next when its present owner leaves.
+"""Computes the heir of each partition: the group member that gets the partition if its present owner leaves.
 
-The group's assignor is a pure function of members and partitions, and so is this module: every process computes the
-same heirs from the group's description, without messages between processes. It repeats the client library's assignors
-(``range``, ``roundrobin`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
+Kafka's assignors are pure functions of members and partitions. So every process can compute the same heirs from the
+group's description, without messages between processes. This module reimplements the client library's assignors
+``range``, ``roundrobin`` and ``cooperative-sticky``, for members that all read the same topics, without racks.
 
 Invariants:
-    - The owner of a partition is never its own heir, and no member is twice among the heirs of one partition.
+    - The owner of a partition is never its own heir, and each member is at most once among the heirs of a partition.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Shares = Mapping[str, AbstractSet[Partition]]
 
 
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
-    """The heirs of every partition, in order: the first gets it when the owner leaves, the second if the first leaves.
+    """The heirs of every partition, in order: the first gets it if the owner leaves, the second if both leave.
 
-    At most ``replicas`` for each partition; fewer in a group with fewer members.
+    Each partition has at most ``replicas`` heirs, and fewer if the group has fewer other members.
     """
     after: dict[frozenset[str], Shares] = {}
     found: dict[Partition, tuple[str, ...]] = {}
@@ -38,18 +38,19 @@ def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]
 
 
 def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partition]:
-    """The partitions that have this member among their heirs."""
+    """The partitions for which this member is one of the heirs."""
     return {partition for partition, after in heirs(group, replicas).items() if member in after}
 
 
 def shares_after(group: GroupShares, known: Collection[str], expected: Collection[str]) -> Shares | None:
-    """The partitions of every member after a change, by member id; None if no forecast is possible.
+    """The partitions of every member after a planned change of workers, by member id; None if they can't be computed.
 
-    A member that has not joined yet has its client id and a dash as its id. Members whose client id is not in ``known``
-    stay. With a sticky assignor, the shares of new members depend on messages between members, so there is no forecast.
+    The id of a member that has not joined yet is its client id and a dash. Members whose client id is not in ``known``
+    are expected to stay. With a sticky assignor and new members, the result can't be computed, because it depends on
+    data that members exchange.
 
     Args:
-        group: The group now.
+        group: The present members and their partitions.
         known: The client ids of all members that may join or leave.
         expected: The client ids in ``known`` that are members after the change.
     """
@@ -79,7 +80,10 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
 
 
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
-    """Give each member a run of every topic's partitions, in member id order; the first members get one more."""
+    """Kafka's range assignor: each member gets consecutive partitions of every topic, in the order of member ids.
+
+    If the division leaves a remainder, the first members get one partition more.
+    """
     shares: dict[str, set[Partition]] = {member: set() for member in members}
     for topic in {partition.topic for partition in partitions}:
         numbers = [partition for partition in partitions if partition.topic == topic]
@@ -93,14 +97,15 @@ def _range(members: list[str], partitions: list[Partition]) -> Shares:
 
 
 def _in_turns(members: list[str], partitions: list[Partition]) -> Shares:
-    """Deal the partitions of all topics to the members, one each, in the order of member ids."""
+    """Kafka's round-robin assignor: the partitions of all topics go to the members in turn, in member id order."""
     return {member: set(partitions[place :: len(members)]) for place, member in enumerate(members)}
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
-    """Each member keeps its partitions; free partitions go, the last first, to the member with the fewest.
+    """The sticky assignor: members keep their partitions, and a free partition goes to the member with the fewest.
 
-    Of several members with the fewest, the one with the smallest id gets it.
+    The free partitions are assigned in descending order. If several members have the fewest partitions, the smallest
+    member id gets the partition.
     """
     shares = {member: set(owned) for member, owned in members.items() if member not in gone}
     for partition in sorted((partition for member in gone for partition in members[member]), reverse=True):

@@ -1,7 +1,7 @@
-"""One worker must read partition n of all inputs of a store; otherwise two workers each count a part of a key.
+"""Checks that this worker got partition n of all inputs that share a store.
 
-The assignor of the group decides the assignment, and every member influences it: a member with another subscription, or
-with another assignor, can separate the inputs. So the worker checks its assignment, regardless of the assignor's name.
+Otherwise two workers would each process a part of a key's messages. A group member with another subscription or another
+assignor can cause such an assignment. So the worker checks each assignment, whatever assignor the group uses.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from holdfast.processors.engine.topology import Topology
 
 
 def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics: TopicView) -> None:
-    """Check that the group gave this worker all inputs of each task.
+    """Check that the group assigned all inputs of each task to this worker.
 
     Raises:
-        InputsParted: Another member reads the same partition number of an input that feeds the same stores.
+        InputsParted: Another member got the same partition number of another input that shares a store.
     """
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
     described = topics.describe(sorted({name for _, name in missing})) if missing else {}
-    for task, name in missing:  # a topic with fewer partitions has none of this number
+    for task, name in missing:  # no error if the topic has too few partitions to have this number
         if name in described and described[name].partitions > task.partition:
             raise _parted(group, task, name)
 

@@ -1,4 +1,4 @@
-"""A worker's topics at its start: creates missing topics, and checks repartition topics for other owners."""
+"""Creates a processor's missing topics at the start, and checks that no other processor uses its repartition topics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.processors.engine.topology import Topology
 def prepare(
     topics: TopicView, topology: Topology, *, may_create: bool
 ) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
-    """Create the missing topics of a processor that starts, if allowed.
+    """Create the missing topics of a processor that starts, if ``may_create``.
 
-    Returns the facts of all its topics, and warnings about their keys, which are logged.
+    Returns the facts of all its topics by name, and warnings about partitioning by key, which are already logged.
+    Raises also the errors of ``provisioning.prepare`` and ``same_partitioner.check_at_start``.
 
     Raises:
-        TopicUnusable: Another processor has a repartition topic of the same name, and has read it; and what
-            ``provisioning.prepare`` and ``same_partitioner.check_at_start`` raise.
+        TopicUnusable: Another processor has a repartition topic with the same name, and has read it.
     """
     facts = provisioning.prepare(topics, topology, may_create=may_create)
     for spec in topology.repartitions:
@@ -40,5 +40,5 @@ def prepare(
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:
     try:
         return any(place.topic == topic for place in topics.committed_offsets(group))
-    except AccessRefused:  # this client may not read the other group
+    except AccessRefused:  # without the right to read the other group's offsets, assume that it has not read the topic
         return False

@@ -1,12 +1,12 @@
-"""Positions move past markers and aborted records at the end of an input: no record is missed there later.
+"""Moves the positions of tasks past transaction markers and aborted records at the end of an input.
 
-    input     m m m C                        C: the marker of the producer's transaction, m: messages
-                    ↑ └─ the end
-                    └─ behind the last message: 1 offset before the end
+    input     m m m C                        m: messages, C: the commit marker of the producer's transaction
+                    ↑ └─ end offset of the partition
+                    └─ position after the last message: 1 less than the end offset
 
-A position before the marker would be below the log's first offset once retention or a purge has emptied the log: the
-coherence guard and Dagster's check would report missing records although there were none. Each commit of a task moves
-its positions past the markers. A task without new messages makes one commit for this purpose.
+If retention or a purge deletes all records, the log begins at the end offset. A position before the marker is then
+below the log start. The coherence guard and Dagster's check would report lost records, although none are lost. So each
+commit of a task moves its positions past the markers. An idle task makes one extra commit for this purpose.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 
-#: A task whose position has not changed for this time, seconds, commits the step past the markers.
+#: An idle task moves its positions past the markers after this many seconds without a commit.
 REST_S = 5.0
-#: Seconds between two looks.
+#: Seconds between two checks of all tasks.
 LOOK_EVERY_S = 1.0
 
 
 class PastMarkers:
-    """Moves positions of tasks that have read all messages of an input."""
+    """Moves positions past transaction markers, for tasks that have processed all messages of an input."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: By task, its committed offsets, and since when they are unchanged (monotonic seconds).
+        #: By task, its committed offsets, and since when these are unchanged (monotonic seconds).
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Move the positions of tasks without open work; a worker with bounds keeps its positions below them."""
+        """Move the positions of tasks that are about to commit; with ``bounded``, leave all positions unchanged.
+
+        A shadow is bounded, because its positions must stay below the bounds.
+        """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
                 task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
-        """Move the positions of idle tasks, and commit them soon."""
+        """Move the positions of tasks that are idle for ``REST_S`` seconds, and make a commit due at once."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
@@ -60,7 +63,7 @@ class PastMarkers:
 
 
 def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
-    """By input of a task, the offset after the markers at its position."""
+    """Pairs of an input topic and the offset after its markers; inputs with unread messages are left out."""
     for topic, position in task.positions.items():
         end = member.without_records(Partition(topic, task.partition), position)
         if end is not None:

@@ -1,8 +1,9 @@
-"""The tasks of a worker that wait until their changelogs are rewritten from local state (a re-seed).
+"""The tasks of a worker that wait for a re-seed: their changelogs are rewritten from local state.
 
 Invariants:
-    - The local state of a waiting task is at the group's committed offsets, and is never dropped.
-    - Its offsets name no topic until its changelogs are complete.
+    - The local state of a waiting task is at the group's committed offsets, and is never deleted.
+    - Until the changelog is complete, the meta record of the local state has the mark ``RESEEDING`` instead of the
+      changelog's topic id.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ def stores_to_reseed(
     committed: Mapping[str, int | None],
     holds_data: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """The requested stores whose changelog does not match the local state.
+    """The requested stores whose changelog does not match the local state, so that it must be rewritten.
 
     Args:
-        meta: The offsets in the local store; None for a new store, which has nothing to re-seed from.
-        changelogs: Facts of the changelogs of the requested stores, by store.
-        committed: The group's committed offset of each input topic.
+        task: The name of the task.
+        meta: The meta record of the local state; None for a new store, which has no state to re-seed from.
+        changelogs: By requested store, the facts of its changelog.
+        committed: By input topic, the group's committed offset.
+        holds_data: Returns whether a store has local data.
 
     Raises:
         StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
@@ -45,7 +48,7 @@ def stores_to_reseed(
         if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
             continue  # the changelog matches the local state
         if at is None and facts.end > 0 and not holds_data(store):
-            continue  # no local data, but the changelog has records: an ordinary restore
+            continue  # no local data, but the changelog has records: the store is restored as usual
         begun = at is not None and at.topic_id == RESEEDING
         if facts.start > 0:
             raise StateIncoherent(
@@ -82,18 +85,18 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker whose changelogs are being rewritten; ``asked`` are the stores named at its start."""
+    """The tasks of one worker that wait for a re-seed; ``asked`` has the store names of the worker's start options."""
 
     def __init__(self, asked: frozenset[str]) -> None:
         self._asked = asked
         self._stores: dict[str, tuple[str, ...]] = {}
         self._ready: list[TaskRestore] = []
-        #: By task, restores that are complete except for the re-seed.
+        #: By task, the restore of a task that only waits for its re-seed.
         self.waiting: dict[str, TaskRestore] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether tasks wait for a re-seed, or to run after one."""
+        """Whether a task waits for its re-seed, or waits to run after its re-seed."""
         return bool(self.waiting or self._ready)
 
     def stores_of(self, task: str) -> tuple[str, ...]:
@@ -107,7 +110,7 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store."""
+        """Choose the stores to re-seed, and mark them on disk; return the other changelogs, which are replayed."""
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
         if store is None or not asked:
@@ -122,14 +125,14 @@ class Reseeds:
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """Keep a complete restore back if its task is being re-seeded; returns whether it was kept."""
+        """Store a complete restore if its task still needs a re-seed; returns whether it was stored."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore
         return True
 
     def done(self, task: str) -> None:
-        """Let the task run: its changelogs are complete."""
+        """Must be called when the task's changelogs are complete; the task runs in one of the next turns."""
         self._ready.append(self.waiting.pop(task))
         del self._stores[task]
 
@@ -139,7 +142,7 @@ class Reseeds:
         return ready
 
     def forget(self, task: str) -> None:
-        """Remove a revoked task; records already written are not written again the next time."""
+        """Remove a revoked task. A later re-seed continues after the records that are already written."""
         self._stores.pop(task, None)
         self.waiting.pop(task, None)
         self._ready = [restore for restore in self._ready if restore.task.name != task]

@@ -1,12 +1,13 @@
-"""Detects by topic id a changelog that was deleted or recreated while its tasks run, and other missing topics.
+"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id; and other missing topics.
 
-Kafka's clients know topics by name. They wait for a deleted topic as if a broker were down, and they write to a
-recreated topic as if it were the old one: the earlier records are then only on this worker's disk. A missing output or
-dead-letter topic counts only after an aborted transaction, because nothing is written to it before.
+Kafka's clients identify topics by name. If a topic is deleted, they wait as if a broker were down. If it is recreated,
+they write to the new topic without an error, and the earlier records are then only on this worker's disk. A missing
+output or dead-letter topic is an error only after an aborted transaction, because it may not be needed before.
 
 Invariants:
-    - A separate thread asks Kafka; a turn of the loop only compares the answer.
-    - Only two equal answers in a row count, because a restarted broker may know its topics only after a while.
+    - A separate thread sends the request; the worker's loop only compares the answer.
+    - A difference is an error only if two answers in a row agree, because a restarted broker may not know its topics
+      at first.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from holdfast.processors.engine.state.coherence import changelog_recreated, topi
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
-#: Seconds between two checks, and before the check that confirms a difference.
+#: Seconds between two checks, and seconds before a second check that confirms a difference.
 EVERY_S = 10.0
 AGAIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A store whose changelog has another topic id than its state; ``seen`` is None when the topic is missing."""
+    """A store whose changelog has now another topic id (``seen``) than the local state recorded (``expected``).
+
+    ``seen`` is None if the topic is missing.
+    """
 
     task: str
     store: str
@@ -41,9 +45,9 @@ class Parted:
 
 
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
-    """The first store of a running task whose changelog has another topic id than its state; None if there is none.
+    """The first store of a running task whose changelog was deleted or recreated; None if there is no such store.
 
-    ``seen`` has the topic ids of the changelogs by name; None for a missing topic.
+    ``seen`` has the present topic ids of the changelogs by name; None for a missing topic.
     """
     for task in tasks:
         if task.phase is TaskPhase.RUNNING:
@@ -54,7 +58,7 @@ def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | No
 
 
 class SameChangelogs:
-    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds."""
+    """Checks every ``EVERY_S`` seconds the topic ids of a worker's changelogs and other topics."""
 
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology
@@ -70,7 +74,9 @@ class SameChangelogs:
         self._suspected: Parted | str | None = None
 
     def check(self, tasks: Iterable[Task], *, failing: bool = False) -> None:
-        """Compare Kafka's last answer, or ask again; returns at once. ``failing``: transactions are being aborted.
+        """Compare Kafka's last answer, or start a new request; never waits.
+
+        With ``failing`` (the last transaction was aborted), a missing output topic is an error, too.
 
         Raises:
             StateIncoherent: A changelog is missing or another topic.
@@ -97,7 +103,7 @@ class SameChangelogs:
             raise changelog_recreated(found.task, found.store, found.topic, found.seen, found.expected)
 
     def finish(self) -> None:
-        """Wait for the thread of a running check, if there is one."""
+        """Wait until a running request has ended."""
         if self._look is not None:
             self._look.thread.join()
 
@@ -108,7 +114,7 @@ class _Look:
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
-        #: None when Kafka did not answer.
+        #: Topic ids by name; None for a missing topic. The whole attribute is None if Kafka did not answer.
         self.seen: Mapping[str, str | None] | None = None
         self.widths: Mapping[str, int] = {}
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)

@@ -1,8 +1,8 @@
-"""Whether the state of a task was made with the same keys as the steps of this version.
+"""Checks that the state of a task was written with the same keys as the steps of this version use.
 
-A deployment compares versions in the registry. A worker compares with the record of the last commit next to the state,
-so that a worker started by hand refuses, too. State of earlier versions has no record: it is used, and the next commit
-records the keys of this version.
+For example, if ``group_by`` has another key now, old and new state must not be mixed. A deployment compares versions in
+the registry. A worker started by hand has no deployment, so each worker also compares at its start: each commit records
+the keys beside the state. Old state without this record is accepted, and the next commit writes the record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = structlog.get_logger("runtime.same_meaning")
 
 
 def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[str]]) -> None:
-    """Compare the records of a task's stores with the steps of this version; ``known`` has their key lines by store.
+    """Compare the recorded keys of a task's stores (``known``, by store) with the steps of this version.
 
     Raises:
         StateIncoherent: A store with data was made with another key, or has windows that no step reads.
@@ -54,7 +54,7 @@ def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[s
 
 
 def _check_no_windows(task: str, content: TaskStore, store: StoreSpec) -> None:
-    """Raises StateIncoherent if a store of another kind has windows, whose open ones would never be sent."""
+    """Raises StateIncoherent if a store has windows but is no window store now: open windows would never be sent."""
     if content.get(store_prefix(store.name) + clock_key()) is not None:
         raise StateIncoherent(
             f"Task {task}: store {store.name} has windows that close with time, and this version makes a store of kind "

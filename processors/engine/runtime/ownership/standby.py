@@ -1,17 +1,18 @@
-"""Standbys: copies of tasks that run in other processes, updated from their changelogs in this process's state folder.
+"""Standbys: local copies of tasks that run in other processes, kept current from the tasks' changelogs.
 
-    WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or no longer an heir──► (gone)
+    WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──task assigned here, or no longer heir──► (removed)
        ▲                   └───────failed──────────┴──► WAITING (retried later)
 
-Without local state it first waits for a checkpoint (``first_checkpoint``); then it is BEHIND only by the tail.
+A standby without local state first fetches a checkpoint (``first_checkpoint``), then replays only the later records.
 
-A standby works in laps: it reads the end of its changelogs, and an ordinary restore replays up to that end. Promotion
-is no separate step: the standby is closed, and the task that opens the folder restores the rest.
+A standby works in laps: each lap reads the end offsets of the changelogs, and replays up to them like a restore. If the
+task is assigned to this worker, the standby is closed, and the task opens the same folder and restores the rest.
 
 Invariants:
-    - A store belongs to a standby or to a task, never to both: the standby closes it before the task opens it.
-    - ``complete_at`` is a moment before an end was read, and moves only when the replay has reached that end.
-    - A failure here is logged, shown in the status and retried; it never stops running tasks.
+    - A RocksDB is open in a standby or in a task, never in both: the standby closes it before the task opens it.
+    - The state is complete up to the time ``complete_at``, which is the time before a lap read the end offsets. The
+      value is updated only when the replay has reached these offsets.
+    - A failure of a standby is logged, shown in the status and retried; it never stops running tasks.
 """
 
 from __future__ import annotations
@@ -51,26 +52,26 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("runtime.standby")
 
-#: Seconds between two reads of the group's members, and after a read that failed.
+#: Seconds between two requests for the group's members, and seconds until the next request after a failure.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
-#: Seconds between two checks for a change of the workers.
+#: Seconds between two checks for a planned change of workers.
 CHANGE_EVERY_S = 0.5
-#: Seconds between the starts of two laps, and how much longer a lap waits for standbys still in the last one.
+#: Seconds between the starts of two laps, and extra seconds that a new lap waits for standbys still in the last lap.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
-#: Seconds between two reads of ids, first offsets and retention of the changelogs.
+#: Topic ids, first offsets and retention of the changelogs are requested again after this many seconds.
 FACTS_EVERY_S = 10.0
-#: Standbys take at most this share of the loop's time while there is input.
+#: Maximum share of the loop's time that standbys use while the worker has input.
 TIME_SHARE = 0.2
-#: Maximum records of one step, which then takes a few milliseconds.
+#: Maximum records of one step, so that a step takes only a few milliseconds.
 RECORDS_PER_STEP = 2_000
-#: A failed standby is retried after 1, 2, 4, ... seconds, and at most this many.
+#: A failed standby is retried after 1, 2, 4, ... seconds; this is the maximum.
 RETRY_S_MAX = 60.0
-#: Timeout of one request about the group or a topic, in seconds: the loop waits for it.
+#: Timeout of one request about the group or a topic, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 
 class StandbyPhase(Enum):
-    """The phases of a standby, as the module draws them."""
+    """The phases of a standby; the module's docstring shows the transitions."""
 
     WAITING = "waiting"
     BEHIND = "behind"
@@ -86,19 +87,19 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Records replayed in completed laps.
+    #: Number of records replayed in completed laps.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
 
 
-#: The facts of a changelog, and its first offset by partition.
+#: The topic facts of a changelog, and its first offsets by partition.
 _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker; none if ``options.standby_replicas`` is 0."""
+    """The standbys of one worker; without ``options.standby_replicas``, only during a planned change of workers."""
 
     def __init__(
         self,
@@ -121,20 +122,20 @@ class Standbys:
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
-        #: By topic of a table, ``young_from``; forgotten together with the facts of changelogs.
+        #: By source topic of a table, the result of ``young_from``; discarded every ``FACTS_EVERY_S`` seconds.
         self._young: dict[str, Mapping[int, int]] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
-        #: Whether the last step replayed records, so that more may be available at once.
+        #: Whether the last step replayed records, so that more records are probably available now.
         self.busy = False
         self._change: Change | None = None
         self._change_at = 0.0
-        #: The tasks with state that the change in progress gives this worker; None while they are not known.
+        #: Names of the tasks with state that this worker will own after the planned change; None while unknown.
         self._forecast: frozenset[str] | None = None
 
     def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
-        """Replay for a short time; called between polls.
+        """Replay changelog records for a short time; called between polls.
 
-        ``taken`` names the tasks that this process runs itself. ``idle``: the last poll brought no input.
+        ``taken`` has the names of this worker's own tasks. ``idle`` says that the last poll returned no records.
         """
         self.busy = False
         began = self._clock.monotonic()
@@ -156,18 +157,18 @@ class Standbys:
         self._rest_until = now + (now - began) * (1 / TIME_SHARE - 1)
 
     def look_soon(self) -> None:
-        """Read the group's members in the next step, because its partitions moved."""
+        """Request the group's members in the next step, because a rebalance has changed the assignment."""
         self._look_at = 0.0
 
     def release(self, name: str) -> None:
-        """Close the standby of a task, if there is one, so that the task can open the folder."""
+        """Remove the standby of a task, if there is one, so that the task can open the same folder."""
         standby = self._standbys.pop(name, None)
         self._first.forget(name)
         if standby is not None:
             self._shut(standby)
 
     def close(self) -> None:
-        """Close all standbys and forget the group. Safe to call twice."""
+        """Close all standbys, and discard all facts about the group. Safe to call twice."""
         for name in list(self._standbys):
             self.release(name)
             self.owners.forget(name)
@@ -178,13 +179,13 @@ class Standbys:
         self.busy = False
 
     def told(self) -> list[dict[str, Any]]:
-        """The standbys for status: positions and lags in offsets, ``complete_at`` in seconds since 1970."""
+        """The standbys for the status page: positions and lags in offsets, ``complete_at`` in seconds since 1970."""
         return [self._told(standby) for _, standby in sorted(self._standbys.items())]
 
-    # -- which tasks -----------------------------------------------------------------------------------------------
+    # -- choice of tasks -------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Choose the standbys from the group's members; without an answer the choice stays unchanged."""
+        """Choose which standbys this worker keeps, from the group's members; if Kafka fails, nothing changes."""
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
         try:
@@ -207,7 +208,7 @@ class Standbys:
                 self._standbys[name] = standby
 
     def _due(self, own: str, group: GroupShares) -> set[Partition]:
-        """The partitions that the change in progress gives this worker; their tasks are stored for ``prepared``."""
+        """The partitions that this worker will own after the planned change; also updates ``_forecast``."""
         change = self._change
         shares = None if change is None else shares_after(group, change.known, change.expected)
         due = set() if shares is None else set(shares.get(own, ()))
@@ -215,9 +216,9 @@ class Standbys:
         return due
 
     def prepared(self, taken: Container[str]) -> bool | None:
-        """Whether this worker has the state of all tasks that the change in progress gives it.
+        """Whether this worker has the state of all tasks that it will own after the planned change.
 
-        None without a change.
+        None if no change is in progress.
         """
         if self._change is None:
             return None
@@ -229,7 +230,7 @@ class Standbys:
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
         known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
-        # Another version of the processor, in the same group, may read topics that this version does not know.
+        # During a deploy, members with another version of the processor may read topics that this version has not.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
@@ -241,7 +242,7 @@ class Standbys:
     # -- laps ------------------------------------------------------------------------------------------------------
 
     def _begin_laps(self, now: float) -> None:
-        """Read the ends of the changelogs, and begin a lap of every standby between two laps."""
+        """Read the end offsets of the changelogs, and start a lap of every standby whose last lap has ended."""
         if now < self._lap_at or (self._restorer.active and now < self._lap_at + LAP_PATIENCE_S):
             return
         ready = [
@@ -266,7 +267,7 @@ class Standbys:
         task = standby.task
         if task is None:
             if self._first.seek(standby.name, facts, looked_at):
-                return  # the first lap begins when the fetch has ended
+                return  # the first lap starts when the fetch of the checkpoint has ended
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -286,7 +287,7 @@ class Standbys:
         task.wipe()
 
     def _facts_of(self, standby: _Standby, ends: dict[str, Mapping[int, int]]) -> dict[str, ChangelogFacts]:
-        """Facts of one standby's changelogs; ``ends`` are the high watermarks of this lap, read when first needed."""
+        """The facts of one standby's changelogs, by store; ``ends`` caches the end offsets of this lap, by topic."""
         if self._clock.monotonic() >= self._changelogs_until:
             self._changelogs.clear()
             self._young.clear()
@@ -306,7 +307,7 @@ class Standbys:
         return facts
 
     def _facts_of_source(self, log: SourceLog, number: int, ends: dict[str, Mapping[int, int]]) -> ChangelogFacts:
-        """Facts of the topic that restores a table: a standby replays up to the group's committed offset."""
+        """The facts of a table's source topic; a standby replays it up to the group's committed offset."""
         seen, starts = self._changelog(log.topic)
         if log.topic not in self._young:
             self._young[log.topic] = young_from(self._view(), seen, log.topic, self._clock.time())
@@ -346,7 +347,7 @@ class Standbys:
                 self._put_off(standby, failure)
 
     def _reached(self, standby: _Standby, restore: TaskRestore) -> None:
-        """Record a completed lap: the standby has everything up to the moment before the lap's end was read."""
+        """Finish a lap: write ``complete_at``, and change the phase to FOLLOWING."""
         task = restore.task
         assert task.store is not None
         if restore.records:
@@ -362,10 +363,10 @@ class Standbys:
             _log.info("standby has the whole changelog", task=task.name, records=standby.records)
         standby.phase, standby.failures, standby.error = StandbyPhase.FOLLOWING, 0, None
 
-    # -- what fails ------------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Postpone the standbys that caused the failure; the others resume at the offsets of their stores."""
+        """Stop all laps, and put off the standbys that caused the failure; the others continue in the next lap."""
         under_way = dict(self._restorer.active)
         blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
         self._restorer.close()
@@ -420,11 +421,11 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """The offset at which a standby resumes; it starts from the beginning when its changelog is another topic now.
+    """The offsets at which a standby continues; it starts from the beginning if its changelog was recreated.
 
     Raises:
-        StateIncoherent: The changelog does not match a copy that a task left complete or in a re-seed, and that may be
-            the only complete copy. Only a task may replace it.
+        StateIncoherent: The local state does not match the changelog, but may be the only complete copy, because a task
+            left it complete or during a re-seed. A standby must not delete it.
     """
     meta = task.meta
     needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)

@@ -1,7 +1,7 @@
-"""Distinguishes a worker that was frozen while it took a task from damaged state.
+"""Finds out whether a failed check of a new task is caused by damaged state, or by a frozen process.
 
-After a freeze, the worker reads data of a later owner: records of its commits, or a repartition topic that it has
-purged. The committed offsets, which the worker read before the freeze, are older.
+If the process freezes between reading the committed offsets and reading the changelog, another worker may own the task
+during the freeze. The changelog then has newer records than the committed offsets that this worker knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 
 
 def check_still_ours(member: GroupMember, committed: Mapping[Partition, int | None]) -> None:
-    """Compare the group's offsets with the offsets that were committed when the task was assigned.
+    """Compare the group's present offsets with ``committed``, which was read when the task was assigned.
 
     Raises:
         MembershipLost: The offsets moved, so another worker has the partitions.

@@ -1,4 +1,4 @@
-"""The replay of one changelog into one store: its progress, and the input offsets of the store."""
+"""The progress of replaying one changelog partition into one store."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 
 @dataclass(slots=True)
 class StoreReplay:
-    """One store's replay: ``position`` is the next offset; ``inputs`` are the offsets of the last meta record."""
+    """The replay of one store.
+
+    ``position`` is the next changelog offset to replay. ``inputs`` has the input offsets of the last meta record.
+    """
 
     store: str
     facts: ChangelogFacts
     position: int
     inputs: Mapping[str, int]
     prefix: bytes
-    #: The rules of the store's keys, from the last meta record.
+    #: Text lines that describe how the store's keys are made, from the last meta record (``steps.meaning``).
     keys: KeyLines = msgspec.UNSET
 
     @property
@@ -29,9 +32,11 @@ class StoreReplay:
         return self.position >= self.facts.end
 
     def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
-        """The input offsets of a finished store; for the topic that restores it, the replay's position.
+        """The input offsets up to which the replayed store is complete.
 
-        Such a store has no offsets of other inputs, so it is valid at any offset of them.
+        For a changelog, these are the offsets of the last meta record. A table that is restored from its source topic
+        has no meta records: for this topic, the result has the replay's position, and for other inputs their committed
+        offsets, because the table does not depend on them.
         """
         log = self.facts.source
         if log is None:
@@ -42,9 +47,10 @@ class StoreReplay:
 
     @property
     def noted(self) -> Mapping[str, int]:
-        """The input offsets to note at a replay's position; for a table's topic, none before a full replay has ended.
+        """The input offsets to write beside the data at the present position.
 
-        So the next replay knows that it resumes one from the beginning, which lacks no deletes (``doubt_of_tail``).
+        For a table that is restored from its source topic, the result is empty until the first replay has ended. So the
+        next replay knows that it continues a replay from the beginning, which misses no tombstones (``doubt_of_tail``).
         """
         if self.facts.source is None or not (self.done or self.inputs):
             return self.inputs

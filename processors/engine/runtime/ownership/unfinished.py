@@ -1,24 +1,26 @@
-"""Completes transactions that have ended but whose markers are missing on some partitions.
+"""Completes transactions that have ended although their markers are missing on some partitions.
 
-Kafka 4.1 to 4.4 can leave markers out when brokers crash (KAFKA-20734; `docs/changelogs.md`). The next commit of the
-same producer would then publish aborted records. So a worker checks before it sends anything: when it creates a
-producer, after an abort, and after the loss of a broker.
+Kafka 4.1 to 4.4 can leave out markers when brokers crash (KAFKA-20734; `docs/changelogs.md`). The next commit of the
+same producer would then publish aborted records. So a worker checks for missing markers before it sends anything: when
+it creates a producer, after an abort, and after the loss of a broker.
 
-    nothing held back ──► done
-    held back ──► what does the coordinator say of the last transaction?
-                      open ──► done: the producer's init aborts it
-                      ending ──► look again
-                      committed ──► commit what is open of this producer
-                      aborted, none ──► abort what is open of this producer
+    no partition has an open transaction ──► done
+    a partition has one ──► ask the coordinator for the state of this producer's last transaction:
+                              open ──► done, because the producer's ``init`` aborts it
+                              ending ──► check again
+                              committed ──► write the missing commit markers of this producer
+                              aborted, none ──► write the missing abort markers of this producer
 
 Invariants:
-    - No producer is initialised before this look: with its init the coordinator forgets how the last transaction ended.
-    - A marker is written only when the coordinator said the same before and after the look: nothing is open there.
+    - No producer is initialised before this check, because ``init`` makes the coordinator forget how the last
+      transaction ended.
+    - A marker is written only if the coordinator reports the same ended transaction before and after the partitions are
+      checked, so that no new transaction can be open.
 
-The worker that wrote may be gone for good. If a task can't be opened, or its restore makes no progress, its heir
-searches for transactions that any worker of the processor left open. For these, the brokers are asked in the opposite
-order: the same transaction must be open before and after the coordinator reports that it has ended. So a live worker's
-transaction is never mistaken for one.
+The worker that wrote the transaction may have been deleted. If a task can't be opened, or its restore makes no
+progress, the new owner searches for such transactions of all workers of the processor. These other workers may be
+alive. So the order of requests is reversed: the same transaction must be open on the partition before and after the
+coordinator reports that it has ended. A live worker's open transaction never fulfils this.
 """
 
 from __future__ import annotations
@@ -43,28 +45,28 @@ from holdfast.processors.engine.runtime.ports import Cluster, TopicView
 
 _log = structlog.get_logger("runtime.unfinished")
 
-#: Kafka's topic of the groups' offsets.
+#: Kafka's internal topic with the committed offsets of all groups.
 OFFSETS_TOPIC = "__consumer_offsets"
-#: Timeout of one request, seconds.
+#: Timeout of one request, in seconds.
 LOOK_TIMEOUT_S = 5.0
-#: Pause between the first two checks, seconds. The pause doubles up to the second value.
+#: Pause between the first two checks, in seconds; it doubles each time, up to the second value.
 LOOK_EVERY_S, LOOK_EVERY_MAX_S = 0.05, 1.0
-#: Other producers' transactions that were open at this worker's check have ended after this many seconds.
+#: Maximum seconds that a normal transaction of another producer stays open. A longer one has missing markers.
 OTHERS_END_S = 2 * TRANSACTION_S
 
 
 class Held(NamedTuple):
-    """The last stable offset and the end of a partition with an open transaction."""
+    """The last stable offset and the high watermark of a partition with an open transaction."""
 
     stable: int
     end: int
 
 
 def open_transactions(view: TopicView, topics: Iterable[str], group: str = "") -> dict[Partition, Held]:
-    """The partitions with an open transaction: the last stable offset is below the end.
+    """The partitions with an open transaction: their last stable offset is less than their high watermark.
 
-    With ``group``, also the partition with the group's offsets; it is left out when this client may not describe it.
-    Topics that do not exist have no open transaction.
+    With ``group``, the result may include the partition of ``__consumer_offsets`` that has the group's offsets, if this
+    client has the right to describe it. Missing topics are ignored.
     """
     found = {}
     for topic in sorted(topics):
@@ -93,13 +95,13 @@ def _behind(view: TopicView, topic: str) -> dict[Partition, Held]:
 
 
 class Unfinished:
-    """Searches for open parts of a transactional id's ended transaction, on the topics that its producer writes to.
+    """Finds ended transactions whose markers are missing, and writes the markers.
 
     Args:
-        cluster: The cluster.
-        topics: Those topics.
-        group: The group whose offsets its transactions commit.
-        timeout_s: How long to wait for brokers that do not answer, seconds.
+        cluster: The Kafka cluster.
+        topics: The topics that the transactions write to.
+        group: The consumer group whose offsets the transactions commit.
+        timeout_s: Maximum seconds to wait for brokers that do not answer.
     """
 
     def __init__(self, cluster: Cluster, topics: Iterable[str], group: str, timeout_s: float) -> None:
@@ -111,9 +113,9 @@ class Unfinished:
     def settle(
         self, transactional_id: str, on_wait: Callable[[], None] = lambda: None, *, timeout_s: float | None = None
     ) -> None:
-        """End the open transactions of this id.
+        """Write the missing markers of this transactional id's last transaction; return when none is missing.
 
-        ``on_wait`` is called during the wait; ``timeout_s`` is the limit if it is shorter than this object's limit.
+        ``on_wait`` is called between two checks. ``timeout_s`` replaces the timeout of this object.
 
         Raises:
             BrokerUnreachable: No broker answered in time, or the coordinator did not finish the last transaction.
@@ -133,14 +135,14 @@ class Unfinished:
                     if refusal is None:
                         return
                     if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
-                        # Other producers' transactions end soon. A transaction that stays open may be this producer's.
+                        # Open transactions of other producers end soon. If one stays open, it may be this producer's.
                         seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
                 if now() > deadline:
                     raise _not_told(next(iter(held)), refusal)
                 if not seen:
-                    refusal = None  # it was only ending
+                    refusal = None  # the coordinator was still ending the transaction: ask again
             except (BrokerUnreachable, CoordinatorMoving):
                 if now() > deadline:
                     raise
@@ -149,13 +151,13 @@ class Unfinished:
             pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
     def settle_for_others(self) -> None:
-        """Complete transactions that other workers of this processor left open; the workers may be gone for good.
+        """Write missing markers for transactions of all other workers of this processor, which may be deleted.
 
-        A transaction that is open and has not ended according to its coordinator stays untouched.
+        A transaction that its coordinator still reports as open is left unchanged.
 
         Raises:
             BrokerUnreachable: No broker answered in time.
-            AccessRefused: This client may not see whose transaction is open, or may not end it.
+            AccessRefused: This client has no right to see the owner of an open transaction, or to write its marker.
             KafkaFailed: Kafka refused another request.
         """
         held = open_transactions(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
@@ -167,9 +169,9 @@ class Unfinished:
                     _tell(left.transactional_id, left.partition, commit=left.committed)
 
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
-        """Complete ended transactions with open parts.
+        """Write the missing markers of this transactional id on the partitions ``held``.
 
-        Returns None when nothing is left; else the error why that is not known yet.
+        Returns None if no marker is missing any more; otherwise the error because of which this is not known yet.
         """
         try:
             with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:

@@ -1,1 +1,1 @@
-"""The order in which a worker reads records, and the progress of the upstream tasks."""
+"""The order in which a task processes the records of its inputs, and the watermarks of upstream tasks."""

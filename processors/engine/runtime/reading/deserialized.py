@@ -1,4 +1,4 @@
-"""Values, keys and headers of consecutive messages, deserialized together, up to the first that can't be read."""
+"""Deserializes values, keys and headers of consecutive messages in one call, up to the first unreadable message."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
-#: Not subclasses of Exception, but the user's function may raise them: they count as failures of the message.
+#: Errors that user functions may raise although they are no subclasses of Exception; handled like other message errors.
 ENDING = (SystemExit, GeneratorExit)
 
-#: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
-#: cost per call does not matter.
+#: Maximum records deserialized in one call. More records would not stay in the CPU caches until they are processed;
+#: with fewer records, the cost of the calls would be noticeable.
 RECORDS_AT_ONCE = 100
 
 
 @dataclass(slots=True)
 class Readable:
-    """Values and keys of consecutive messages; ``failure`` is why the next message can't be read."""
+    """The deserialized values and keys of consecutive messages.
+
+    ``failure`` is the error of the message after them; None if that message was not tried.
+    """
 
     values: list[Any]
     keys: list[Any]
-    #: Empty if no step reads headers.
+    #: Headers of each message; empty if no step reads headers.
     headers: Sequence[Headers] = ()
     failure: BaseException | None = None
 
@@ -39,7 +42,10 @@ def read(
     deserialize_key: Deserializer,
     wants_headers: bool,
 ) -> Readable:
-    """Deserialize records up to the first unreadable one; headers are read only if a step needs them."""
+    """Deserialize records ``first`` to ``last`` - 1 of a batch, up to the first unreadable record.
+
+    Headers are read only with ``wants_headers``, because reading them is slow.
+    """
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
     if wants_headers:
@@ -53,7 +59,7 @@ def read(
         return Readable(
             _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
         )
-    # One record can't be deserialized: deserialize one by one, up to that record.
+    # A record can't be deserialized. Deserialize the records one by one to find it.
     readable = Readable([], [], headers, unread)
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         part, shown = "value", raw

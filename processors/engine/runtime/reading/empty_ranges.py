@@ -1,4 +1,7 @@
-"""Whether a partition has records before an offset: commit markers and compaction leave offsets without a record."""
+"""Finds out whether a partition has records before an offset.
+
+Offsets may have no record: transaction markers use offsets, and compaction deletes records.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 
-#: Seconds without progress in a partition after which it is checked for records before its bound.
+#: A partition is checked for remaining records after this many seconds without progress.
 QUIET_S = 0.5
-#: Seconds that one check waits for an answer.
+#: Maximum seconds that one check waits for records.
 LOOK_S = 0.05
 
 
 class EmptyRanges:
-    """Finds partitions without records before their bound.
+    """Finds partitions that have no record left before a bound, for example the end offset.
 
-    Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
+    A group member can't see this itself: it receives nothing for transaction markers, aborted and compacted records.
+    A separate consumer without a group reads the partition from the position and sees the next record or the end.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -27,7 +31,11 @@ class EmptyRanges:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """The partitions of ``waiting`` (position and bound by partition) without a record from position to bound."""
+        """The partitions of ``waiting`` without a record between their position and their bound.
+
+        ``waiting`` maps a partition to (position, bound). Call it repeatedly: a partition is checked only after
+        ``QUIET_S`` seconds at the same position.
+        """
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():
             if self._moved_at.get(place, (None, now))[0] != position:
@@ -53,7 +61,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # the member receives the record soon; this reader must start again at the position
+                else:  # the member will receive this record, so the next check must read it again
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

@@ -1,7 +1,7 @@
-"""Present end offsets of inputs, for tasks that report the ends of their inputs, and for the lag of paused workers.
+"""Requests the present end offsets of inputs, for tasks that report that they are at their ends, and for lags.
 
-The client keeps the end of its last fetch. A partition whose leader can't be reached looks completely read, while its
-messages wait. So the report that a task is at its end needs the end from Kafka.
+The consumer only knows the end offset of its last fetch. If the leader of a partition is unreachable, or the partition
+is paused, that offset is outdated, and the partition looks completely read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 
 _log = structlog.get_logger("runtime.fresh_ends")
 
-#: Timeout of one request, in seconds: the loop waits for it.
+#: Timeout of one request in seconds; short, because the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 1.0
-#: Seconds until the next request after a failed one.
+#: Seconds until the next request after a failed request.
 AGAIN_S = 2.0
 
 
 class FreshEnds:
-    """Requests the ends of topics, each at most once between two calls of ``begin``."""
+    """Requests the end offsets of topics, at most once for each topic between two calls of ``begin``."""
 
     def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster
@@ -33,14 +33,14 @@ class FreshEnds:
         self._begun_at = float("-inf")
 
     def begin(self, every_s: float = 0.0) -> None:
-        """Marks the known ends as outdated; with ``every_s``, only ends that are at least this old."""
+        """Discards the known end offsets, so that they are requested again, if they are at least ``every_s`` old."""
         now = self._cluster.clock.monotonic()
         if now - self._begun_at >= every_s:
             self._begun_at = now
             self._ends.clear()
 
     def end_of(self, place: Partition, member: GroupMember) -> int | None:
-        """The present end of a partition; None if Kafka does not report it."""
+        """The present end offset of a partition; None if Kafka does not answer."""
         if place.topic not in self._ends:
             if member.brokers_down_s or self._cluster.clock.monotonic() < self._again_at:
                 return None
@@ -59,6 +59,6 @@ class FreshEnds:
         return self._ends[place.topic].get(place.number, 0)
 
     def is_read(self, place: Partition, member: GroupMember) -> bool:
-        """Whether no record exists after the last fetch's end, up to which an input was read."""
+        """Whether the end offset of the consumer's last fetch is still the present end of the partition."""
         end, fetched = self.end_of(place, member), member.high_watermark(place)
         return end is not None and fetched is not None and fetched >= end

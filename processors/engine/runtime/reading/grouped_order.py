@@ -1,26 +1,27 @@
-"""The order of reading for a task with repartition topics among its inputs: an older upstream message comes first.
+"""The order in which a task processes its inputs, if repartition topics are among them: by event time, if possible.
 
-    orders (source)      o50 o60                      o50 waits: p1 may still send an older price
-    prices (regrouped)   p51 p52 W(p0)=52 │ …         heard: p0 at 52, p1 at 20  ──► open below 20
+    orders (source)      o50 o60                      o50 waits, because task p1 may still send an older price
+    prices (regrouped)   p51 p52 W(p0)=52 │ …         watermarks: p0 at 52, p1 at 20  ──► messages after 20 may come
 
-A repartition topic has the messages of several tasks in the order of writing, so its head is not its oldest message.
-Its *low* is the smallest time of its buffered messages and of the messages that upstream tasks may still send
-(``heard``). A head is *safe* if the lows of all other inputs are later. Of the safe heads, the smallest is next.
+Several upstream tasks write to a repartition topic, so its first message (*head*) is not always its oldest message. The
+*low* of an input is the smallest time of its buffered messages and of the messages that upstream tasks may still send
+(``heard``). A head is *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
-If no head is safe, an older message is behind a younger one of the same topic, which has to go first: offsets are
-committed in their order. But first goes what it is joined with (``rights``): a row of a later time is kept with its
-time, but a row that is not there yet can't be found. That may be a left side, too, and wait for what is its own right::
+If no head is safe, an older message comes after a younger message of the same topic. The younger message must be
+processed first, because offsets are committed in order. Before it, the inputs that it is joined with (``rights``) are
+processed: a join ignores a row of a later time, but it can't find a row that was not processed yet. Such an input may
+be joined with a third input, which then comes before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
 
-If each of two streams is joined with the other, no order is right for both: the smallest head is next. With one
-upstream task for each topic, this is the order by heads.
+If each of two streams is joined with the other, no order is right for both, and the smallest head is next. If each
+topic has one upstream task, the order is simply by the times of the heads.
 
 Invariants:
-    - Stream time that words tell doesn't pass an input that is not read to its end, as no message does.
-    - While a message waits for a watermark, that watermark can come: the input that brings it is not paused, or the
-      messages in its full buffer are processed.
+    - Watermarks do not move stream time past the next message of an input that is not read to its end.
+    - No deadlock: while a message waits for a watermark, the input with that watermark is not paused. If that input's
+      buffer is full, its messages are processed.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Pie
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 
-#: A time in milliseconds and the rank of its input.
+#: A time in milliseconds and the rank of its input, which decides at equal times.
 _Place = tuple[int, int]
 _LAST: _Place = (NEVER + 1, 0)
-#: Less than the time of every message.
+#: Bound of an input whose next time is unknown: smaller than the time of every message.
 _UNKNOWN = NO_TIME - 1
 
 
 @dataclass(slots=True)
 class _Lows:
-    """The smallest times of the pieces of one buffer, for each piece to the end."""
+    """Finds the smallest event time from any record to the end of one input's buffer. A piece is a buffered batch."""
 
-    #: By piece, its smallest times for each record to the end.
+    #: By number of the piece: for each record, the smallest time from that record to the end of the piece.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: The pieces that have a smaller time than all later pieces: number and smallest time of each.
+    #: (number, smallest time) of each piece whose smallest time is less than that of all later pieces.
     chain: list[tuple[int, int]] = field(default_factory=list)
-    #: The number of the first piece in the buffer, and of the next one that is added.
+    #: The number of the first buffered piece; ``count`` is the number of the next added piece.
     first: int = 0
     count: int = 0
 
@@ -71,7 +72,7 @@ class _Lows:
             del self.chain[: bisect_left(self.chain, (first, _UNKNOWN))]
 
     def behind(self, number: int) -> int:
-        """The smallest time of the pieces after one."""
+        """The smallest time of all pieces after the piece with this number."""
         at = bisect_left(self.chain, (number + 1, _UNKNOWN))
         return self.chain[at][1] if at < len(self.chain) else NEVER
 
@@ -85,19 +86,19 @@ class _Bound(NamedTuple):
     """The lower bound of an input's unread messages: no message is earlier than ``time_ms``."""
 
     time_ms: int
-    #: Whether other inputs wait for this one.
+    #: Whether other inputs have to wait for this input's unread messages; False after ``wait_s`` seconds.
     holds: bool
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """A place in the buffer of one input; later records are not taken yet."""
+    """A read position in the buffer of one input. The head is the record at this position."""
 
     topic: str
     buffer: Buffer
     lows: _Lows | None
     bound: _Bound
-    #: The inputs that this input is joined with.
+    #: Topics of the inputs that this input is joined with.
     rights: frozenset[str]
     full: bool
     index: int = 0
@@ -117,7 +118,7 @@ class _Cursor:
 
     @property
     def buffered_low(self) -> int:
-        """The smallest time in the buffer; for a source, which is in order, the time of its head."""
+        """The smallest buffered time; for a source topic the time of the head, because a source keeps its order."""
         if not self.has_head:
             return NEVER
         if self.lows is None:
@@ -134,16 +135,16 @@ class _Cursor:
 
     @property
     def next_ms(self) -> int:
-        """The smallest buffered time; less than every time while a source without a buffered message may bring any."""
+        """The smallest buffered time; the bound of the unread messages if the buffer of a source topic is empty."""
         if self.lows is None and not self.has_head and self.bound.holds:
             return self.bound.time_ms
         return self.buffered_low
 
     @property
     def goes(self) -> bool:
-        """Whether the first message may be processed.
+        """Whether the head may be processed although it is not safe.
 
-        The buffer is full, or no older message of the input can arrive.
+        True for a source topic, for a full buffer, and if no older message of the input can arrive.
         """
         if self.lows is None or not self.has_head:
             return self.has_head
@@ -158,9 +159,9 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """The index of the first record without a later record earlier than ``bound``.
+        """The index of the first record from which on no buffered record is earlier than ``bound``.
 
-        Returns the end of the piece if every record has one, and also if none has one.
+        Returns the end of the piece if there is no such record after the head; at most ``most`` records are taken.
         """
         piece = self.piece
         end = min(piece.end, self.at + most)
@@ -173,22 +174,19 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """The index after the last consecutive record that is earlier than ``bound``.
-
-        The first record always counts.
-        """
+        """The index after the head and the consecutive records that are earlier than ``bound``, at most ``most``."""
         return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
 
 
 class GroupedOrder(ReadingOrder):
-    """Buffers of the inputs of one task, some of which are repartition topics.
+    """Buffers the records of one task's inputs, some of which are repartition topics, and chooses the next records.
 
     Args:
-        times_of: By input topic, the event times of a batch. If times are equal, the topic that comes first here is
-            next.
-        heard: By repartition topic, the watermarks of its tasks.
-        rights: By input, the inputs that it is joined with.
-        wait_s: How long an input is waited for, in seconds; None waits without limit.
+        times_of: By input topic, a function that returns the event times of a batch. At equal times, the topic that
+            comes first in this mapping is next.
+        heard: By repartition topic, the watermarks of its upstream tasks.
+        rights: By input topic, the topics that it is joined with.
+        wait_s: Maximum seconds to wait for an input; None waits without limit.
     """
 
     def __init__(
@@ -202,15 +200,15 @@ class GroupedOrder(ReadingOrder):
         self.heard = heard
         self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
         self._lows = {topic: _Lows() for topic in heard}
-        #: The content of the buffers, now or at the last ``runs``; unknown before the first ``runs``.
+        #: The smallest times in the buffers, updated by ``runs`` and ``add``; unknown before the first ``runs``.
         self.in_hand = InHand(all_ms=_UNKNOWN)
         #: The smallest time in the buffers at the last ``runs``.
         self._oldest_ms = NEVER
-        #: The newest time that arrived, of all inputs.
+        #: The newest event time that arrived in any input.
         self.newest_ms = NO_TIME
 
     def add(self, batch: Batch, end: int) -> None:
-        """Takes the first ``end`` records of a batch."""
+        """Buffers the first ``end`` records of a batch, and reads their watermarks."""
         topic = batch.partition.topic
         if not end:
             return
@@ -226,7 +224,7 @@ class GroupedOrder(ReadingOrder):
         self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
 
     def clear(self) -> None:
-        """Discards the buffers, because their records are read again.
+        """Discards the buffered records, because the caller reads them again.
 
         Paused inputs stay paused until ``change_of_pauses``.
         """
@@ -238,7 +236,7 @@ class GroupedOrder(ReadingOrder):
         self.in_hand.all_ms, self.in_hand.grouped_ms = _UNKNOWN, EVENT_TIME_END_MS
 
     def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
-        """What ``ReadingOrder.runs`` returns."""
+        """The next records to process, at most ``most``, in their order; empty while a task waits for an input."""
         cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
         self.in_hand.all_ms = min(each.next_ms for each in cursors)
         if self.in_hand.all_ms >= self.in_hand.ahead_ms:
@@ -259,7 +257,7 @@ class GroupedOrder(ReadingOrder):
         return runs
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """What ``ReadingOrder.held_by`` returns."""
+        """By topic of ``topics``, the upstream tasks that may still send older messages."""
         return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
 
     def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
@@ -277,7 +275,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Records since when inputs are waited for."""
+        """Stores for each input since when other inputs wait for it; None if no input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -289,16 +287,16 @@ class GroupedOrder(ReadingOrder):
 
 
 class _Next(NamedTuple):
-    """The input whose head is next, and the index behind the last record to take."""
+    """The input whose records are next, and the index after the last record to take."""
 
     cursor: _Cursor
     last: int
-    #: Whether no older message of another input follows.
+    #: Whether these records are in the order of event time: no older message of another input comes after them.
     in_order: bool
 
 
 def _next(cursors: list[_Cursor], most: int) -> _Next | None:
-    """What is next; None while an input is waited for."""
+    """The next records of one input; None while an input with possibly older messages has to be waited for."""
     by_low = sorted(cursors, key=lambda each: each.low)
     first, second = by_low[0], by_low[1].low
     bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
@@ -310,9 +308,10 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """The next records if ``chosen`` has, after its first message, a message earlier than ``bound``.
+    """The next records if no head is safe: after its head, ``chosen`` has a message that is earlier than ``bound``.
 
-    The first message is processed before that older message. The messages that it is joined with precede it.
+    The head must be processed before that older message, and the messages that the head is joined with before the head.
+    Returns None if one of these messages has to be waited for.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

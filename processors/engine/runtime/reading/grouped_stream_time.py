@@ -1,9 +1,9 @@
-"""The stream time of a task behind ``group_by``: what follows from the watermarks of the tasks before it.
+"""Computes the stream time of a task behind ``group_by`` from the watermarks of its upstream tasks.
 
 Invariants:
-    - Until every task before the topic has sent a watermark, the stream time behind it stays as it was committed.
-    - The newest watermark of each task is committed with the stream time. After a restart of the reader it counts until
-      the owner of that task sends another one.
+    - Stream time does not move before every upstream task of the repartition topic has sent a watermark.
+    - The newest watermark of each upstream task is committed with the stream time. After a restart, it is valid until
+      that upstream task sends its next watermark.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ _log = structlog.get_logger("runtime.watermarks")
 
 @dataclass(slots=True)
 class InHand:
-    """The smallest event times of unprocessed messages: of all inputs, and of the buffered ones of repartition topics.
+    """The smallest event times of unprocessed messages, which limit stream time.
 
-    For an input that is not read to its end, the next time is unknown.
+    ``all_ms`` is for all inputs; it is unknown (very small) while an input is not read to its end and has no buffered
+    message. ``grouped_ms`` is for the buffered messages of repartition topics.
     """
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
-    #: The newest message of a source that was processed before an older message of another input.
+    #: The newest event time of a source message that was processed before an older message of another input.
     ahead_ms: int = NO_TIME
 
     @property
     def order_ms(self) -> int:
-        """The event time up to which messages came in order: no older message is buffered or can arrive."""
+        """The event time below which all messages are processed; ``EVENT_TIME_END_MS`` while all came in order."""
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
 class Upstream:
-    """The stream time of a task that reads repartition topics; ``stream`` commits the watermarks with the time.
+    """The watermarks of all upstream tasks of a task, which move the task's stream time.
 
     Args:
-        stream: The stream time of the task.
-        topics: The repartition topics that it reads.
+        stream: The stream time of the task; the watermarks are committed with it.
+        topics: The repartition topics that the task reads, by name.
     """
 
     def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: The buffered messages of the reading order: stream time stays below them.
+        #: The smallest times of buffered messages: stream time must not pass them.
         self.in_hand = InHand()
 
     def begin(self) -> None:
-        """Starts from the committed watermarks of existing tasks; other tasks would hold the time forever."""
+        """Starts from the committed watermarks, except those of tasks that no longer exist: they would never move."""
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
             before.begin(last_watermarks(self._stream, topic))
@@ -65,12 +66,12 @@ class Upstream:
         self._stream.let_go_to(NO_TIME)  # until the first check of the watermarks
 
     def reads_by(self, in_hand: InHand) -> None:
-        """Sets the buffered messages of the order of reading. Some may be older than processed ones."""
+        """Sets the object in which the reading order reports the smallest times of its buffered messages."""
         self.in_hand = in_hand
         in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
     def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
-        """Takes a record without a key; ``now`` is monotonic seconds."""
+        """Applies a watermark, which is a record without a key; ``now`` is monotonic seconds."""
         read = Watermark.read(value)
         if read is None:
             _log.warning(
@@ -81,30 +82,30 @@ class Upstream:
             )
             return
         time_ms = self._before[topic].take(read, now)
-        if time_ms is None:  # of a task that is gone
+        if time_ms is None:  # the watermark is of a task that no longer exists
             return
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """The newest time of the task's inputs, without the watermarks of this topic."""
+        """The newest event time that arrived in the task's inputs, except the watermarks of this topic."""
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
     @property
     def waits(self) -> bool:
-        """Whether stream time is behind the newest message or watermark that has arrived."""
+        """Whether stream time is less than the newest time of all messages and watermarks that have arrived."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
     def wants_end(self, topic: str) -> bool:
-        """Whether ``mark`` has to be called for a topic."""
+        """Whether the caller must request the end offset of this topic and pass it to ``mark``."""
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Records a topic's present end: later watermarks release the messages of other inputs so far."""
+        """Stores a topic's present end offset; only later watermarks release messages that have arrived until now."""
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
-        """Takes the next offsets to process."""
+        """Updates the progress in the topics; ``positions`` has the next offset to process by topic."""
         for topic, before in self._before.items():
             before.look(positions[topic])
 
@@ -114,17 +115,14 @@ class Upstream:
         return self._before.keys()
 
     def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """The stream time that the upstream tasks of these topics, or of all topics, have reached.
+        """The minimum time that the upstream tasks have reached; ``topics`` None means all topics.
 
-        ``NO_TIME`` while one of them has not sent its time.
+        ``NO_TIME`` until each upstream task has sent a watermark.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """The event time up to which messages of other inputs move stream time.
-
-        The time of the slowest upstream task.
-        """
+        """The maximum to which messages of other inputs move stream time: the time of the slowest upstream task."""
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -134,24 +132,30 @@ class Upstream:
         return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """The silence of the upstream tasks of these topics, or of all topics; None while one of them has input."""
+        """Identifies the present idle time of the upstream tasks; None while one of these tasks has input.
+
+        ``topics`` None means all topics.
+        """
         befores = self._of(topics)
         if not all(before.ended for before in befores):
             return None
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """The number of watermarks in the present silence of each upstream task of these topics."""
+        """For each upstream task of these topics, the number of watermarks since it became idle."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:
-        """Until when all upstream tasks are known to be silent, in monotonic seconds; 0 while one of them is not."""
+        """The latest moment at which all upstream tasks were known to be idle; 0 while an upstream task has input.
+
+        In monotonic seconds.
+        """
         if self.quiet() is None:
             return 0.0
         return min([now, *(before.heard_at for before in self._before.values())])
 
 
 def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
-    """By task, the time that it sent to a repartition topic, in the form of a stream time's record."""
+    """By upstream task, the time of the last committed watermark that it sent to a repartition topic."""
     begin = len(topic) + 1
     return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

@@ -1,7 +1,7 @@
-"""Records that a task processes together: a run of one input, or records of several inputs in one order.
+"""Groups of records that a task processes in one call: records of one input, or interleaved records of several inputs.
 
 parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
-         right r0 r1                 └ the index of a record among those of all parts, part after part
+         right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class Run(NamedTuple):
     last: int
 
     def place(self, index: int) -> tuple[Batch, int]:
-        """The batch of the record at a place of the run, and its index there."""
+        """The batch of the record number ``index`` of this run, and the record's index in that batch."""
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """By topic, the offset after the first ``count`` records; empty without records."""
+        """By topic, the position after the first ``count`` records have been processed; empty if ``count`` is 0."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
-        """The latest timestamp from the record at ``index`` on, of the same input, in milliseconds."""
+        """The latest timestamp of the record number ``index`` and later records of its input, in milliseconds."""
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all records of the run are processed, given by topic the next offset to process."""
+        """Whether all records of the run are processed; ``positions`` has the next offset to process by topic."""
         return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property
@@ -45,18 +45,18 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InterleavedRun:
-    """Records of several inputs, one part for each, in an order that keeps the order of each part."""
+    """Records of several inputs in one order; each input has one part, whose records keep their order."""
 
     parts: tuple[Run, ...]
     order: Sequence[int]
 
     def place(self, index: int) -> tuple[Batch, int]:
-        """As of ``Run``."""
+        """The batch of the record number ``index`` of this run, and the record's index in that batch."""
         part, at = self._part(self.order[index])
         return part.place(at)
 
     def behind(self, count: int) -> dict[str, int]:
-        """As of ``Run``."""
+        """By topic, the positions after the first ``count`` records have been processed; empty if ``count`` is 0."""
         if count == len(self.order):
             return {topic: offset for part in self.parts for topic, offset in part.behind(part.size).items()}
         found: dict[str, int] = {}
@@ -64,16 +64,16 @@ class InterleavedRun:
             part, at = self._part(index)
             found = part.behind(at + 1) | found
             if len(found) == len(self.parts):
-                break  # the last one of each part is found
+                break  # each part has its position now
         return found
 
     def newest(self, index: int) -> int:
-        """As of ``Run``."""
+        """The latest timestamp of the record number ``index`` and later records of its input, in milliseconds."""
         part, at = self._part(self.order[index])
         return part.newest(at)
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """As of ``Run``."""
+        """Whether all records of all parts are processed; ``positions`` has the next offset to process by topic."""
         return all(part.is_taken(positions) for part in self.parts)
 
     @property
@@ -82,7 +82,7 @@ class InterleavedRun:
         return len(self.order)
 
     def runs(self) -> list[Run]:
-        """The same records as runs."""
+        """The same records in the same order, as runs of one input each."""
         found, at = [], [part.first for part in self.parts]
         ranks = [rank for rank, part in enumerate(self.parts) for _ in range(part.size)]
         for rank, group in groupby(ranks[index] for index in self.order):
@@ -92,7 +92,7 @@ class InterleavedRun:
         return found
 
     def _part(self, index: int) -> tuple[Run, int]:
-        """The part of the record with a given index in the order, and its index in the part."""
+        """The part that contains the record with this index in the list of all parts, and its index in the part."""
         for part in self.parts:
             if index < part.size:
                 return part, index

@@ -1,8 +1,8 @@
-"""The offsets up to which a worker reads its inputs: none, or given bounds while it rebuilds a store.
+"""Limits the offsets up to which a shadow reads its inputs. A shadow is a worker that only rebuilds a store.
 
 Invariants:
-    - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
-    - Bounds live as long as the process: a restarted worker reads nothing until it gets bounds again.
+    - A bounded worker processes no record at or after the bound, and no record of a partition without a bound.
+    - Bounds are kept in memory only: a restarted worker reads nothing until it gets bounds again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class ReadBounds:
-    """The bounds of a worker's inputs; if ``bounded``, a partition without a bound is not processed at all."""
+    """The bounds of a worker's inputs, by partition. If ``bounded`` is False, there are no bounds."""
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
         self._bounds: dict[Partition, int] = {}
-        #: Partitions of which a record at or after the bound was read.
+        #: Partitions in which a record at or after the bound has arrived.
         self._passed: set[Partition] = set()
 
     def within(self, batch: Batch) -> int:
-        """How many records of a batch to process, counted from its first."""
+        """The number of records to process, from the start of the batch."""
         if not self.bounded:
             return len(batch.offsets)
         within = bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
@@ -32,10 +32,10 @@ class ReadBounds:
         return within
 
     def is_ended(self, partition: Partition, position: int) -> bool:
-        """Whether nothing is left to process from a position, because its bound was reached."""
+        """Whether no record is left between this position and the partition's bound."""
         return self.bounded and (partition in self._passed or position >= self._bounds.get(partition, 0))
 
     def extend(self, bounds: Mapping[Partition, int]) -> None:
-        """Process records of these partitions up to new offsets."""
+        """Sets new bounds for these partitions."""
         self._bounds.update(bounds)
         self._passed.difference_update(bounds)

@@ -1,19 +1,19 @@
-"""The order in which a task reads several inputs: the head with the smallest event time next.
+"""The order in which a task processes several inputs: the record with the smallest event time is next.
 
     poll ──► add ──► [ buffers, one for each input ] ──► runs ──► process
-                          │                                └── none: an input is empty and not read to its end
-                          └── full: the input is paused until three quarters of them are processed
+                          │                                └── no runs: an input is empty and not read to its end
+                          └── full: the input is paused until three quarters of its buffer are processed
 
-A head is the first buffered record of an input. If times are equal, the input that comes first in ``times_of`` is next.
-An empty input is waited for, because its next record may be older than all heads; the wait ends when the input is read
-to its end, or after ``wait_s`` seconds. So a restart with a backlog, and a rebuild, process messages in the order of
-their times, however fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
+A *head* is the first buffered record of an input. At equal times, the input that comes first in ``times_of`` is next.
+The task waits for an empty input, because its next record may be older than all heads. The wait ends when the input is
+read to its end, or after ``wait_s`` seconds. Therefore also a restart with a backlog, and a rebuild, process messages
+in the order of their times. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
-Inputs that take turns would give runs of one or two records, and a run costs as much as several messages. If a task's
-steps allow it, the task gets ``InterleavedRun`` records instead: a piece of each input, and the order of all records.
+If the times of two inputs alternate, a run of one input has only one or two records, and each run has a fixed cost. If
+a task's steps allow it, the task gets an ``InterleavedRun`` instead: records of all inputs, and their order.
 
 Invariants:
-    - The task's positions say what is processed; a buffer holds what was read behind them. Nothing here is state.
+    - A buffer has only records after the task's positions. Buffers can be discarded: their records are read again.
     - Records of one input keep their order.
 """
 
@@ -28,24 +28,24 @@ from itertools import accumulate, chain
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-#: Records in an input's buffer at which the input is paused: more than one poll returns, so that a buffer is rarely
-#: empty while its input has more. The client library fetches a paused input again, from where it was paused.
+#: An input is paused when its buffer has this many records. The value is larger than one poll, so that a buffer is
+#: rarely empty while its input has more records. A resumed input is fetched again, so pauses should be rare.
 BUFFERED_MAX = 10_000
-#: Bytes of keys and values of an input in its buffer from which on the input is paused.
+#: An input is paused when the keys and values in its buffer have this many bytes.
 BUFFERED_BYTES_MAX = 16 << 20
-#: The same limit for all inputs of a worker together: each input has an equal share.
+#: Maximum records and bytes in the buffers of all inputs of a worker; each input has an equal share.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Number of records of all inputs in one interleaved run: fewer are not worth the cost, more leave the CPU caches.
+#: Minimum and maximum records of an interleaved run: a smaller run costs too much, a larger one leaves the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
-#: Event times of a batch, in milliseconds since 1970, one for each record.
+#: Returns the event time of each record of a batch, in milliseconds since 1970.
 TimesOf = Callable[[Batch], Sequence[int]]
 
 
 @dataclass(slots=True)
 class Piece:
-    """A buffered batch from its record ``at``; ``end`` is the index after its last record to process."""
+    """The unprocessed part of a buffered batch: records ``at`` to ``end`` - 1. ``size`` is in bytes."""
 
     batch: Batch
     times: Sequence[int]
@@ -56,29 +56,29 @@ class Piece:
 
 @dataclass(slots=True)
 class Buffer:
-    """The records of one input that were read and not yet processed."""
+    """The records of one input that were polled and not yet processed; ``size`` is in bytes."""
 
     rank: int
     times_of: TimesOf
     pieces: deque[Piece] = field(default_factory=deque)
     records: int = 0
     size: int = 0
-    #: Since when (monotonic seconds) other inputs wait for this one; None while none waits.
+    #: Since when other inputs wait for this input, in monotonic seconds; None while no input waits.
     awaited_since: float | None = None
 
     def add(self, batch: Batch, end: int) -> None:
-        """Takes the first ``end`` records of a batch."""
+        """Buffers the first ``end`` records of a batch."""
         self.append(batch, self.times_of(batch), end)
 
     def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
-        """Adds the first ``end`` records of a batch, whose times are known."""
+        """Buffers the first ``end`` records of a batch whose event times are already computed."""
         size = sum(map(len, filter(None, chain(batch.keys, batch.values))))
         self.pieces.append(Piece(batch, times, 0, end, size))
         self.records += end
         self.size += size
 
     def advance(self, position: int) -> None:
-        """Forgets the records below a position."""
+        """Removes the records with offsets below ``position``, because they are processed."""
         while self.pieces:
             piece = self.pieces[0]
             at = bisect_left(piece.batch.offsets, position, piece.at, piece.end)
@@ -90,27 +90,27 @@ class Buffer:
             self.pieces.popleft()
 
     def clear(self) -> None:
-        """Forgets all records."""
+        """Removes all records."""
         self.pieces.clear()
         self.records = self.size = 0
         self.awaited_since = None
 
     def is_full(self, records_max: int, bytes_max: int) -> bool:
-        """Whether the input is to be paused."""
+        """Whether the buffer has reached a limit, so that the input has to be paused."""
         return self.records >= records_max or self.size >= bytes_max
 
     def is_nearly_empty(self, records_max: int, bytes_max: int) -> bool:
-        """Whether the input is to be resumed."""
+        """Whether at most a quarter of both limits is used, so that a paused input can be resumed."""
         return self.records <= records_max // 4 and self.size <= bytes_max // 4
 
 
 class ReadingOrder:
-    """Buffers of the inputs of one task, in the order of their declaration.
+    """Buffers the records of one task's inputs, and chooses the next records to process.
 
     Args:
-        times_of: By input topic, the event times of a batch. If times are equal, the topic that comes first here is
-            next.
-        wait_s: How long to wait for an empty input that is not read to its end, in seconds; None waits without limit.
+        times_of: By input topic, a function that returns the event times of a batch. At equal times, the topic that
+            comes first in this mapping is next.
+        wait_s: Maximum seconds to wait for an empty input that is not read to its end; None waits without limit.
         weaves: Whether ``runs`` may return records of several inputs as one ``InterleavedRun``.
     """
 
@@ -121,20 +121,20 @@ class ReadingOrder:
         self.paused: frozenset[str] = frozenset()
 
     def add(self, batch: Batch, end: int) -> None:
-        """Takes the first ``end`` records of a batch."""
+        """Buffers the first ``end`` records of a batch."""
         if end:
             self._buffers[batch.partition.topic].add(batch, end)
 
     def runs(
         self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]
     ) -> Sequence[Run | InterleavedRun]:
-        """The next records to process, in their order: at most ``most``; none while an input is waited for.
+        """The next records to process, in their order; empty while the task waits for an input.
 
         Args:
-            positions: By topic, the next offset to process; what is below was processed.
-            most: How many records at most.
-            now: Monotonic seconds.
-            is_ended: Whether an input without buffered records is read to its end.
+            positions: By topic, the next offset to process.
+            most: Maximum number of records.
+            now: The present time, in monotonic seconds.
+            is_ended: Returns for a topic without buffered records whether it is read to its end.
         """
         heads: list[Buffer] = []
         for topic, buffer in self._buffers.items():
@@ -147,12 +147,12 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
-        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # each has a share
+        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # at least 1 record each
             return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether no empty input has to be waited for any longer."""
+        """Whether the task need not wait for an empty input: each is read to its end, or ``wait_s`` has passed."""
         complete = True
         for topic, buffer in self._buffers.items():
             if buffer.pieces:
@@ -170,27 +170,27 @@ class ReadingOrder:
             buffer.awaited_since = None
 
     def awaited_for(self, now: float, seconds: float) -> list[str]:
-        """The inputs that others have waited for at least this long."""
+        """The topics of inputs for which the task has waited at least this many seconds."""
         since = {topic: buffer.awaited_since for topic, buffer in self._buffers.items()}
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """By input that others wait for, the upstream tasks that may still send older messages."""
+        """By repartition topic of ``topics``, the upstream tasks that may still send older messages."""
         return {}
 
     @property
     def buffered(self) -> int:
-        """Records in all buffers."""
+        """Number of records in all buffers."""
         return sum(buffer.records for buffer in self._buffers.values())
 
     def buffered_of(self, topics: Iterable[str]) -> int:
-        """Records in the buffers of these inputs."""
+        """Number of records in the buffers of these inputs."""
         return sum(self._buffers[topic].records for topic in topics)
 
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
-        """The inputs to pause now, and the inputs to resume; the caller pauses and resumes them.
+        """The topics to pause now, and the topics to resume now; the caller must do both.
 
-        ``sharing`` is the number of inputs of the worker that have buffers.
+        ``sharing`` is the number of the worker's inputs that share the memory limit.
         """
         most = min(BUFFERED_MAX, TOGETHER_MAX // sharing), min(BUFFERED_BYTES_MAX, TOGETHER_BYTES_MAX // sharing)
         pause = [topic for topic, each in self._buffers.items() if topic not in self.paused and each.is_full(*most)]
@@ -199,11 +199,11 @@ class ReadingOrder:
         return pause, resume
 
     def flows(self) -> None:
-        """Records that the caller has resumed all inputs."""
+        """Must be called after all inputs were resumed or paused together: forgets which inputs are paused."""
         self.paused = frozenset()
 
     def clear(self) -> None:
-        """Discards the buffers, because their records are read again.
+        """Discards the buffered records, because the caller reads them again.
 
         Paused inputs stay paused until ``change_of_pauses``.
         """
@@ -212,7 +212,7 @@ class ReadingOrder:
 
 
 def _merged(heads: list[Buffer], most: int) -> list[Run]:
-    """Runs of records in the order of their times, until a buffer is empty or ``most`` records are taken."""
+    """The records of all buffers as runs in the order of their times, up to ``most`` or until a buffer is empty."""
     cursors = {buffer.rank: (0, buffer.pieces[0].at) for buffer in heads}
     by_rank = {buffer.rank: buffer for buffer in heads}
     runs: list[Run] = []
@@ -236,16 +236,16 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
         elif index + 1 < len(by_rank[rank].pieces):
             cursors[rank] = (index + 1, by_rank[rank].pieces[index + 1].at)
         else:
-            break  # this input's next record is not read yet: it may be older than the other heads
+            break  # this input's next record is not polled yet, and may be older than the other heads
     return runs
 
 
 def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
-    """The next records in the order of their times, at most an equal share of each input.
+    """The next records of all inputs, interleaved in the order of their times; each input gives an equal share at most.
 
-    Records of one input keep their order, so a record with an earlier time directly follows its predecessor: it counts
-    with the latest time so far. After the last record of a share, the next record of its input may be older than the
-    other heads, so the records after it are left for later.
+    Records of one input keep their order. So a record with an earlier time than its predecessor is sorted by the
+    predecessor's time. When the share of an input is used up, its next record may be older than the other heads, so no
+    later record is taken.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]
@@ -269,7 +269,10 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 
 
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
-    """The index after the last record before ``bound``, which is the time and rank of the next other head."""
+    """The index after the last record of a piece that comes before ``bound``; at least one record is taken.
+
+    ``bound`` is the (time, rank) of the next head of another input; None if no other input has a head.
+    """
     if bound is None:
         return most
     last, times = first + 1, piece.times

@@ -1,11 +1,11 @@
-"""A turn ends at the first records that were not processed; all later records are left for the next turn.
+"""Processing stops at the first unprocessed record; all later records are left for the next turn of the loop.
 
-    turn 1    orders 0..4   │ prices 0..1   orders 5..9      the calls of orders 0..2 fill the time of a transaction:
-                   └ cut at 3 └───── left ──────────┘        what is behind them is given again
+    turn 1    orders 0..4   │ prices 0..1   orders 5..9      the async calls of orders 0..2 take as long as a
+                   └ cut at 3 └───── left ──────────┘        transaction may be open, so the task stops there
     turn 2    orders 3..4     prices 0..1   orders 5..9
 
-A task has one position for each input. If the turn processed records after a cut, the position would skip unprocessed
-messages, and a watermark or a message of another input would come too soon.
+A task has one position for each input. If the task continued after a cut, the position would skip unprocessed messages.
+A watermark or a message of another input would also be processed too early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):
-    """A task, with the next offset to process of each input."""
+    """A task, as far as ``in_turn`` needs it: its positions."""
 
     @property
     def positions(self) -> Mapping[str, int]:
@@ -29,7 +29,7 @@ class Positioned(Protocol):
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
-    """Yields records for the caller to process, as long as the caller processes all yielded records."""
+    """Yields groups of records to process; ends after a group that the caller did not process completely."""
     for each in records:
         yield each
         if not each.is_taken(task.positions):
@@ -37,7 +37,7 @@ def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:
 
 
 def without_watermarks(batch: Batch, first: int, last: int) -> Iterator[Run]:
-    """Runs of messages, and each record without a key as a separate run."""
+    """Splits records into runs: consecutive messages are one run, and each watermark (no key) is a run of its own."""
     keys = batch.keys
     for is_message, indices in groupby(range(first, last), key=lambda index: keys[index] is not None):
         of_run = list(indices)

@@ -1,19 +1,20 @@
-"""When a task writes watermarks to a repartition topic, and what they say: how far the task has read.
+"""Decides when a task writes watermarks to a repartition topic. A watermark has the stream time of the task.
 
     task flights-0  ──┐                                    ┌──► task …-repartition-0
-      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of all tasks that hold
-    task flights-1  ──┴► a watermark for each partition ───┘
-      at 09:40, reads
+      stream time     │  messages, and after them          │      stream time 09:40, the minimum of all
+      10:00           │  a watermark for each partition    │      upstream tasks that still have input
+    task flights-1  ──┴────────────────────────────────────┘
+      stream time 09:40
 
-A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
-time, and whether its inputs are read to their ends. A task at its end repeats its watermark (``watermarks``). Behind
-the topic, no message is late only because another task before it was read further, or because the worker of its
-partition is gone. Flink's watermarks and idle inputs are the same idea.
+A *watermark* is a record without a key. A task writes it after its messages, in the same transaction. It contains the
+stream time of the task, and whether the task's inputs are read to their ends. A task at its end repeats its watermark
+(``watermarks``). So downstream, a message is not late only because one upstream task is slower than another, or because
+its worker died. Flink has watermarks and idle sources for the same reason.
 
 Invariants:
-    - Each task sends a watermark at its start.
-    - The watermark of a task for a topic depends on the inputs that lead to that topic. So no task waits for its own
-      work.
+    - Each task writes a watermark when it starts.
+    - The watermark for a topic depends only on the inputs whose messages reach that topic. Otherwise a task could wait
+      for its own watermarks.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Maximum watermarks that all upstream tasks of a topic write in a second. With a hundred tasks on each side, each
-#: partition gets a watermark of each task every fifth second.
+#: Maximum watermarks per second that all upstream tasks of a topic write together. With 100 upstream tasks and 100
+#: partitions, each task writes a watermark to each partition every 5 seconds.
 WATERMARKS_PER_S = 2_000.0
-#: If that limit allows watermarks at least this often, in seconds, each commit has watermarks. The limit allows that
-#: for up to twelve tasks on each side.
+#: If ``WATERMARKS_PER_S`` allows an interval of at most this many seconds, each commit has watermarks. This is the case
+#: for topics with up to about 14 upstream tasks and 14 partitions.
 EACH_COMMIT_S = 0.1
-#: The header of a watermark, for people who read the topic.
+#: The header of a watermark record, so that a person who inspects the topic can identify it.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A repartition topic: its width in partitions, and the names of the tasks that write to it.
+    """A repartition topic: its partitions, and the tasks that write to it.
 
     Attributes:
         partitions: The number of its partitions.
         tasks: The names of the tasks that write to the topic.
-        ordered: Whether the tasks that read the topic have other inputs, too, and wait for its watermarks; False if
-            circular.
-        circular: Whether a task that reads the topic, or a task downstream of it, writes to the topic: such a task
-            would wait for its own work.
+        ordered: Whether messages of the reading task's other inputs wait for the watermarks of this topic. False if the
+            reading task has no other input, or if the topic is circular.
+        circular: Whether a task that reads the topic, or a task downstream of it, also writes to the topic. Waiting for
+            watermarks would then be a deadlock.
     """
 
     partitions: int
@@ -74,14 +75,14 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All repartition topics of a processor, by name, and the clock in monotonic seconds."""
+    """All repartition topics of a processor, by name, and a clock that returns monotonic seconds."""
 
     topics: Mapping[str, Grouping]
     monotonic: Callable[[], float] = time.monotonic
 
 
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
-    """The repartition topics of a processor; ``facts`` covers all its topics."""
+    """The repartition topics of a processor, by name; ``facts`` must contain all topics of the processor."""
     widths = {name: seen.partitions for name, seen in facts.items()}
     before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
     found = {}
@@ -103,32 +104,32 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
     return found
 
 
-#: For a processor without ``group_by``.
+#: The value for a processor without ``group_by``.
 NO_GROUPS = Groups({})
 
-#: Identifies one silence of a task: the task's work so far, and the numbers of the upstream tasks' silences.
+#: Identifies one idle period of a task: its work counter, then the number of each upstream task's idle period.
 Quiet = tuple[int, ...]
 
 
 class _Told(NamedTuple):
     time_ms: int
-    #: The number of the silence; 0 for a task that has input.
+    #: The number of the idle period; 0 for a task that has input.
     stretch: int = 0
 
 
 class WatermarkWriter:
-    """Decides when a task writes watermarks, and which.
+    """Decides when a task writes watermarks, and makes their values.
 
-    Each commit that moves the time has watermarks, because downstream tasks wait for them, and the next input may come
-    late. Only very wide topics get watermarks less often.
+    Each commit that moves the stream time writes watermarks at once, because downstream tasks wait for them. Topics
+    with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
 
     Args:
         task: The name of the task.
-        topics: The repartition topics that it writes to.
+        topics: The repartition topics that the task writes to, by name.
         inputs: The task's inputs whose messages reach these topics.
-        hears: Whether one of these inputs is a repartition topic, so that the task's time depends on its watermarks.
-        own: Whether the task's own watermarks return to it through these topics. Then only ``inputs`` decide its
-            watermarks.
+        hears: Whether one of these inputs is a repartition topic, so that its watermarks move the task's time.
+        own: Whether the task's own watermarks return to it through these topics. Its watermarks then depend on
+            ``inputs`` only.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class WatermarkWriter:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: When Kafka was last asked for the ends of the task's repartition topics; these ends; and the numbers of the
-        #: upstream silences' watermarks when this task last wrote one.
+        #: ``asked``: time of the last request for the end offsets of the task's repartition topics, and these offsets.
+        #: ``said``: number of watermarks of each idle upstream task when this task last wrote a watermark.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -151,23 +152,23 @@ class WatermarkWriter:
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0
-        #: False until the first check; a paused worker never checks.
+        #: Whether ``look`` was called since the start; a paused worker never calls it.
         self._looked = False
-        #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
+        #: The present idle period (None while there is input), its number, and its start in monotonic seconds.
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: Monotonic seconds at which the inputs were at their ends; None if unknown, or already in a watermark.
+        #: A moment (monotonic seconds) when the inputs were at their ends; None if unknown or already reported.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
-        """Whether a commit has to write watermarks now.
+        """Whether a commit is needed now, to write watermarks.
 
         Args:
-            time_ms: The time of the task.
-            now: Monotonic seconds.
-            quiet: What the silence of the task is; None while it has input.
-            confirm: Returns the latest moment, in monotonic seconds, since which the inputs have no further record;
-                None if there is one. It is called only after some silence.
+            time_ms: The stream time of the task.
+            now: The present time, in monotonic seconds.
+            quiet: Identifies the idle period of the task; None while the task has input.
+            confirm: Returns the latest moment, in monotonic seconds, at which the inputs were certainly read to their
+                ends; None if a record is left. Called only after ``REPEAT_S`` seconds of idle time.
         """
         self._looked = True
         if quiet is not None and quiet != self._quiet:
@@ -178,11 +179,11 @@ class WatermarkWriter:
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # the next watermark describes a moment after this commit
+            self._ended_at = None  # a watermark must report a moment after the last watermark
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
-        """The value of the watermarks that the next commit has to write; None for none."""
+        """The value of the watermark that the next commit has to write; None if no watermark is due."""
         if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
             return None
         ended_at, self._ended_at = self._ended_at, None
@@ -198,27 +199,27 @@ class WatermarkWriter:
         if self._told is None or self._ended_at is not None:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # the next watermark of the silence contains this time
-        # A time that went back, as for an input whose buffer is empty for a moment, is no news. A task that reads its
-        # own watermarks would otherwise answer each one with a watermark.
+            return False  # the next repeated watermark of this idle period contains this time
+        # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise a task that
+        # reads its own watermarks would answer each watermark with another one, without end.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
     def owes(self, time_ms: int) -> bool:
-        """Whether this time is newer than the last watermark; during a silence, the next watermark contains it."""
+        """Whether ``time_ms`` is newer than the time of the last watermark, so that a watermark is still to come."""
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:
-        """The commit of the last ``tell`` is done."""
+        """Must be called when the commit with the last ``tell`` is done."""
         if self._pending is not None:
             self._told, self._pending = self._pending, None
 
     def restore(self) -> None:
-        """The commit was dropped."""
+        """Must be called when the transaction with the last ``tell`` was aborted."""
         self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
-        """Discards the last watermark, so that the next commit writes one."""
+        """Forgets the last watermark, so that the next commit writes a watermark."""
         self.restore()
         self._told, self._looked = None, False
         self.asked, self.said = None, ()

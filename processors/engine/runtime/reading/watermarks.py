@@ -1,20 +1,19 @@
-"""The watermarks of the upstream tasks of one repartition topic.
-
-Also the time up to which each upstream task allows downstream progress.
+"""The watermarks of the upstream tasks of one repartition topic, and the stream time that they allow downstream.
 
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
-                             └───────── was there before ──────┘                └─ p1 holds nothing up to 52
+                        └ time 52 has arrived                                   └ 1.1 s later: time 52 is released
 
-An upstream task that has input holds downstream tasks at the time of its watermark. An upstream task at the end of its
-input holds them, too, because its next message may be on its way, for example when a burst reaches one partition before
-the other. Messages that exist already are released when the task has been at its end for another ``IDLE_S``. The task's
-own clock measures these seconds; the log gives the order.
+Downstream stream time waits for the slowest upstream task: it does not pass the time of that task's watermark. It also
+waits for a task at the end of its input, because that task's next message may just be on its way. For example, a burst
+may reach one partition before another. Times that had already arrived are released when the task has been at its end
+for another ``IDLE_S`` seconds. The upstream task measures these seconds by its own clock; the topic's log gives the
+order of events.
 
 Invariants:
-    - Only watermarks of a living owner release messages. The task of a dead owner holds at its last time until an heir
-      sends a watermark. A watermark from before a restart of the reader holds as well.
-    - The owner reads the end for a watermark after it committed the watermark before. So messages that the log has
-      before that one were there, however long the writing took.
+    - Only watermarks of a living worker release times. The task of a dead worker stays at its last time until its next
+      owner sends a watermark. A watermark from before a restart of the reader does not release times either.
+    - An upstream task checks its input's end only after the commit of its previous watermark. So records in the log
+      before that watermark existed already at the check, even if writing took long.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ import msgspec
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-#: Seconds for which a task must be at the end of its input before downstream tasks continue without it.
+#: Seconds that an upstream task must be at the end of its input before downstream tasks stop waiting for it.
 IDLE_S = 1.0
-#: A task at the end of its input repeats its watermark after this time, in seconds.
+#: A task at the end of its input repeats its watermark after this many seconds.
 REPEAT_S = 0.3
-#: In a longer silence, the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
-#: Otherwise a slow reader would process nothing but watermarks.
+#: In a long idle period, the interval between two watermarks is this part of the idle time, at most ``REPEAT_MOST_S``
+#: seconds. Without growing intervals, a slow reader would process nothing but watermarks.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """The value of a watermark.
+    """The value of a watermark record.
 
     Attributes:
-        task: The name of the task.
+        task: The name of the upstream task that wrote the record.
         time_ms: The stream time of the task, in milliseconds.
-        ended: Whether the task's inputs were read to their ends just now.
-        idle_ms: How long the inputs have been at their ends, by the worker's clock. 0 from older versions: such an end
-            releases nothing.
-        stretch: The number of this silence, counted by the worker.
+        ended: Whether the task's inputs were read to their ends when the watermark was made.
+        idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older versions wrote 0,
+            which releases nothing.
+        stretch: The number of this idle period, counted by the worker.
     """
 
     task: str
@@ -58,7 +57,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, value: bytes | None) -> Watermark | None:
-        """The watermark in the value of a record without a key; None if the value is no watermark."""
+        """Decodes the value of a record without a key; None if the value is no watermark."""
         try:
             return msgspec.json.decode(value or b"", type=cls)
         except JSON_FAILURES:
@@ -67,20 +66,20 @@ class Watermark(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Word:
-    """The last watermark of a task, and the times that earlier watermarks of its silence will release later."""
+    """The last watermark of an upstream task, and the times that later watermarks of its idle period will release."""
 
     time_ms: int
     ended: bool = False
     stretch: int = 0
     idle_ms: int = 0
     heard_at: float = 0.0
-    #: The event time up to which the task holds no message.
+    #: The event time up to which downstream tasks need not wait for this task.
     free_ms: int = NO_TIME
-    #: The newest event time that had arrived when the watermark was read.
+    #: The newest event time that had arrived downstream when this watermark was read.
     there_ms: int = NO_TIME
-    #: For each earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
+    #: For each earlier watermark of the idle period: its ``idle_ms``, and the newest event time that arrived before it.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
-    #: The number of watermarks of this silence.
+    #: Number of watermarks in this idle period.
     said: int = 1
 
     @property
@@ -88,7 +87,7 @@ class _Word:
         return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
 
     def go_on(self, read: Watermark, there_ms: int) -> None:
-        """Takes the next watermark of the silence."""
+        """Applies the next watermark of the same idle period."""
         self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
         while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
@@ -99,25 +98,25 @@ class _Word:
 class Before:
     """The watermarks of the upstream tasks of one repartition topic, for one downstream task.
 
-    ``tasks`` are their names.
+    ``tasks`` has the names of the upstream tasks.
     """
 
     def __init__(self, tasks: frozenset[str]) -> None:
         self._tasks = tasks
         self._words: dict[str, _Word] = {}
         self._newest_ms = NO_TIME
-        #: An end of the topic as Kafka reported it, and the newest time that had arrived by then.
+        #: The topic's end offset at a moment, and the newest event time that had arrived at that moment.
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
-        """Starts from committed watermarks; each task holds at its time until it sends another watermark."""
+        """Starts from the committed watermark times (by task); they are valid until the tasks send new watermarks."""
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
     def take(self, read: Watermark, now: float = 0.0) -> int | None:
-        """Applies a watermark in the order of the log.
+        """Applies the next watermark of the log; ``now`` is monotonic seconds.
 
-        Returns the task's time, or None for a task that no longer exists.
+        Returns the time of the upstream task; None if the task no longer exists.
         """
         if read.task not in self._tasks:
             return None
@@ -137,18 +136,22 @@ class Before:
         return read.stretch == word.stretch and read.idle_ms > word.idle_ms
 
     def wants_end(self, newest_ms: int) -> bool:
-        """Whether other inputs have messages up to ``newest_ms`` that no watermark releases yet."""
+        """Whether the caller must request the topic's end offset and call ``mark``.
+
+        True if other inputs have times up to ``newest_ms`` that the next watermarks can't release yet.
+        """
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Records the end of the topic while messages of other inputs up to ``newest_ms`` have arrived.
+        """Stores the topic's present end offset, and the newest event time that other inputs have now.
 
-        Watermarks after the end release these messages. Watermarks before the end may be older than the messages.
+        Only watermarks after this offset may release these times, because earlier watermarks may be older than the
+        messages.
         """
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Records the offset after the last watermark that was applied."""
+        """Completes a ``mark`` if the topic is read up to its offset; ``read_to`` is the next offset to read."""
         if self._mark is not None and read_to >= self._mark[0]:
             self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
 
@@ -159,11 +162,11 @@ class Before:
 
     @property
     def times(self) -> dict[str, int]:
-        """The time of the newest watermark, by task."""
+        """By task, the time of its newest watermark."""
         return {task: word.time_ms for task, word in self._words.items()}
 
     def reached_ms(self) -> int:
-        """The time below which no new message arrives; ``NO_TIME`` until each task has sent a watermark."""
+        """The event time below which no new message can arrive; ``NO_TIME`` until each task has sent a watermark."""
         if len(self._words) < len(self._tasks):
             return NO_TIME
         return min((word.reached_ms for word in self._words.values()), default=NO_TIME)
@@ -175,9 +178,9 @@ class Before:
 
     @property
     def heard_at(self) -> float:
-        """The oldest of the times when each task's last watermark was read, monotonic seconds.
+        """The moment since which each task has sent at least one watermark, in monotonic seconds.
 
-        0 until each task has sent one.
+        0 until each task has sent a watermark.
         """
         if len(self._words) < len(self._tasks):
             return 0.0
@@ -185,16 +188,16 @@ class Before:
 
     @property
     def stretches(self) -> tuple[int, ...]:
-        """The numbers of the silences of all tasks."""
+        """The number of the present idle period of each task, in the order of the tasks' names."""
         return tuple(self._words[task].stretch for task in sorted(self._words))
 
     @property
     def said(self) -> tuple[int, ...]:
-        """By task, the number of watermarks of its present silence; 0 for a task that is not silent."""
+        """For each task, the number of watermarks in its present idle period; 0 for a task that has input."""
         words = (self._words.get(task) for task in sorted(self._tasks))
         return tuple(word.said if word is not None and word.ended else 0 for word in words)
 
     def behind(self, time_ms: int) -> list[str]:
-        """The tasks that hold messages of this time."""
+        """The tasks that may still send messages of this event time."""
         silent = sorted(self._tasks - self._words.keys())
         return silent + [task for task, word in sorted(self._words.items()) if word.reached_ms <= time_ms]

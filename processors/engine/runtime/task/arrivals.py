@@ -1,10 +1,11 @@
-"""Counts messages of a task that did not arrive: late, set aside, skipped by the policy, or in the wrong partition.
+"""Counts messages of a task that did not arrive: late, dead-lettered, skipped, or in a wrong partition.
 
-    commit ──► counts in the note beside the task's offsets ──► its heir, or the same worker after a restart
+    commit ──► counts in the note beside the task's offsets ──► the next owner, or the same worker after a restart
 
 Invariants:
-    - Counts are of committed messages: work that is dropped is counted once, when it is done again.
-    - Nothing is counted for a message that arrives; a task without such messages has no note of them.
+    - Only committed messages are counted. A message that is processed again after an abort is counted once.
+    - Normally processed messages are not counted. A task without late, dead-lettered or skipped messages has no note of
+      counts.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import msgspec
 from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
-#: Maximum characters of the newest reason, so that a note stays small.
+#: Maximum characters of ``Newest.reason``, so that the note stays small.
 REASON_MAX = 160
-#: Length of the time that the rate is of, minutes.
+#: The rate ``per_minute`` is the average over this many minutes.
 RATE_MINUTES = 10
 
 
 class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest message that did not arrive: ``kind`` is a field of ``Counts``; ``at`` is seconds since 1970.
+    """The newest counted message: ``kind`` is the name of its field in ``Counts``; ``at`` is seconds since 1970.
 
-    ``topic`` is the input of a misplaced message, otherwise empty.
+    ``topic`` is the input of a misplaced message; otherwise it is empty.
     """
 
     kind: str
@@ -36,9 +37,10 @@ class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Counts since the first message of a task; ``late`` counts windows and dropped messages.
+    """Counts since the first message of a task: ``late`` messages, dead letters (``put_aside``), and ``skipped`` ones.
 
-    ``misplaced`` counts messages whose key belongs to another partition, so that it finds no match here.
+    A message that is late for several windows counts once for each window. A ``misplaced`` message is in a partition to
+    which its key does not belong, so it finds no match there.
     """
 
     late: int = 0
@@ -57,7 +59,7 @@ NONE = Counts()
 
 
 def together(counts: Iterable[Counts]) -> Counts:
-    """The sums of several tasks, and the newest of all."""
+    """The sum of the counts of several tasks, with the newest message of all of them."""
     found = list(counts)
     newest = max((each.newest for each in found if each.newest is not None), key=lambda each: each.at, default=None)
     late, put_aside = sum(each.late for each in found), sum(each.put_aside for each in found)
@@ -66,38 +68,38 @@ def together(counts: Iterable[Counts]) -> Counts:
 
 
 class Counting(Protocol):
-    """A counter of late messages by store since the task was opened; it never falls."""
+    """Counts late messages by store since the task was opened; a count never falls."""
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Store -> its count of late messages."""
+        """By store, the number of late messages."""
 
 
 class Arrivals:
-    """The counts of one task."""
+    """The counts of one task, including uncommitted messages."""
 
     def __init__(self) -> None:
         self._put_aside = self._skipped = 0
-        #: An offset to the late messages that ``_time`` counts.
+        #: Late messages to add to those of ``_time``: they were counted before the task was opened.
         self._late = 0
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: An offset to the misplaced messages that ``_places`` counts.
+        #: The misplaced messages before those that ``_places`` counts; may be negative after an abort.
         self._misplaced = 0
-        #: At the last commit.
+        #: The counts at the last commit.
         self._kept = NONE
-        #: For the last minutes: minute since 1970 -> the total at its begin.
+        #: Pairs of a minute (since 1970) and the total of the counts at its start, for the last ``RATE_MINUTES``.
         self._before: tuple[tuple[int, int], ...] = ()
 
     def recall(self, counts: Counts) -> None:
-        """Continue from the counts of a former owner, before ``begin``."""
+        """Continue from the committed counts of an earlier owner; call it before ``begin``."""
         self._kept = counts
         self.restore()
 
     def begin(self, time: Counting | None, now_ms: Callable[[], int]) -> None:
-        """Start counting with the windows and the clock of a starting task."""
+        """Set the counter of late messages and the clock (ms since 1970) when the task starts."""
         self._time, self._now_ms = time, now_ms
 
     def judge_places(self, places: KeyPlaces | None) -> None:
@@ -115,7 +117,7 @@ class Arrivals:
             self._places.saw(topic, keys[first:last])
 
     def failed(self, failed: FailedMessage, *, put_aside: bool) -> None:
-        """Count a message that the failure policy set aside or skipped."""
+        """Count a failed message: a dead letter if ``put_aside``, otherwise a skipped message."""
         self._put_aside += put_aside
         self._skipped += not put_aside
         topic, number = failed.partition
@@ -123,7 +125,7 @@ class Arrivals:
         self._newest = Newest("put_aside" if put_aside else "skipped", reason[:REASON_MAX], self._now_ms() / 1000)
 
     def counts(self) -> Counts:
-        """The counts with uncommitted work."""
+        """The present counts, including uncommitted messages."""
         late = {} if self._time is None else self._time.late
         total = self._late + sum(late.values())
         if total > self._kept.late and self._newest == self._kept.newest:
@@ -142,7 +144,7 @@ class Arrivals:
         return count
 
     def committed(self, counts: Counts) -> None:
-        """Keep the counts of a commit."""
+        """Store the counts of a successful commit."""
         if counts.total != self._kept.total:
             minute = self._now_ms() // 60_000
             before = tuple(each for each in self._before if each[0] > minute - RATE_MINUTES)
@@ -152,7 +154,7 @@ class Arrivals:
         self._kept = counts
 
     def restore(self) -> None:
-        """Go back to the last commit."""
+        """Set the counts back to the last commit, after an aborted transaction."""
         kept = self._kept
         self._put_aside, self._skipped, self._newest = kept.put_aside, kept.skipped, kept.newest
         self._late = kept.late - (0 if self._time is None else sum(self._time.late.values()))
@@ -162,7 +164,7 @@ class Arrivals:
 
     @property
     def per_minute(self) -> float:
-        """Committed messages that did not arrive per minute, over the last ``RATE_MINUTES``."""
+        """Counted messages per minute, averaged over the last ``RATE_MINUTES`` minutes."""
         first = self._now_ms() // 60_000 - RATE_MINUTES
         before = [total for minute, total in self._before if minute > first]
         return (self._kept.total - before[0]) / RATE_MINUTES if before else 0.0

@@ -1,14 +1,13 @@
-"""A stream with ``apply_async`` in one task: the calls of consecutive messages run together, then the later steps.
+"""Runs a stream with ``apply_async`` in one task: the async calls of several messages run at the same time.
 
-    messages ──► steps before ──► calls, many at once ──► results in the order of the messages ──► steps behind
-                                   │                        │
-                                   └── fails: a failed message, at its turn
+    messages ──► earlier steps ──► calls, many at once ──► results in the order of the messages ──► later steps
+                                     └── a call fails: when its message has its turn, the failure policy decides
 
-The later steps run message by message, as for every stream: state, outputs and position change together. Calls happen
-before these changes and may be repeated.
+The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
+before these changes. After an abort or a crash, a call may be repeated.
 
-Calls that start together end within ``CALLS_WITHIN_MS`` (``call_schedule``): later messages are processed in a later
-turn.
+All calls of one turn end within ``CALLS_WITHIN_MS`` (``call_schedule``). Messages whose calls would end later wait for
+the next turn.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from holdfast.processors.engine.steps.outbox import Output
 
 #: Runs the later steps for messages; returns the index after the last processed message.
 RunBehind = Callable[[Batch, Readable], int]
-#: Decides about a failed message, by its index in the batch.
+#: Applies the failure policy to a message; called with the message's index in the batch and the error.
 Fail = Callable[[int, BaseException], None]
 
-#: How long late calls may take to end when the process ends, seconds.
+#: Maximum seconds that the end of the process waits for calls that were cancelled.
 ENDING_S = 1.0
 
 _of_thread = threading.local()
@@ -47,7 +46,10 @@ _of_thread = threading.local()
 
 @dataclass(slots=True)
 class _Job:
-    """A message in progress: first the result of the earlier steps, then the answer of its call."""
+    """A message in progress: ``value`` is first the result of the earlier steps, later the answer of the call.
+
+    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is None without a call.
+    """
 
     index: int
     value: Any = None
@@ -59,7 +61,7 @@ class _Job:
 
 
 class AwaitedStream:
-    """The steps of a stream up to its call, compiled; ``behind`` are the steps to compile for its results."""
+    """The compiled steps of a stream before its async call, and the call; ``behind`` has the steps after it."""
 
     def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
         call = node.call
@@ -69,7 +71,7 @@ class AwaitedStream:
         self._job = _Job(0)
         #: Whether a step before or after the call reads headers.
         self.wants_headers = uses_headers(source)
-        #: Whether the last ``process`` made calls: then later messages are for a later turn.
+        #: Whether the last ``process`` made calls; the caller then leaves all later messages for the next turn.
         self.called = False
         tail = Node("update", self._collect, metadata=True)
         for each in reversed(before):
@@ -83,14 +85,14 @@ class AwaitedStream:
 
     @property
     def at_once(self) -> int:
-        """How many messages to deserialize for calls that start together."""
+        """Maximum number of messages to pass to one ``process``."""
         most = self._call.concurrency * self._call.rounds
         return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages; returns the index after the last processed message.
 
-        Messages whose calls would not end in time are left: ``called`` is true then, as after all calls.
+        Messages whose calls would not end in time are left. ``called`` is True after each ``process`` with calls.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -112,7 +114,7 @@ class AwaitedStream:
         return first + len(jobs)
 
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
-        """The messages up to the first one whose call would not end in time."""
+        """Runs the earlier steps; returns the messages up to the first message whose call would not end in time."""
         jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
         for place, value in enumerate(readable.values):
             index = first + place
@@ -137,13 +139,13 @@ class AwaitedStream:
 
 
 def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
-    """The part of a stream up to its call; None for a stream without one."""
+    """The compiled part of a stream up to its async call; None for a stream without ``apply_async``."""
     found = call_of(source)
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
 
 
 async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
-    """Make the calls of these jobs, each call in its scheduled place."""
+    """Runs the calls of these jobs in the order of their schedule, and stores the answers in the jobs."""
     over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
     for number, job in enumerate(jobs):
         assert job.place is not None
@@ -167,12 +169,12 @@ async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
 
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
-    """The answer of a call in a tuple, or its error."""
+    """The answer of a call in a tuple, or the call's error, also after the timeout."""
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # the task is not awaited, because a task that refuses cancellation would block the worker
+        task.cancel()  # do not await the task: a task that ignores cancellation would block the worker
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
@@ -197,7 +199,7 @@ def _forget(late: asyncio.Task[Any]) -> None:
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
-    """These messages as a batch, with Kafka's keys, values, offsets and headers."""
+    """A batch of only these messages, with their original keys, values, offsets and headers."""
     offsets, indices = [batch.offsets[job.index] for job in jobs], [job.index for job in jobs]
     return Batch(
         batch.partition,
@@ -215,7 +217,7 @@ def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readab
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this thread; it lives as long as the worker, so that connections can be reused."""
+    """The event loop of this thread, which is kept until the process ends, so that user functions reuse connections."""
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
         loop = _of_thread.loop = asyncio.new_event_loop()
@@ -224,15 +226,15 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop at the end of the process; a call that is late and can't be cancelled ends with the process."""
-    if loop.is_running():  # on a thread that does not delay the end of the process
+    """Close an event loop at the end of the process; wait at most ``ENDING_S`` seconds for cancelled calls."""
+    if loop.is_running():  # the loop runs on another thread, which is a daemon thread
         return
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=ENDING_S))
-    # asyncio would log each waiting call as destroyed
+    # Without this handler, asyncio logs each remaining call as "destroyed but pending".
     loop.set_exception_handler(lambda _, __: None)
     loop.close()
 

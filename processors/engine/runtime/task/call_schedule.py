@@ -1,11 +1,11 @@
-"""The schedule of async calls: which calls start together, and which call each waits for, so that all end in time.
+"""The schedule of async calls: assigns each call a lane and a round, so that all calls of a turn end in time.
 
-    lane 1    a1 ──► c1 ──► a3          a call waits for the one before it in its lane, and for that of its key
-    lane 2    b1 ──► a2                 (a3 for c1 and a2)
+    lane 1    a1 ──► c1 ──► a3          letters are message keys. A call waits for the previous call of its lane, and
+    lane 2    b1 ──► a2                 for the previous call of its key: a3 waits for c1 and a2
              round 1  round 2  round 3
 
-A call is placed after the round of its key's last call, in the first round with a free lane. A call only waits for
-calls of earlier rounds, so a call of round n ends after at most n timeouts, whatever each call takes.
+A call gets the first round with a free lane after the round of its key's last call. A call only waits for calls of
+earlier rounds. So a call of round n ends after at most n timeouts, even if every call times out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """The lane and the round of a call; ``after`` is the number of the previous call of its key, which it waits for."""
+    """The lane and the round of a call.
+
+    ``after`` is the number of the previous call with the same key, which must end first; None without such a call.
+    """
 
     lane: int
     round: int
@@ -22,12 +25,12 @@ class Place(NamedTuple):
 
 
 class CallSchedule:
-    """Places calls, in the order of their messages, in ``rounds`` rounds of ``width`` lanes.
+    """Assigns lanes and rounds to calls, in the order of their messages.
 
     Args:
-        width: How many calls wait at once.
-        rounds: How many consecutive timeouts fit in the time limit.
-        by_key: Whether the calls of a key run one after the other.
+        width: Number of lanes, which is the maximum number of calls that run at the same time.
+        rounds: Maximum number of rounds; this many timeouts, one after the other, fit into the time limit.
+        by_key: Whether calls with the same key run one after the other.
     """
 
     def __init__(self, width: int, rounds: int, *, by_key: bool) -> None:
@@ -39,7 +42,7 @@ class CallSchedule:
         self._count = 0
 
     def place(self, key: bytes | None) -> Place | None:
-        """The place of the next call; None when the call would not end in time."""
+        """Assigns the lane and round of the next call; None if the call would not end in time."""
         after, at = None, self._open
         if self._by_key and key is not None and key in self._last:
             after, of_last = self._last[key]

@@ -1,11 +1,11 @@
-"""Runs messages by columns, for streams that consist of exactly one built-in aggregation or window.
+"""Processes many messages at once with numpy columns, for streams with exactly one built-in aggregation or window.
 
     source ── aggregate ── to_topic (one or more)
     source ── window.current() ── to_topic (one or more)
     source ── window.final() ── any steps
 
-The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, are
-processed message by message.
+The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. Messages for
+which columns would give a different result, even by one bit, are also processed message by message.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("columns")
 
-#: Runs with fewer messages are faster one by one.
+#: Minimum messages of a run by columns: fewer messages are faster one by one.
 RUN_MIN = 48
-#: The data of longer runs does not stay in the CPU caches until it is used again.
+#: Maximum messages of a run by columns: the data of a longer run leaves the CPU caches before it is used again.
 RUN_MAX = 500
-#: After slices processed mostly message by message, at most this many slices skip the attempt by columns.
+#: If the columns did not fit most messages of a slice, the next slices do not try them: at most this many slices.
 REST_MAX = 64
-#: Bytes of a record that outputs leave free for headers; runs with longer headers go message by message.
+#: Bytes that an output record reserves for headers; a run with larger headers is processed message by message.
 HEADERS_ROOM = 4096
 
 
 class Leaves(Protocol):
-    """State by columns."""
+    """State that is kept as columns in memory."""
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Returns the rows of these keys to the store, before the steps use the keys."""
+        """Moves the rows of these keys from the columns to the store, because the steps use these keys next."""
 
 
 class ColumnarStream:
-    """Processes one stream of one task by columns; a subclass processes the runs."""
+    """Base class: processes one stream of one task by columns; ``_taken`` of a subclass processes a run."""
 
     def __init__(self, columns: Leaves) -> None:
         self._leaves = columns
         self._rest, self._rested = 0, 0
-        #: Total messages processed by columns, and message by message.
+        #: Total number of messages processed by columns (``taken``), and message by message (``left``).
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Parts of a slice to try by columns; none after slices for which that failed."""
+        """The runs of a slice to process by columns; no runs for some slices after the columns did not fit."""
         if self._rest:
             self._rest -= 1
             return
@@ -79,11 +79,11 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Parts of a run; each ends where windows may become due whose results meet messages."""
+        """Splits a run at messages after which windows must close between messages; here, the run is one piece."""
         yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; returns False when nothing was done, and the steps must process the run."""
+        """Process a run by columns; False if nothing was done, so that the steps must process the run."""
         done = last - first >= RUN_MIN and self._taken(batch, first, last)
         if done:
             self.taken += last - first
@@ -93,20 +93,20 @@ class ColumnarStream:
         raise NotImplementedError
 
     def split(self, first: int, last: int) -> int | None:
-        """The middle of a run that could not be processed; None when the run is too short to halve."""
+        """The index at which to halve a run that did not fit; None if the run is too short to halve."""
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
-        """Write back the rows of these messages' keys, because the steps process the messages next."""
+        """Move the rows of these messages' keys to the store, because the steps process these messages next."""
         self._leaves.leave(batch.keys[first:last])
         self.left += last - first
 
 
 class AggregationStream(ColumnarStream):
-    """A stream that is an aggregation; ``boxes`` are the outboxes of its outputs.
+    """A stream that is only an aggregation; ``boxes`` has the outboxes of its output topics.
 
-    ``headers_room`` is the number of bytes that each output reserves for its message's headers; ``times`` has the
-    record times that the outputs' topics accept.
+    ``headers_room`` is the number of bytes that each output reserves for its message's headers. ``times`` has the range
+    of record timestamps that the output topics accept.
     """
 
     def __init__(
@@ -142,19 +142,19 @@ class AggregationStream(ColumnarStream):
 
 
 class WindowedStream(ColumnarStream):
-    """A stream that consists of a window.
+    """A stream that is only a window.
 
-    ``boxes`` are the outboxes of its current results, empty for final results.
+    ``boxes`` has the outboxes for current results; empty for final results.
     """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
         super().__init__(columns)
         self._columns, self._boxes, self._times = columns, boxes, times
-        #: If its results meet messages: its windows, and the stream time of the task.
+        #: Window declaration and stream time, if the windows must close between messages; otherwise None.
         self.meeting: tuple[WindowSpec, StreamTime] | None = None
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Parts of a run that end where a window may become due: at most one in each step of the windows."""
+        """Splits a run after each message that may make a window due, so that the window closes before the next one."""
         if self.meeting is None:
             yield first, last
             return
@@ -197,9 +197,9 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     times: RecordTimes,
     time: TaskTime | None = None,
 ) -> ColumnarStream | None:
-    """The stream by columns.
+    """The ``ColumnarStream`` of a stream; None without numpy, or if the stream has not the form that columns need.
 
-    None without numpy or if the stream has another form. ``frames`` are its task's streams.
+    ``frames`` has all streams of the task.
     """
     if len(frame.source.children) != 1:
         return None
@@ -207,14 +207,14 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     if step.store is None:
         return None
     if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
-        return None  # they act between its messages
+        return None  # timers or other windows act between the messages of this stream
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
-        return None  # after `concat`, each stream would have separate rows
+        return None  # several streams lead to this step (`concat`), and each would have its own columns
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
-        return None  # and an aggregation moves no stream time
+        return None  # aggregation columns do not move stream time, so a task with stream time can't use them
     if windows is not None and frame.source.max_ahead_ms is None:
-        return None  # messages behind a repartition topic move no stream time
+        return None  # behind a repartition topic, watermarks move stream time, not messages
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []
@@ -229,7 +229,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
         return None
     if not _numpy_is_there():
         return None
-    # Imported here: numpy costs a tenth of a second at the start, and most of the modules of a worker.
+    # Imported here, because importing numpy takes 0.1 s and loads many modules, and most workers do not need it.
     from holdfast.processors.engine.aggregates.columns import Unfit
 
     boxes = [outboxes[topic] for topic in topics]
@@ -301,7 +301,7 @@ def _numpy_is_there() -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether the node sends values as JSON under the message's own key and headers."""
+    """Whether the node sends values as JSON with the original key and headers of the message."""
     if node.topic is None or node.function is not None or node.headers is not None:
         return False
     return node.topic.serialize_value is serializer("json")

@@ -1,24 +1,24 @@
-"""The known facts of one task: its phase, the content of its store, and its progress. Only its methods change them.
+"""The phase of one task, its meta record, and its input offsets.
 
     CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
                           └───────────────close──────────────────►┘
 
-Only ``TaskFacts.move`` changes the phase; an illegal move raises.
+Only ``TaskFacts.move`` changes the phase; any other transition raises an error.
 
-The three offsets of one input topic, on its line of offsets::
+Three offsets are kept for each input topic::
 
     offset   0 ─────── began ─────────── committed ─────────── positions ────────► end
                          │                   │                     └─ next record to process
-                         │                   └─ next offset of the last commit: RocksDB and the group have it
-                         └─ where this task began to read; only a command with new positions moves it
+                         │                   └─ next offset of the last commit, in RocksDB and in the consumer group
+                         └─ where this task began to read; only a command with new positions changes it
                                              └─────── (1) ─────────┘
 
-    (1) is only in the overlay and in the open transaction. A commit moves ``committed`` up to ``positions``; a drop
-    moves ``positions`` back to ``committed``. An input without a committed offset has no ``committed``: a drop goes
-    back to ``began``, and the first commit pins that start.
+    (1) These records are processed, but their changes are only in the overlay and in the open transaction. A commit
+    moves ``committed`` up to ``positions``. An abort moves ``positions`` back to ``committed``. Before the first commit
+    of an input, an abort moves ``positions`` back to ``began``.
 
 Invariants:
-    - The meta record in memory is the one that the store has, but between ``correct`` and the next ``write``.
+    - The meta record in memory equals the meta record in RocksDB, except between ``correct`` and the next ``write``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 
 class TaskPhase(Enum):
-    """The phases of a task, in the order of the module's drawing."""
+    """The phases of a task; the module's docstring shows the transitions."""
 
     CREATED = "created"
     RESTORING = "restoring"
@@ -50,11 +50,11 @@ _MOVES = {
 
 
 class TaskFacts:
-    """The facts of one task; its name is ``<subtopology>-<partition>``.
+    """Phase, meta record and offsets of one task; the task's name is ``<subtopology>-<partition>``.
 
     Attributes:
-        restored: Changelog records that were replayed before the task ran.
-        restored_s: Seconds that this took.
+        restored: Number of changelog records that were replayed before the task ran.
+        restored_s: Duration of the replay in seconds.
     """
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ class TaskFacts:
 
     @property
     def phase(self) -> TaskPhase:
-        """Where the task is in the module's drawing."""
+        """The present phase."""
         return self._phase
 
     @property
@@ -91,12 +91,12 @@ class TaskFacts:
 
     @property
     def meta(self) -> TaskMeta:
-        """The meta record next to the data: the offsets of the data."""
+        """The task's meta record in RocksDB: the input and changelog offsets up to which the data is complete."""
         return self._meta
 
     @property
     def committed(self) -> Mapping[str, int]:
-        """By input topic, the next offset of the last commit."""
+        """By input topic, the offset of the last commit (the next offset to process)."""
         return self._committed
 
     @property
@@ -106,26 +106,26 @@ class TaskFacts:
 
     @property
     def began(self) -> Mapping[str, int]:
-        """By input topic, the first offset that was read: a committed or a chosen offset."""
+        """By input topic, the offset at which this task began to read."""
         return self._began
 
     @property
     def begun_empty(self) -> frozenset[str]:
-        """Stores that begin empty; the first commit records this in their changelogs."""
+        """New stores that begin empty; the first commit writes a meta record to their changelogs."""
         return self._begun_empty
 
     def move(self, to: TaskPhase) -> None:
-        """Change the phase; RuntimeError if the module's drawing has no arrow between the two phases."""
+        """Change the phase; raises RuntimeError if this transition is not allowed."""
         if to not in _MOVES[self._phase]:
             raise RuntimeError(f"task {self.name} can't move from {self._phase.value} to {to.value}")
         self._phase = to
 
     def reads(self, topic: str) -> None:
-        """Add one more input, before the task is open."""
+        """Add an input topic; only before the task is opened."""
         self._inputs = (*self._inputs, topic)
 
     def opened(self, store: TaskStore | None) -> None:
-        """Attach the RocksDB with its meta record, and begin to restore it."""
+        """Attach the RocksDB, read its meta record, and change the phase to RESTORING."""
         self._store = store
         if store is not None:
             self._meta = store.meta() or TaskMeta()
@@ -136,7 +136,7 @@ class TaskFacts:
         self._meta = meta
 
     def write(self, changes: Iterable[Change] = (), **facts: Any) -> None:
-        """Write changes of the data and the meta record with updated facts, in one batch."""
+        """Write data changes and the meta record in one RocksDB batch; ``facts`` has the record's changed fields."""
         assert self._store is not None
         self._meta = replace(self._meta, **facts)
         self._store.write(changes, self._meta)
@@ -148,26 +148,26 @@ class TaskFacts:
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Delete the data or set it aside, together with its meta record's facts."""
+        """Delete the data and the meta record; with ``aside``, move the data to another folder instead."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()
 
     def restored_by(self, records: int, seconds: float, begun_empty: frozenset[str]) -> None:
-        """Record the statistics of the restore, and the stores that began empty."""
+        """Store the statistics of the restore, and the names of the stores that begin empty."""
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
-        """Read on from ``began``; the restored state and the group have the offsets ``committed``."""
+        """Set the positions to ``began``, and the offsets of the last commit to ``committed``."""
         self._committed = dict(committed)
         self.moved_to(began)
 
     def committed_as(self, inputs: Mapping[str, int]) -> None:
-        """Take the input offsets of a commit."""
+        """Store the input offsets of a successful commit."""
         self._committed, self._begun_empty = dict(inputs), frozenset()
 
     def moved_to(self, positions: Mapping[str, int]) -> None:
-        """Read on from other offsets."""
+        """Set the positions to other offsets, from which the task continues to read."""
         self._began, self._positions = dict(positions), dict(positions)
 
     def passed(self, offsets: Mapping[str, int]) -> None:
@@ -175,6 +175,6 @@ class TaskFacts:
         self._positions.update(offsets)
 
     def back_to_committed(self) -> dict[str, int]:
-        """Read again from the last commit; returns these offsets by topic."""
+        """Set the positions back to the last commit; returns them by topic."""
         self._positions = {**self._began, **self._committed}
         return dict(self._positions)

@@ -1,4 +1,4 @@
-"""The subject of the failure policy: a message, a timer or a result whose processing raised."""
+"""A failed message, timer or window result (its processing raised an error), as the failure policy gets it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.outbox import Output
 from holdfast.processors.engine.windows.stored import Closing
 
-#: The clock of a timer, for people.
+#: By the clock of a timer, its name in error texts.
 _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 class FunctionExits(HoldfastError):
-    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
+    """A user function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message whose processing raised; its state writes and outputs are already undone."""
+    """A message whose processing raised ``error``; its state writes and outputs are already undone."""
 
     partition: Partition
     offset: int
@@ -37,29 +37,30 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: If not the message itself raised: the timer, or the result of a window after the message at this offset.
+    #: Text about the timer or the window's result that raised; empty if the message itself raised. ``offset`` is then
+    #: the offset of the last message before it.
     made: str = ""
-    #: The name of the timer that raised.
+    #: The name of the timer that raised; None if no timer raised.
     timer: str | None = None
-    #: Whether the message is from a repartition topic: its value is the result of the steps before that topic.
+    #: Whether the message is from a repartition topic, so that its value is an intermediate result.
     regrouped: bool = False
-    #: Whether its headers can't be read; ``headers`` is None then.
+    #: Whether the message's headers can't be read; ``headers`` is then None.
     without_headers: bool = False
 
     @property
     def place(self) -> str:
-        """The place of the message, as text."""
+        """Topic, partition and offset of the message, as text."""
         return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
 
 
-#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
+#: The failure policy: returns the dead letter of a failed message, or None to skip it; raises to stop the worker.
 OnFailure = Callable[[FailedMessage], Output | None]
 
 
 def as_json(value: Any) -> bytes:
-    """A result or a timer as the value of its dead letter.
+    """Encodes a window's result or a timer as the JSON value of a dead letter.
 
-    Values that JSON can't express are replaced by their type.
+    A value that JSON can't express is replaced by the name of its type.
     """
     try:
         return encode_json(value)
@@ -76,7 +77,7 @@ def _writable(part: Any) -> Any:
 
 
 def exits(error: BaseException) -> FunctionExits:
-    """The replacement for an error that would end the process."""
+    """The error that replaces ``SystemExit`` or ``GeneratorExit``."""
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
         action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
@@ -85,7 +86,7 @@ def exits(error: BaseException) -> FunctionExits:
 
 
 def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
-    """A record of a batch as a failed message; without its headers, if they can't be read."""
+    """Makes a failed message from a record of a batch; headers are None if they can't be read."""
     try:
         headers, unread = batch.headers[index], False
     except HeadersUnreadable:
@@ -104,14 +105,14 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
 
 
 def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
-    """A window's failed result, after the last message of its stream."""
+    """Makes a failed message from a window's failed result; ``offset`` is that of the stream's last message."""
     key, start = closing.message_key, closing.start
     words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
     return _made(place, offset, (key, closing.result, start), words, error)
 
 
 def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
-    """A failed timer, after the last message of its stream."""
+    """Makes a failed message from a failed timer; ``offset`` is that of the stream's last message."""
     (name, at, clock), key = due
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)

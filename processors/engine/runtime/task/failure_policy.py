@@ -1,4 +1,4 @@
-"""Handles a failed message: stop the worker (the default), write a dead letter, or skip the message."""
+"""The failure policy for a message that raised: stop the worker (default), write a dead letter, or skip the message."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _users_log = logging.getLogger("holdfast.processing")
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
-#: The first failures are logged one by one, later ones at every ``LOG_EVERY``-th.
+#: The first ``LOG_FIRST`` dead letters are logged, and then every ``LOG_EVERY``-th dead letter.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: The action for a dead letter of a repartition topic, which is no message of a source.
+#: The suggested action for a dead letter from a repartition topic: replay can't send it to a source topic.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
 #: Maximum characters of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
-#: The headers that a dead letter may have of its failure.
+#: Names of all headers about the failure that a dead letter may have.
 FAILURE_HEADERS = frozenset(
     f"holdfast.{name}"
     for name in (
@@ -43,18 +43,18 @@ FAILURE_HEADERS = frozenset(
 
 
 class ProcessingFailed(HoldfastError):
-    """A message could not be processed, and neither a callback nor a dead-letter topic accepts it."""
+    """A message can't be processed, no callback skips it, and no dead letter can be written; the worker stops."""
 
     cause = "poison-message"
 
 
 class FailurePolicy:
-    """Decides about failed messages, and counts them.
+    """Decides what happens to failed messages, and counts them.
 
-    Without a dead-letter topic, the first failed message stops the worker.
+    Without a dead-letter topic, the first failed message that the callback does not skip stops the worker.
 
-    If the dead-letter topic does not accept a message's time, the dead letter gets the present time; the header
-    ``holdfast.timestamp`` has the message's own time.
+    If the dead-letter topic does not accept the timestamp of a message, the dead letter gets the present time. The
+    header ``holdfast.timestamp`` has the original timestamp.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FailurePolicy:
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
-        """The dead letter of a failed message, or None to skip the message; raises ProcessingFailed otherwise."""
+        """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed."""
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None
@@ -128,10 +128,10 @@ class FailurePolicy:
             **({"holdfast.left_out": "headers"} if failed.without_headers else {}),
             **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
         }
-        # An error's text may contain anything, also invalid UTF-8.
+        # The text of an error may contain any characters, also surrogates that UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A dead letter that was sent again has the headers of its earlier failure: each failure would add ten more
-        # headers.
+        # A replayed dead letter already has the headers of its earlier failure. Remove them, otherwise each failure
+        # would add ten more headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 
@@ -152,7 +152,7 @@ def _kind(failed: FailedMessage) -> str:
 
 
 def _action(failed: FailedMessage) -> str:
-    """The action for a failed message: from its error, if the error is one of Holdfast's."""
+    """The suggested action for a failed message; a HoldfastError has its own action."""
     kind, error = _kind(failed), failed.error
     code = {"timer": "`on_timer` or a step behind it", "result": "the steps behind the window"}.get(kind)
     if isinstance(error, HoldfastError):

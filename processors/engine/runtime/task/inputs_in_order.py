@@ -1,4 +1,4 @@
-"""The order of reading in the loop: the next records of a task with several inputs, and the inputs to pause."""
+"""The reading order of tasks with several inputs, for the worker's loop: next records, paused inputs, watermarks."""
 
 from __future__ import annotations
 
@@ -29,41 +29,44 @@ from holdfast.processors.engine.steps.topic import TimestampType
 
 _log = structlog.get_logger("runtime.inputs_in_order")
 
-#: Seconds after which a log line names the input that a task waits for.
+#: When a task has waited this many seconds for an input, a log line names that input.
 TOLD_AFTER_S = 10.0
 
-#: Seconds by which a run with a timeout is extended while messages wait for watermarks: a chain of ``group_by`` needs
-#: several watermarks before the next message.
+#: Extra seconds for a run with a timeout while messages wait for watermarks: after several ``group_by`` in a row,
+#: several watermarks must pass before the next message.
 WORDS_S = 10.0
-#: Seconds within which downstream tasks read a watermark.
+#: Seconds after a wait for watermarks during which a run with a timeout still gets the extra time.
 HEARD_S = 1.0
 
-#: Returns the next records to process, up to the given number; empty when there are none.
+#: Returns the next records to process, at most the given number; empty if there are none.
 NextRuns = Callable[[int], Sequence[Run | InterleavedRun]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
-    """The next unprocessed records of a batch for a task, before the index ``end``."""
+    """The next unprocessed records of a batch, at most ``most``, and only records before the index ``end``."""
     first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
     return [Run(batch, first, min(end, first + most))] if first < end else []
 
 
 def has_messages(task: Task, batch: Batch) -> bool:
-    """Whether a batch has records besides watermarks, which arrive as long as the upstream tasks run."""
+    """Whether a batch has messages, and not only watermarks."""
     return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
 
 
 class InputsInOrder:
-    """Takes the next records of tasks with several inputs; ``reach`` has the worker's bounds."""
+    """Chooses the next records of tasks with several inputs, and decides when watermarks are due.
+
+    ``reach`` has the read bounds of a shadow.
+    """
 
     def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:
         self._reach = reach
         self._clock = cluster.clock
         self._told: set[str] = set()
         self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
-        #: When watermarks last moved the stream time of a task, in monotonic seconds.
+        #: Last time (monotonic seconds) when watermarks moved the stream time of a task.
         self.moved_at = 0.0
-        #: When a message or a stream time last waited for watermarks, in monotonic seconds.
+        #: Last time (monotonic seconds) when a message or a stream time waited for watermarks.
         self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | InterleavedRun]:
@@ -79,15 +82,15 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a commit is due for watermarks: a task must write some, or has read new ones."""
+        """Whether a commit is due, because a task must write watermarks, or read watermarks moved its stream time."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
-        if again:  # all silent tasks in one turn, so that they share requests and the commit
+        if again:  # all idle tasks in the same turn, so that they share the requests and the commit
             self._again_at = now + REPEAT_S
             self._fresh_ends.begin()
             self._look_for_waits(tasks)
         for task in tasks:
-            if again and isinstance(task.order, GroupedOrder):  # also of a task without stream time
+            if again and isinstance(task.order, GroupedOrder):  # needed also if the task keeps no stream time
                 self._mark_for_order(task, task.order, member)
             if (time := task.time) is None:
                 continue
@@ -104,21 +107,21 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Request the ends of repartition topics if buffered messages wait for watermarks after these ends."""
+        """Request the end offsets of repartition topics if buffered messages wait for watermarks after them."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Request the ends of repartition topics if stream time waits for watermarks after these ends."""
+        """Request the end offsets of repartition topics if stream time waits for watermarks after these offsets."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
 
     def waits_s(self, tasks: Sequence[Task]) -> float:
-        """How long a run waits beyond its timeout, seconds, because messages waited for watermarks recently."""
+        """Extra seconds to add to the timeout of a run: more than 0 if messages waited for watermarks recently."""
         self._look_for_waits(tasks)
         return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
 
@@ -128,7 +131,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
-        """The silence of the inputs that decide a task's watermark; None while they have messages."""
+        """Identifies the idle period of the inputs that a watermark depends on; None while they have messages."""
         heard = writer.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
@@ -136,11 +139,11 @@ class InputsInOrder:
         return (time.work, *upstream)
 
     def _ended_at(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> float | None:
-        """When a silent task was at its end, in monotonic seconds; None if there may be more.
+        """A moment at which an idle task had read all inputs to their ends, in monotonic seconds; None if unknown.
 
-        A source is at its end now if it was read up to the end that Kafka reports. A repartition topic never is,
-        because the upstream tasks write watermarks all the time. For such a topic, the task was at its end at an
-        earlier moment, if it has processed the topic up to the end that Kafka reported then.
+        A source topic is at its end now if it was read up to the end offset that Kafka reports now. A repartition topic
+        is never at its end now, because upstream tasks write watermarks all the time. So its end offset is requested at
+        one moment; when the task has processed the topic up to that offset, that moment is returned.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in writer.inputs]
@@ -162,7 +165,7 @@ class InputsInOrder:
         return before[0]
 
     def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
-        """Whether the inputs are completely processed, after the last poll's records were handled."""
+        """Whether these inputs are processed to their ends: no buffered records, and no more records in Kafka."""
         kept = 0 if task.order is None else task.order.buffered_of(topics)
         return not kept and all(self._is_ended(task, topic, member) for topic in topics)
 
@@ -171,7 +174,7 @@ class InputsInOrder:
         return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
 
     def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
-        """Pauses the inputs with full buffers, and resumes the inputs with room; ``tasks`` share the memory."""
+        """Pauses the task's inputs with full buffers, and resumes those with room; ``tasks`` share the memory limit."""
         assert task.order is not None
         full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
         if full:
@@ -208,7 +211,10 @@ def order_of(
     options: RuntimeOptions,
     groups: Groups = NO_GROUPS,
 ) -> ReadingOrder | None:
-    """The reading order of a task's inputs, given in the order of their declaration; None for a single input."""
+    """The reading order of a task; None for a task with one input.
+
+    ``declared`` has the input topics in the order of their declaration, which decides at equal event times.
+    """
     own = [frames[topic] for topic in declared if topic in task.inputs]
     if len(own) < 2:
         return None
@@ -231,10 +237,9 @@ def order_of(
 
 
 def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
-    """By topic, the other topics whose messages it is joined with: right sides of as-of joins, and changes of tables.
+    """By topic, the other topics that must be processed first: right sides of as-of joins, and joined tables.
 
-    A table that is only joined with tables feeds no stream: the stream that changes it may be the left side of another
-    join, and then must wait for the right side.
+    A table that is only joined with other tables does not count.
     """
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
@@ -250,10 +255,13 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """The topics in their order at equal times: a row precedes messages of its own millisecond."""
+    """The topics in their order at equal event times: right sides of joins first, because a row must precede messages.
+
+    The remaining topics keep the order of ``topics``.
+    """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
-    while left:  # in a circle none is free, so the first one is taken
+    while left:  # if all remaining topics are joined in a circle, the first topic is taken
         free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
         ranked.append((free or left)[0])
         left.remove(ranked[-1])
@@ -275,7 +283,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
             try:
                 read = None if value is None else deserialize(value)
                 found = extract(read, batch.headers[index], time_ms, kind)
-            except Exception:  # processing it raises again, and the failure policy decides
+            except Exception:  # processing the message raises the error again, and the failure policy decides
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)
         return times
@@ -284,10 +292,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
-    """Whether each upstream task has repeated its end since the last call that returned True."""
+    """Whether each idle upstream task has sent another watermark since the last call that returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
-    # a smaller count belongs to a new silence
+    # a count smaller than before belongs to a new idle period, so compare it with 0
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
         writer.said = said
@@ -295,7 +303,7 @@ def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
 
 
 def _with_watermarks(batch: Batch) -> Sequence[int]:
-    """The times of messages; watermarks, which have no event time, get the time of the previous message."""
+    """The event times of a batch; a watermark has no event time, and gets the time of the previous message."""
     times, last = [], NO_TIME
     for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
         last = last if key is None else time_ms

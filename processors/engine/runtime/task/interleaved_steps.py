@@ -1,4 +1,4 @@
-"""The streams of a task with several inputs as one function, which processes their records in reading order."""
+"""Compiles all streams of a task with several inputs into one function, which processes interleaved records."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ WIDTH = 5
 
 @dataclass(frozen=True, slots=True)
 class InterleavedStreams:
-    """The function; by topic the input's rank, its deserializers, and whether headers are read."""
+    """The compiled function of several streams.
+
+    ``inputs`` has for each topic its rank, the deserializers of value and key, and whether a step reads headers.
+    """
 
     function: WovenFunction
     inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
 
     def columns(self, woven: InterleavedRun) -> tuple[Iterator[Any], ...] | None:
-        """The function's arguments for these records; None if a record can't be read."""
+        """The function's arguments for these records; None if a record can't be deserialized."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
             rank, value, key, wants_headers = self.inputs[batch.partition.topic]
@@ -54,9 +57,9 @@ def interleaved_streams(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> InterleavedStreams | None:
-    """The streams as one function; None if windows or ``group_by`` depend on the input of each record.
+    """Compiles the streams into one function; None if a stream has a window, or if an input is a repartition topic.
 
-    ``sources`` are the steps of the frames, and ``timings`` their times.
+    ``sources`` has the steps of each frame, and ``timings`` the time of each frame.
     """
     nodes = [node for source in sources for node in source.walk()]
     if any(frame.topic.repartitions for frame in frames) or any(node.kind == "window" for node in nodes):

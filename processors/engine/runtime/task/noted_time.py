@@ -1,15 +1,16 @@
-"""State that tasks keep in no store: a note with the committed offsets of their inputs, with stream time and counts.
+"""Stream time and message counts of a task, written as text (*note*) into the metadata of its committed offsets.
 
     commit of flights-0:  messages, watermarks 10:00, offset 812 with the note {"task":"flights-0","time_ms":…}
-    its heir:             offset 812 ──► stream time 10:00 ──► watermark 10:00
+    the next owner:       offset 812 ──► stream time 10:00 ──► watermark 10:00
 
-A task before ``group_by`` often has no store. Without the note, its heir would know no time until the next message, and
-send no watermark; after a second ``group_by``, nothing would record its earlier watermarks. Kafka Streams keeps the
-times of its partitions in the same place. The note also counts the messages that did not arrive (``arrivals``).
+A task before ``group_by`` often has no store that could keep its stream time. Without the note, its next owner would
+not know the stream time, and would send no watermark until the next message. Kafka Streams keeps its partition times in
+the same place. The note also contains the counts of late, dead-lettered and skipped messages (``arrivals``).
 
 Invariants:
-    - A note is of the same transaction as the watermarks and the offsets, and counts at these offsets only.
-    - All inputs of a task have the same note. One whose offset was set by another tool has none, and none counts then.
+    - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
+    - All inputs of a task have the same note. If another tool sets the offset of one input, that input has no note any
+      more, and the stream time in the notes of the other inputs is ignored.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from holdfast.processors.engine.state.time.stream_time import Remembered
 
 
 class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Attributes:
-    task: The name of the task, which has the names of its inputs.
-    time_ms: Its stream time, in milliseconds; None where a store keeps it, or without one.
-    ahead: Event times that wait for the world to reach them, at most ``AHEAD_KEPT``: a note stays below 1.5 kB.
-    arrivals: The messages that did not arrive.
+    """The content of a note, which is stored as JSON.
+
+    Attributes:
+        task: The name of the task that wrote the note.
+        time_ms: The stream time of the task, in milliseconds; None if a store keeps it, or if the task has none.
+        ahead: Event times in the future, at most ``AHEAD_KEPT``, so that a note stays below 1.5 kB.
+        arrivals: The counts of late, dead-lettered and skipped messages.
     """
 
     task: str
@@ -41,16 +44,16 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """The notes of a task's committed offsets: its time, if no store keeps it, and its counts."""
+    """The content of a task's notes: its stream time (None if a store keeps it), and its message counts."""
 
     time: Remembered | None
     arrivals: Counts
 
 
 def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
-    """The note for the next commit of a task; empty when there is nothing to note.
+    """The note for the next commit of a task; empty if there is neither a stream time nor a count to keep.
 
-    ``timed``: the note includes the time.
+    With ``timed`` False, the note does not contain the stream time.
     """
     time = task.time if timed else None
     if time is None or time.is_kept or not time.stream.known:
@@ -61,9 +64,9 @@ def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
 
 
 def noted(task: str, committed: Sequence[int | None]) -> Noted:
-    """The notes with the committed offsets of all inputs of a task.
+    """Reads the notes from the committed offsets of all inputs of a task.
 
-    Counts of tasks that had some of these inputs before are included.
+    If other tasks read some of these inputs before, the result includes the counts of those tasks.
     """
     texts = {offset.note if isinstance(offset, NotedOffset) else "" for offset in committed}
     notes = [note for note in map(_read, sorted(texts)) if note is not None]

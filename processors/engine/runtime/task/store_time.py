@@ -1,6 +1,6 @@
-"""The effects of time on the stores of functions: stream time, and values that expire. ``task_timers`` has the timers.
+"""Stream time and expiring values in the stores that user functions declare; the module ``task_timers`` has the timers.
 
-A task makes these stores from the declared stores of its application, before it compiles its steps.
+A task creates these objects from the application's declared stores before it compiles its steps.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from holdfast.processors.engine.steps.store_options import StoreOptions
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
 
-#: By store: the store object for declared stores, and its declaration.
+#: By store, the store object and its declaration; None if the store is not declared and only has timers.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
 class StoreTime:
-    """The time of one declared store in one task.
+    """Saves the stream time in one declared store of a task, and deletes the store's expired values.
 
     Args:
         state: The store.
         options: The store's declaration; None for a store that only has timers.
         stream: The stream time of the task.
-        regrouped: Whether messages of the task come through ``group_by``.
+        regrouped: Whether an input of the task is a repartition topic (``group_by``).
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class StoreTime:
 
     @property
     def late(self) -> int | None:
-        """Messages that were too late since the task started; None for a store without late messages."""
+        """Number of late messages since the task started; None for a kind of store that has no late messages."""
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
-        """Whether a committed record belongs to a value that had expired by then, but is not deleted yet."""
+        """Whether a committed record is of a value that had expired at the last commit, but is not deleted yet."""
         ends, now_ms = self._expiries, self._clock.saved_ms
         if ends is None or isinstance(ends, KeyTimes) or is_own(key):
             return False
@@ -68,12 +68,12 @@ class StoreTime:
         return ends.has_ended(message_key, name, look, now_ms)
 
     def load(self) -> Remembered:
-        """Reads the committed time, and the waiting times ahead of the clock; raises FormatUnknown."""
+        """Reads the committed stream time, and event times in the future; raises FormatUnknown."""
         self._look_again()
         return self._clock.load()
 
     def restore(self) -> Remembered:
-        """Returns to the last commit; returns the same as ``load``."""
+        """Discards uncommitted changes of the time; returns the committed stream time."""
         self._look_again()
         return self._clock.restore()
 
@@ -86,11 +86,11 @@ class StoreTime:
         return removed
 
     def save(self) -> bool:
-        """Writes the time into the store; False if the time equals the committed one."""
+        """Writes the stream time into the store; False if it has not changed since the last commit."""
         return self._clock.save()
 
     def committed(self) -> None:
-        """The commit of the last ``save`` is done."""
+        """Must be called when the commit with the last ``save`` is done."""
         self._clock.committed()
 
     def _look_again(self) -> None:
@@ -99,7 +99,7 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """The stores among ``states`` that the application declares, or that have timers."""
+    """The stores among ``states`` that have timers, models (typed values) or expiring values."""
     declared = frames[0].declared if frames else {}
     timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
     found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
@@ -113,7 +113,7 @@ def declared_stores(states: Mapping[str, StoreState], frames: Sequence[Streaming
 def _models_of(options: StoreOptions | None) -> TypedValues | None:
     if options is None or not options.typed:
         return None
-    # A worker whose stores have no models does not load pydantic.
+    # Imported here, so that pydantic is loaded only if a store has models.
     from holdfast.processors.engine.state.typed import TypedValues
 
     return TypedValues(options.name, options.models, options.upgrades_by_key)
@@ -122,7 +122,7 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
 def _ends_of(
     state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
 ) -> Expiries | DatedValues | KeyTimes | None:
-    """The object that deletes the expired values of a store; None if none expires."""
+    """The object that deletes the expired values of a store; None if its values never expire."""
     if options is None or not options.expires:
         return None
     if options.keeping is not None:

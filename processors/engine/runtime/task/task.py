@@ -1,12 +1,13 @@
 """A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
 
-How ``_run`` finds the message that raised. A run takes messages from iterators; the failed one is taken already, those
-behind it are not. ``length_hint`` counts what is left in the iterator, without a counter in the hot loop::
+How ``_run`` finds the message that raised an error: the generated function takes messages from iterators. It has
+already taken the failed message, and none of the later messages. ``length_hint`` returns the number of items left in
+the iterator, so that the hot loop needs no counter::
 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
 
-The next run continues with the same iterators, after the failed message.
+The next call of the function continues with the same iterators, after the failed message.
 
 Invariants:
     - A message changes state, outputs and position together or not at all.
@@ -80,22 +81,22 @@ class _Stream:
 
 
 class Task(TaskFacts):
-    """A task's stores and steps, its pending outputs, and its facts."""
+    """The stores, compiled steps, input positions and pending outputs of one task."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether more timers are due before the next message than one commit allows
+        self.held = False  # whether a commit must come first, because more timers are due than one commit allows
         self._streams: dict[str, _Stream] = {}
-        self.woven: InterleavedStreams | None = None  # the streams as one
+        self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
-        self.time: TaskTime | None = None  # without windows and values that end, it keeps no stream time
-        self.order: ReadingOrder | None = None  # of several inputs
-        #: Watermarks to send: topic, partition, value and time of the record.
+        self.time: TaskTime | None = None  # None if no step needs stream time
+        self.order: ReadingOrder | None = None  # None if the task has one input
+        #: Watermarks to send: topic, partition, value, and timestamp of the record in ms.
         self.watermarks: list[tuple[str, int, bytes, int]] = []
-        self.regrouped: frozenset[str] = frozenset()  # the repartition topics among the inputs
+        self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
         self._monotonic = NO_GROUPS.monotonic
         self.arrivals = Arrivals()
 
@@ -107,10 +108,10 @@ class Task(TaskFacts):
         record_bytes_max: Mapping[str, int] = _NONE,
         times: RecordTimes = ANY_TIME,
     ) -> None:
-        """Take the task's RocksDB (None for a task without stores) and start restoring.
+        """Attach the task's RocksDB (None for a task without stores), and change the phase to RESTORING.
 
-        ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic,
-        ``times`` the record times that the topics accept.
+        ``changelogs`` maps a store to its changelog topic. ``record_bytes_max`` has the maximum bytes of a record by
+        topic. ``times`` has the range of record timestamps that the topics accept.
         """
         self._times = times
         self._record_bytes_max = record_bytes_max
@@ -127,9 +128,10 @@ class Task(TaskFacts):
         began: Mapping[str, int],
         groups: Groups = NO_GROUPS,
     ) -> None:
-        """Compile the steps and become RUNNING; the state is restored.
+        """Compile the steps, and change the phase to RUNNING; call it after the state is restored.
 
-        ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
+        ``committed`` has the next offset after the restored state, by input topic. ``began`` has the first offset to
+        read.
         """
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
@@ -176,18 +178,15 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close windows and fire timers.
+        """Close due windows, fire due timers, and make the watermarks of the next commit.
 
-        With ``due`` false, only a task that has more timers due than one commit allows (``held``) does so.
-
-        A window or timer that raises is a failed message.
-
-        Raises what ``on_failure`` raises.
+        With ``due`` False, this is done only if more timers are due than one commit allows (``held``). A window or
+        timer that raises is handled as a failed message. Raises the errors of ``on_failure``.
         """
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # otherwise the stores stay as they were restored
+            self.time.keep() if self.progressed else None  # without progress, leave the restored stores unchanged
             return
 
         self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
@@ -210,11 +209,11 @@ class Task(TaskFacts):
         return fail
 
     def _last_of(self, topic: str) -> tuple[Partition, int]:
-        """The place of the last message of a stream."""
+        """Partition and offset of the last processed message of an input."""
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Apply the failure policy to a failed message, whose writes are undone, and count it."""
+        """Apply the failure policy to a failed message, and count the message; its writes are already undone."""
         if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
         self.arrivals.failed(failed, put_aside=instead is not None)
@@ -225,11 +224,11 @@ class Task(TaskFacts):
             self.time.keep()
 
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
+        """Process records ``first`` to ``last`` - 1 (indices into the batch); return the number of processed messages.
 
-        Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
-        failed one are processed. The method may leave records (``turns``): call it again with the same records. If
-        ``held`` is true then, commit first.
+        Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
+        records before the failed record are processed. The method may leave records (``turns``): call it again with the
+        same records, and commit first if ``held`` is True.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
@@ -265,7 +264,7 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Process new records without watermarks among them; return how many were processed."""
+        """Process new records, none of them a watermark; return the number of processed records."""
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -273,12 +272,12 @@ class Task(TaskFacts):
             self.time.work += last - first
         if stream.columns is not None:
             if not self._acted_between(on_failure):
-                return 0  # a commit comes first
+                return 0  # a commit must come first
             for begin, end in stream.columns.runs(first, last):
                 for piece in stream.columns.pieces(batch, begin, end):
                     index = self._by_columns(stream, stream.columns, batch, piece, on_failure)
                     if index < piece[1] or not self._acted_between(on_failure):
-                        return index - first  # a commit comes first
+                        return index - first  # a commit must come first
             if index < last:
                 stream.columns.leave(batch, index, last)
         if index < last:
@@ -288,9 +287,9 @@ class Task(TaskFacts):
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> int:
-        """Process records by columns; halve a run for which that fails, and process the smallest halves one by one.
+        """Process records by columns; if that fails, halve the run, and process the smallest halves one by one.
 
-        Returns the index after the last processed record; it is less than the end of the run if a commit comes first.
+        Returns the index after the last processed record; less than the end of the run if a commit must come first.
         """
         first, last = run
         if columns.take(batch, first, last):
@@ -305,11 +304,11 @@ class Task(TaskFacts):
 
     @property
     def _between(self) -> Closings | None:
-        """What acts between messages; None if nothing does."""
+        """The windows and timers that act between two messages; None if the task has no such windows and timers."""
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
-        """Close windows and fire timers that are due before the next message; False if a commit comes first."""
+        """Close windows and fire timers that are due before the next message; False if a commit must come first."""
         between = self._between
         if between is None or not between.stop_messages():
             return True
@@ -317,7 +316,7 @@ class Task(TaskFacts):
         return not self.held
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
-        """Process records through the stream's steps, message by message; returns the index after the last one."""
+        """Process records message by message; returns the index after the last processed record."""
         self._prefetch(Run(batch, index, last))
         awaited = stream.awaited
         while index < last:
@@ -336,11 +335,11 @@ class Task(TaskFacts):
                 end += 1
             index = end
             if awaited is not None and awaited.called:
-                return index  # the next calls start in another turn, because together they may take too long
+                return index  # further async calls start in the next turn: all calls of a turn must end in time
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Read the likely state of these records in one call, if that saves time."""
+        """Read the state of these records' keys from RocksDB in one call, for stores where this saves time."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -348,7 +347,7 @@ class Task(TaskFacts):
                 state.prefetch(keys)
 
     def take(self, records: Run | InterleavedRun, on_failure: OnFailure) -> int:
-        """``process`` for the next records in the order of reading."""
+        """Process the next records of the reading order, possibly of several inputs; otherwise like ``process``."""
         if isinstance(records, Run):
             return self.process(*records, on_failure)
         assert self.woven is not None
@@ -366,7 +365,7 @@ class Task(TaskFacts):
                 self._saw_keys(part)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Process records after their calls; returns the same as ``_run``."""
+        """Make the async calls of these records, then process their results; returns the same as ``_run``."""
         assert stream.awaited is not None
         batch, first = records.batch, records.first
 
@@ -383,12 +382,13 @@ class Task(TaskFacts):
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Process deserialized records; the module's docstring shows how a failed record is found.
 
-        Returns the index after the last processed record. If it is less than ``records.last``, read that record and
-        process it again, because the steps may have changed its value; or first commit, if ``held``.
+        Returns the index after the last processed record. If it is less than ``records.last``, the caller must
+        deserialize the next record again, because the steps may have changed its value. If ``held``, it must commit
+        first.
         """
         batch, first, last = records
-        # A message that raises stops the run. The rest of the iterators shows which message it was, and feeds the next
-        # run.
+        # An error ends the call of the function. The iterators then show which message failed, and the next call
+        # continues with them.
         between = self._between
         values = iter(readable.values) if between is None else Until(readable.values, between.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
@@ -406,7 +406,7 @@ class Task(TaskFacts):
         columns: tuple[Iterator[Any], ...],
         on_failure: OnFailure,
     ) -> int:
-        """Process records by a generated function of ``columns``; returns their number, as ``_run`` does."""
+        """Call a generated function with the iterators ``columns``; returns the number of processed records."""
         count, values = records.size, columns[-WIDTH]
         between = self._between
         while True:
@@ -418,12 +418,12 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the state is at fault, not the message
+                    raise  # the failure policy is only for errors of the message, not for unreadable state
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # not for each message separately: each would run twice
+                    newest = records.newest(failed)  # learn the newest time at once, to repeat only one message
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)
@@ -437,19 +437,19 @@ class Task(TaskFacts):
                     return reached
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
-        """Apply the failure policy to a failed message, whose writes are undone, and move the position after it."""
+        """Apply the failure policy to a failed message (its writes are undone), and move the position after it."""
         topic = batch.partition.topic
         self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
         self._positions[topic] = batch.offsets[index] + 1
 
     @property
     def awaits(self) -> bool:
-        """Whether messages wait for calls (``apply_async``)."""
+        """Whether a stream of this task makes async calls (``apply_async``)."""
         return any(stream.awaited is not None for stream in self._streams.values())
 
     @property
     def progressed(self) -> bool:
-        """Whether positions moved, or new stores began empty, since the last commit."""
+        """Whether a commit is needed: positions moved, stream time has changes, or new stores began empty."""
         moved = self._positions != self._committed or bool(self._begun_empty)
         return moved or (self.time is not None and self.time.dirty)
 
@@ -458,7 +458,7 @@ class Task(TaskFacts):
         return sum(state.dirty_bytes() for state in self.states.values())
 
     def drop(self) -> dict[str, int]:
-        """Discard all uncommitted work; returns by topic the offset to read again from."""
+        """Discard all uncommitted work; returns the committed offset by topic, from which to read again."""
         for state in self.states.values():
             state.drop()
         if self.time is not None:
@@ -472,7 +472,7 @@ class Task(TaskFacts):
         return self.back_to_committed()
 
     def close(self) -> None:
-        """Drop uncommitted work and release the RocksDB. Safe to call twice."""
+        """Discard uncommitted work and close the RocksDB. Safe to call twice."""
         if self._phase is TaskPhase.CLOSED:
             return
         for state in self.states.values():

@@ -1,12 +1,12 @@
-"""The time of one task: its stream time, and the windows and timers that are due before each commit.
+"""The stream time of one task, and the windows and timers that become due by it before each commit.
 
-    before_commit ──► outputs of closed windows ──► commit (places in the index, with the offsets) ──► committed
-          ▲                                           └──────── failed ──► restore: as at the last commit
-          └── more: the next commit is due at once
+    before_commit ──► outputs of closed windows ──► commit (stream time and offsets together) ──► committed
+          ▲                                           └──────── aborted ──► restore: back to the last commit
+          └── more: further windows are due, so the next commit follows at once
 
 Invariants:
-    - A commit closes and removes a bounded number of windows, so it stays within the commit interval.
-    - A window whose result can't be processed goes by the failure policy. Windows before it are closed.
+    - A commit closes and removes a limited number of windows, so that it does not take longer than the commit interval.
+    - If the result of a window can't be processed, the failure policy decides. The windows before it stay closed.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Maximum windows of a store that one commit closes, and that it removes.
+#: Maximum windows of a store that one commit closes, and maximum entries that it removes.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
-#: Decides about a window whose result raised in later steps: called with the window's topic and the error.
+#: The failure policy for windows: called with the input topic, the window, and the error that a later step raised.
 OnWindowError = Callable[[str, Closing, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSteps:
-    """A window of a stream, and its later steps as a function of results."""
+    """A window step of a stream, and the compiled function that runs the later steps on the window's results."""
 
     topic: str
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
-    #: If results meet messages in a later step: whether one is due at a stream time. Such results come between the
-    #: messages, so that they do not depend on when commits are; others come with the commit, which is cheaper.
+    #: Returns whether a window is due at a stream time. Set only if a later step also gets messages, for example a
+    #: join: these windows close between messages, so that the join does not depend on the moment of a commit. All
+    #: other windows close at the commit, which is cheaper.
     due_at: Callable[[int], bool] | None = None
 
 
 @contextmanager
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
-    """Limits windows and values to the time of the fired timers.
+    """Inside the context, windows close and values expire only up to the time of the timers that have fired.
 
-    The timers' outputs and reads belong to that time.
+    Otherwise a timer that fires later could no longer read a value of its own time.
     """
     stream.call_ms = None if timers is None else timers.reached_ms
     try:
@@ -68,46 +69,46 @@ def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[
 
 
 class TaskTime:
-    """The stream time of a task with windows, timers, or values that end."""
+    """The stream time of a task that has windows, timers, or values that expire."""
 
     def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
         self._states, self._times = states, times
         self.stream = StreamTime()
-        #: Where the current message is.
+        #: Topic, partition and offset of the current message, for log lines and errors.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
-        #: Stores of functions in which values end, or which have timers.
+        #: By name, the stores of user functions that have timers or values that expire.
         self.stores: dict[str, StoreTime] = {}
         #: None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: By store, the steps that send fewer results than messages.
+        #: By store, the window steps that send results only at intervals, not for each message.
         self.held: dict[str, FewerResults] = {}
-        #: For windows that close by key: closes them when the clock reaches a time that was ahead of it.
+        #: For windows that close by key: event times in the future, whose windows close when the clock reaches them.
         self.ahead: list[KeysAhead] = []
-        #: The watermarks of the tasks before; None for a task that reads no repartition topic.
+        #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
-        #: Write watermarks for downstream tasks; empty if no task waits for this one.
+        #: Objects that write watermarks for downstream tasks; empty if no task needs this task's watermarks.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: Grows with each run of messages and each rewind; while it is constant, the task is silent.
+        #: A counter that grows with each run of messages and each rewind; the task is idle while it is constant.
         self.work = 0
-        #: The time at the last commit, for a task without a store that keeps it.
+        #: The stream time at the last commit, if no store keeps it.
         self._then = Remembered()
         self.closings = Closings(self, states)
-        #: Whether windows are due that the next commit closes or removes.
+        #: Whether windows are due that did not fit into the last commit.
         self.more = False
-        #: Whether there is something to commit, even if no input moved.
+        #: Whether a commit is needed although no input position moved.
         self.dirty = False
         self._reached_ms = NO_TIME
 
     @property
     def takers(self) -> Mapping[str, Taker]:
-        """By store, the object that adds messages to its window."""
+        """By store, the object to which a window step passes its messages."""
         return {**self.windows, **self.held}
 
     def load(self, *, anew: bool = True) -> None:
-        """Reads the time from the stores, at the start and after a command changed them.
+        """Reads the stream time from the stores; called at the start, and after a command changed the stores.
 
-        If ``anew``, a time that no store keeps is discarded.
+        With ``anew``, a stream time that no store keeps is reset.
         """
         if anew:
             self._then = Remembered()
@@ -116,19 +117,19 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Sets the time of the last commit, after ``load``, if no store keeps it."""
+        """Sets the stream time of the last commit if no store keeps it; call it after ``load``."""
         if not self.is_kept:
             self._then = then
             self._go_to([then])
 
     def restore(self) -> None:
-        """Goes back to the last commit."""
+        """Sets the stream time back to the last commit, after an aborted transaction."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])
         for writer in self.watermark_writers:
             writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
-        # Stores of one task are at the same input offsets, but a store that was cleared meanwhile has no time.
+        # All stores of a task are at the same input offsets, but a store that a command has cleared has no stream time.
         then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:
@@ -138,8 +139,8 @@ class TaskTime:
             self.upstream.begin()
         for held in self.held.values():
             held.restart()
-        # Windows that were due when the previous worker ended are due now: the next commit checks for them, without a
-        # message.
+        # Some windows may have been due when the previous worker ended. The next commit checks for them, even if no
+        # message arrives.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.closings.begin()
@@ -161,29 +162,32 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """After this time without messages, stream time advances with the clock; None for never."""
+        """Milliseconds without messages after which stream time advances with the clock; None for never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether a time that was ahead of the worker's clock is now reached."""
+        """Whether the clock has reached an event time that was in the future when its message arrived."""
         return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at this time, which is no message's time; not beyond the worker's clock."""
+        """Whether a window would close if stream time moved to ``time_ms``, limited by the worker's clock."""
         self.look()
         reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
 
     @property
     def is_kept(self) -> bool:
-        """Whether a store keeps the stream time, with each commit."""
+        """Whether a store contains the stream time; otherwise the note of the committed offsets contains it."""
         return bool(self._clocks)
 
     def watermark_ms(self, writer: WatermarkWriter) -> int:
-        """The time of a writer's watermarks: for sources, their progress, regardless of upstream watermarks."""
+        """The time that a writer's next watermark must have.
+
+        A writer for source topics ignores upstream watermarks, because they don't limit the sources' progress.
+        """
         if self.timers is not None and self.timers.are_due():
-            return self.timers.reached_ms  # the timers' outputs are not late downstream of the topic
+            return self.timers.reached_ms  # otherwise outputs of the due timers would be late downstream
         if writer.hears and writer.own and self.upstream is not None:
             return max(self.stream.time_ms, min(self.upstream.time_ms(writer.inputs), self.stream.cap_ms))
         if writer.hears:
@@ -193,42 +197,42 @@ class TaskTime:
 
     @property
     def late(self) -> dict[str, int]:
-        """By store, the windows that messages were too late for, or the messages that were dropped as too old."""
+        """By store, the number of late messages; a window store counts each window that a message was too late for."""
         late = {name: windows.late for name, windows in self.windows.items()}
         return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
 
     @property
     def waits(self) -> bool:
-        """Whether a newer time waits: for upstream watermarks, or to be written to downstream tasks."""
+        """Whether stream time waits for upstream watermarks, or the task still has to write a newer watermark."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
 
     def go_on(self, time_ms: int) -> None:
-        """Moves the stream time without a message."""
+        """Moves the stream time to ``time_ms`` without a message."""
         self.stream.go_on(time_ms)
 
     def stand_at(self, time_ms: int) -> None:
-        """Sets the committed stream time to another run's time, until ``load`` or the next message.
+        """Moves the committed stream time forward to ``time_ms``, the stream time of another run; never back.
 
-        All open work is committed.
+        The change is only in memory, until ``load`` or the next commit. Call it only without uncommitted work.
         """
         held = max((each.restore() for each in self._clocks), key=lambda each: each.time_ms)
         self.stream.set(max(held.time_ms, time_ms), told=held.told)
         self.more = True
 
     def look(self) -> None:
-        """Reads the worker's clock, before messages are processed."""
+        """Reads the worker's clock, which limits stream time; call it before messages are processed."""
         self.stream.look(self._times.now_ms())
 
     def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
         """Fires due timers, closes due windows, and removes expired entries, up to the limits of one commit.
 
-        Raises the errors of ``on_error``; the windows closed before are part of the next commit.
+        Raises the errors of ``on_error``. Windows that were closed before the error stay closed.
         """
         self.look()
         removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
-        if self.timers is not None:  # before windows close, because a row that a timer sends counts at the timer's time
+        if self.timers is not None:  # first the timers, because a row that a timer sends may belong to a due window
             self.timers.fire(on_timer_error)
         if removes:
             self.more = False
@@ -247,14 +251,14 @@ class TaskTime:
             self.dirty |= removed > 0
 
     def keep(self) -> None:
-        """Writes the time and the places into the stores, for the next commit."""
+        """Writes the stream time and the progress of closing into the stores, as part of the next commit."""
         with as_far_as_timers(self.stream, self.timers):
             for each in self._clocks:
                 self.dirty |= each.save()
         self.dirty |= self.timers is not None and self.timers.fired
 
     def committed(self) -> None:
-        """The commit is done."""
+        """Must be called after each successful commit."""
         self.dirty = False
         self.closings.committed()
         if not self.is_kept:
@@ -267,7 +271,7 @@ class TaskTime:
             writer.committed()
 
     def hear(self) -> bool:
-        """Applies the stream time that upstream tasks have reached; True if it moved."""
+        """Moves the stream time to the time that all upstream tasks have reached; True if it moved."""
         before = self.stream.time_ms
         if self.upstream is None:
             return False
@@ -279,49 +283,49 @@ class TaskTime:
 
 
 class Closings:
-    """Closes the windows of a task: with each commit, and between messages those whose results meet messages.
+    """Closes the due windows of a task: most windows at a commit, and some windows between two messages.
 
-    Between messages, as timers fire: a window closes behind the message that makes it due, and before the next one. So
-    what a join or a shared store has of it does not depend on when commits are.
+    If a later step also gets messages (for example a join), a window closes directly after the message that makes it
+    due, like a timer. So the result of the join does not depend on the moment of the commit.
     """
 
     def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
         self._time, self._states = time, states
-        #: The stores of windows whose results meet messages in a later step (``timed_steps.meeting_windows``).
+        #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: Of the steps, those whose windows close between messages; and how many have, since the last commit.
+        #: The steps whose windows close between messages; ``_since`` counts such windows closed since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
-        #: The stream time up to which none of their windows is due.
+        #: The last stream time for which no such window was due.
         self._looked_ms = NO_TIME
 
     def add(self, steps: WindowSteps) -> None:
-        """Closes the windows of a step from now on."""
+        """Adds a window step whose windows this object closes."""
         self._steps.append(steps)
         if steps.due_at is not None:
             self._between.append((steps, steps.due_at))
 
     def begin(self) -> None:
-        """Called when uncommitted work is dropped, or a command has changed the stores."""
+        """Must be called after an aborted transaction, and after a command has changed the stores."""
         self._since, self._looked_ms = 0, NO_TIME
 
     def committed(self) -> None:
-        """The commit is done."""
+        """Must be called after each successful commit."""
         self._since = 0
 
     def close(self, on_error: OnWindowError) -> bool:
-        """Closes the windows that are due, up to the limit of a commit; True if more may be due."""
+        """Closes the due windows, up to the limit of a commit; True if the limit was reached and more may be due."""
         closed = [self._close(steps, on_error) for steps in self._steps]
         return CLOSED_AT_ONCE in closed
 
     @property
     def act_between(self) -> bool:
-        """Whether timers fire, or windows close, between messages."""
+        """Whether timers may fire or windows may close between two messages."""
         return self._time.timers is not None or bool(self.meeting)
 
     def stop_messages(self) -> bool:
-        """Whether no message may be processed now: timers or windows may be due, or a commit comes first."""
+        """Whether the next message must wait, because timers or windows may be due, or a commit must come first."""
         timers, time_ms = self._time.timers, self._time.stream.time_ms
         if timers is not None and timers.stop_messages():
             return True
@@ -335,9 +339,10 @@ class Closings:
         return False
 
     def act(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> bool:
-        """Fires due timers, and closes due windows whose results meet messages.
+        """Fires due timers, and closes the due windows of ``meeting``; called between two messages.
 
-        False if a commit comes first, because of its limits. Raises what ``on_error`` and ``on_timer_error`` raise.
+        False if a commit must come before the next message, because its limits are reached. Raises the errors of
+        ``on_error`` and ``on_timer_error``.
         """
         time = self._time
         if time.timers is not None and not time.timers.fire_between(on_timer_error):
@@ -362,9 +367,9 @@ class Closings:
         return len(found)
 
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
-        """Runs the later steps of closing windows.
+        """Runs the later steps on the results of closing windows.
 
-        If an error stops the worker, earlier windows count as closed.
+        If an error stops the worker, the windows before the failed window count as closed.
         """
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
@@ -380,7 +385,7 @@ class Closings:
                 if failed > 0:
                     steps.windows.closed(live[failed - 1])
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the state is at fault, not the window
+                    raise  # the failure policy is only for errors of the window, not for unreadable state
                 on_error(steps.topic, live[failed], error)
             else:
                 break

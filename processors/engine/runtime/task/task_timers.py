@@ -1,18 +1,18 @@
-"""The timers of one task: they fire between messages, in bounded steps, and like messages.
+"""The timers of one task, which fire between two messages.
 
-    message ──► stream time moves ──► stream timers that are due ──► next message
-                                          └── more than a commit takes: the commit comes first
+    message ──► stream time moves ──► due stream timers fire ──► next message
+                                          └── more timers than a commit allows: a commit comes first
 
-A timer passes through the steps like a message: its sets, sends and deletes happen together or not at all. A timer that
-raises is handled by the failure policy, and is deleted unless the worker stops.
+A timer is processed like a message: its state changes and outputs happen together or not at all. If a timer raises an
+error, the failure policy decides. The timer is then deleted, unless the worker stops.
 
 Invariants:
-    - No message is processed while a stream timer is due. So results do not depend on when commits are.
-    - A commit has a bounded number of timers that were set and that fired, however many a key has.
-    - In the call of a stream timer, and in the steps behind it, values end by the timer's time. So a value leaves once
-      all timers of a time before its end have fired.
-    - Stream timers fire by time, those of all steps; those of a step by time, message key and name. So what a timer
-      emits does not depend on which step has it, nor on where a commit comes.
+    - No message is processed while a stream timer is due, so that results do not depend on the moment of a commit.
+    - The number of timers that are set or that fire in one commit is limited, even if one key has many timers.
+    - While a stream timer fires, values expire by the timer's time. So a value is deleted only after all timers with an
+      earlier time than its expiry have fired.
+    - Stream timers of all steps fire in the order of their times. At equal times, the order of steps, then message key
+      and name decide. So the order does not depend on the moment of a commit.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.timers import Due, Pending, TimerClock, Timers
 
-#: Timers that one commit fires at most.
+#: Maximum number of timers that fire in one commit.
 FIRED_AT_ONCE = 5_000
-#: Maximum timers set between two commits; one message or timer may exceed it.
+#: When this many timers were set since the last commit, a commit comes first. The last message may exceed the number.
 SET_AT_ONCE = 10_000
-#: Timers that are read from the index at once.
+#: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
 
-#: Decides about a timer that raised: called with the topic of its stream and the error.
+#: The failure policy for timers: called with the input topic, the timer, and the error that it raised.
 OnTimerError = Callable[[str, Due, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSteps:
-    """The timers of a step, and that step with its later steps as a function of timers."""
+    """The timers of a step, and the compiled function that runs ``on_timer`` and the later steps."""
 
     topic: str
     timers: Timers
@@ -52,7 +52,7 @@ class TimerSteps:
 
 
 class Until:
-    """An iterator that ends early once ``ended`` is true; ``length_hint`` returns the number of remaining items."""
+    """An iterator that ends early when ``ended()`` returns True; ``length_hint`` returns the number of items left."""
 
     def __init__(self, items: Iterable[Any], ended: Callable[[], bool]) -> None:
         self._items, self._ended = iter(items), ended
@@ -70,31 +70,32 @@ class Until:
 
 
 class TaskTimers:
-    """The timers of all steps of a task."""
+    """Fires the timers of all steps of a task."""
 
     def __init__(self, states: Mapping[str, StoreState], stream: StreamTime) -> None:
         self._states, self._stream = states, stream
         self._steps: list[TimerSteps] = []
         self._fired = 0
-        #: The worker's clock as processing timers see it; it is frozen while the worker processes nothing.
+        #: The time for processing timers: the worker's clock at the last ``look``. It stands still while the worker is
+        #: paused.
         self._now_ms = NO_TIME
 
     def add(self, steps: TimerSteps) -> None:
-        """Fires the timers of a step from now on."""
+        """Adds a step whose timers this object fires."""
         self._steps.append(steps)
 
     def pending(self, limit: int) -> dict[str, Pending]:
-        """By store, the timers that have not fired, counted up to ``limit`` for each clock."""
+        """By store, the number of timers that have not fired yet, counted up to ``limit`` for each clock."""
         return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
 
     def look(self, now_ms: int) -> bool:
-        """Reads the worker's clock for processing timers; True if one may be due."""
+        """Sets the time for processing timers; True if a processing timer may be due."""
         self._now_ms = now_ms
         return any(steps.timers.is_due("processing", now_ms) for steps in self._steps)
 
     def are_due(self) -> bool:
-        """Whether stream timers may be due: they fire before the next message."""
-        # A list, because this runs before each message, and a generator costs twice as much.
+        """Whether stream timers may be due, which must fire before the next message."""
+        # A list, because this runs before each message, and a generator takes twice as long.
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         if next_ms <= self._stream.time_ms:
             return True
@@ -102,19 +103,22 @@ class TaskTimers:
         return False
 
     def stop_messages(self) -> bool:
-        """Whether no message may be processed now: stream timers may be due, or a commit comes first."""
+        """Whether the next message must wait, because stream timers may be due, or a commit must come first."""
         return self.are_due() or self._is_full()
 
     def fire_between(self, on_error: OnTimerError) -> bool:
-        """Fires the due stream timers; False if a commit comes first, because of its limit for timers.
+        """Fires the due stream timers; False if the limits of a commit are reached, so that a commit must come first.
 
-        Raises what ``on_error`` raises.
+        Raises the errors of ``on_error``.
         """
         self._fire_stream(on_error)
         return not self.stop_messages()
 
     def fire(self, on_error: OnTimerError) -> None:
-        """Fires the due timers of both clocks, up to the limit of this commit; raises as ``fire_between``."""
+        """Fires the due stream timers and processing timers, up to the limits of one commit.
+
+        Raises the errors of ``on_error``.
+        """
         self._fire_stream(on_error)
         for steps in self._steps:
             while self._has_room() and steps.timers.is_due("processing", self._now_ms):
@@ -122,28 +126,28 @@ class TaskTimers:
 
     @property
     def reached_ms(self) -> int:
-        """Values up to this time may be deleted: no due timer needs them."""
+        """The time up to which values may expire and windows may close: all stream timers before it have fired."""
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         return min(max(next_ms, self._stream.settled_ms), self._stream.time_ms)
 
     @property
     def more(self) -> bool:
-        """Whether timers are due that the next commit fires."""
+        """Whether due timers are left that did not fit into the last commit."""
         return self.are_due() or any(steps.timers.is_due("processing", self._now_ms) for steps in self._steps)
 
     @property
     def fired(self) -> bool:
-        """Whether a timer has fired, was set, or turned out to be deleted, since the last commit."""
+        """Whether a timer has fired, was set, or was found deleted, since the last commit."""
         return self._fired > 0 or any(steps.timers.set_since for steps in self._steps)
 
     def begin(self) -> None:
-        """Resets the counts after a commit, or after uncommitted work was dropped."""
+        """Resets the counts after a commit or an aborted transaction."""
         self._fired = 0
         for steps in self._steps:
             steps.timers.set_since = 0
 
     def look_again(self) -> None:
-        """Read due timers from the stores again: an abort or a command has changed the stores."""
+        """Reads due timers from the stores again, because an abort or a command has changed the stores."""
         self.begin()
         for steps in self._steps:
             steps.timers.look_again()
@@ -152,13 +156,13 @@ class TaskTimers:
         return max([steps.timers.set_since for steps in self._steps], default=0) >= SET_AT_ONCE
 
     def _has_room(self) -> bool:
-        """Whether this commit allows one more timer."""
+        """Whether the limits of this commit allow another timer to fire."""
         return self._fired < FIRED_AT_ONCE and not self._is_full()
 
     def _fire_stream(self, on_error: OnTimerError) -> None:
-        """Fires due stream timers.
+        """Fires due stream timers in the order of their times, over all steps.
 
-        Those of the step with the earliest timer, up to the earliest timer of other steps.
+        Each round takes the step with the earliest timer, and fires its timers up to the earliest timer of other steps.
         """
         while self._has_room() and self._steps:
             first = min(self._steps, key=lambda steps: steps.timers.on_stream.next_ms)
@@ -167,9 +171,9 @@ class TaskTimers:
             self._fire(first, "stream", min(self._stream.time_ms, self._first_upto_ms(first)), on_error)
 
     def _first_upto_ms(self, of: TimerSteps) -> int:
-        """Stream timers of a step up to this time fire before other steps' timers.
+        """The time up to which timers of this step fire before the timers of other steps.
 
-        At equal times, declaration order decides.
+        At equal times, the step that was declared first comes first.
         """
         upto_ms, others_first = EVENT_TIME_END_MS, 1
         for steps in self._steps:
@@ -185,9 +189,9 @@ class TaskTimers:
             self._run(steps, found, on_error)
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
-        """Fires due timers in order, and returns the rest to the index.
+        """Fires due timers in order; timers that did not fire are put back.
 
-        It stops before a timer if a call has set an earlier timer in any step, or if a commit must come first.
+        Stops early if a fired timer has set an earlier timer in any step, or if a commit must come first.
         """
         timers, waiting = steps.timers, iter(found)
 
@@ -220,11 +224,11 @@ class TaskTimers:
                 timers.put_back(due)
 
     def _decide(self, steps: TimerSteps, failed: Due, error: BaseException, on_error: OnTimerError) -> None:
-        """Undo a timer that raised; delete it unless the failure policy stops the worker."""
+        """Undo the changes of a timer that raised; delete the timer unless the failure policy stops the worker."""
         for state in self._states.values():
             state.undo_message()
         if isinstance(error, (StateFailed, FormatUnknown)):
-            raise error  # the state is at fault, not the timer
+            raise error  # the failure policy is only for errors of the timer, not for unreadable state
         on_error(steps.topic, failed, error)
         steps.timers.give_up(failed)
         for state in self._states.values():

@@ -1,7 +1,4 @@
-"""The time-dependent parts of a task's steps.
-
-Its stream time with windows and stores, and the processors with timers.
-"""
+"""Builds the time-dependent parts of a task: stream time, windows, stores with expiring values, and timers."""
 
 from __future__ import annotations
 
@@ -33,9 +30,9 @@ def time_of(
     *,
     tells: bool = False,
 ) -> TaskTime | None:
-    """The time of a task with these streams and stores.
+    """The ``TaskTime`` of a task with these streams and stores.
 
-    None if no step needs it, and the task writes no watermarks (``tells``).
+    None if no step needs stream time and the task writes no watermarks (``tells`` is False).
     """
     steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
@@ -62,17 +59,17 @@ def time_of(
 
 
 def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
-    """The stores of windows whose results meet messages: behind the window is a step that messages reach, too.
+    """The stores of the windows that must close between two messages instead of at the commit.
 
-    Such a step has several parents (``concat``), or shares its store with a step that is not behind the window: a join,
-    a table, or a store that several streams use.
+    Their results meet messages in a later step or in a store. Examples: a step with several parents (``concat``), a
+    join, a table, or a store that several streams use.
     """
     found = set()
     nodes = steps_of(sources)
     for window in nodes:
         spec = window_of(window)
         if spec is None or window.store is None or not (spec.final or spec.every_ms is not None):
-            continue  # the results of others come with their messages
+            continue  # this window sends its result directly for each message
         behind = {id(node): node for child in window.children for node in child.walk()}
         apart = _reached_without(window, sources)
         others = {node.store for node in apart.values()}
@@ -84,7 +81,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
 
 
 def _reached_without(window: Node, sources: Sequence[Node]) -> dict[int, Node]:
-    """By id, the steps that messages reach without this window."""
+    """By id, the steps that messages reach without passing this window."""
     found: dict[int, Node] = {}
     waiting = list(sources)
     while waiting:
@@ -101,10 +98,10 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """The watermark writers of a task: one for topics fed only by sources, one for topics after other groupings.
+    """The watermark writers of a task: one for topics fed by source topics, one for topics fed by repartition topics.
 
-    A topic gets watermarks if a later step, or the downstream order of reading, needs stream time. A topic through
-    which the task's own watermarks return to it has a separate writer.
+    A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the task's
+    own watermarks return to it through a topic, that topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -131,7 +128,7 @@ def watermark_writers_of(
 def watermark_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """The repartition topics among the inputs of a task that carry the upstream tasks' watermarks."""
+    """The inputs of a task that are repartition topics with watermarks, by name."""
     regrouped = [frame for frame in frames if frame.topic.repartitions]
     return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
 
@@ -139,7 +136,7 @@ def watermark_topics(
 def _needs_time(
     frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> bool:
-    """Whether a stream, or a later stream, needs stream time; only then its repartition topic gets watermarks."""
+    """Whether a stream, or a stream downstream of it, needs stream time, so that its topic needs watermarks."""
     known = groupings.get(frame.topic.name)
     if known is not None and known.ordered:
         return True
@@ -162,10 +159,12 @@ def processors_of(
     time: TaskTime | None,
     times: RecordTimes,
 ) -> dict[int, Processor]:
-    """The processors of the steps with timers, by the id of their node; the task has timers if one of them can fire.
+    """The processor objects of the steps with ``on_timer``, by ``id`` of their node.
+
+    Creates ``time.timers`` if a processor can set timers.
 
     Raises:
-        ProcessorInvalid: A function made something else than a processor.
+        ProcessorInvalid: The user's factory function returned an object that is no processor.
     """
     found = {}
     for node in steps_of(frame.source for frame in frames):
@@ -185,7 +184,7 @@ def add_steps(
     timing: Timing,
     seen: set[int],
 ) -> None:
-    """Compile the steps after windows and timers as functions of results and of timers, except those in ``seen``.
+    """Compile the steps after each window and timer, and register them in ``time``; skip nodes whose id is in ``seen``.
 
     ``source`` has the steps of the frame, bound to the task's processors.
     """
@@ -198,7 +197,7 @@ def add_steps(
             run = compiled(node, timing)
             windows = time.windows[node.store or ""]
             held, meets = time.held.get(node.store or ""), node.store in time.closings.meeting
-            # what is ahead becomes due by the worker's clock, with a commit
+            # ``keys_ahead`` has no ``due_at``: its windows become due by the worker's clock, and close at a commit
             for closes, due_at in (
                 (windows, windows.due_at),
                 (windows.keys_ahead, None),

@@ -1,1 +1,1 @@
-"""Stream time, timers, and values that end. Imports the stores of ``state``."""
+"""Stream time, timers, and values that expire. This package imports the stores of ``state``."""

@@ -1,24 +1,25 @@
-"""Values of a message key under state keys that end with an event time, as joins store them, and their expiry.
+"""Values of a message key whose state keys end with an event time; joins store such values. They expire by that time.
 
     message key     state key                                                      value
-    the message's   <side><time>                                                   what the step stores
-    the message's   <side><time>/<number>                                          the same, of further values of a time
+    the message's   <side><time>                                                   the value that the step stores
+    the message's   <side><time>/<number>                                          a further value of the same time
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-``<time>`` has 15 digits, ``<number>`` has 9 and begins with 1: so no record grows with the number of values at its
-time. A step computes from a state key and its value the part that remains at a time, so the end needs no record. Reads
-do not check ends: the step requests only times that it may use.
+``<time>`` has 15 digits. ``<number>`` has 9 digits and begins with 1. Each value has a record of its own, so no record
+grows with the number of values of a time. A step computes from a state key and its value which part remains at a given
+time, so the expiry time needs no record. Reads do not check expiry, because the step reads only times that it may use.
 
-A time and a number together are called a *moment*: one whole number, ``time * NUMBERS + number``. The moments of the
-keys that messages come for are also in memory, so that a message costs no read of a range::
+A *moment* is a time and a number as one integer: ``time * NUMBERS + number``. For message keys with recent messages,
+the moments are also in memory, so that a message needs no range read::
 
     moments of one key and side   ──x───x─┬─x──xx───x──► time
                                in the store │ in memory, too
                                             └ floor
 
 Invariants:
-    - Each value that ends has an entry in the index, when the step looks at it. An entry without its value leaves then.
-    - In memory are all moments of a key and side from the floor on. A failed message forgets those of its key.
+    - Each expiring value has an index entry at the time of its next check. An entry without a value is deleted at that
+      time.
+    - Memory has all moments of a key and side from the floor on. A failed message drops the moments of its key.
 """
 
 from __future__ import annotations
@@ -34,42 +35,42 @@ from holdfast.processors.engine.state.ranges import behind, state_keys
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, TimeIndex
 
-#: Digits of a time in a state key.
+#: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor for the times of moments, above the maximum number of values of one key and time.
+#: Factor of the time in a moment. It is above the maximum number of values of one key at one time.
 NUMBERS = 10**9
-#: Memory in bytes of one moment (a time in memory), and of one line (a key and side with moments), including list and
-#: dict.
+#: Memory of one moment, and of one line (a message key and a side), including list and dict, in bytes.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: Moments of one key and side in memory at which old moments are removed.
+#: Minimum number of moments in memory, for one key and side, before old moments are removed.
 TRIM_FROM = 64
 
-#: Memory of a decoded value in bytes, in addition to two times the size of its stored form.
+#: Memory of a decoded value in bytes, in addition to twice the size of its stored form.
 READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The remaining part of a stored value, None for nothing.
+    """The part of a stored value that remains, None for nothing; and the time of the next check.
 
-    And when to check again, in milliseconds, None for never.
+    ``look_ms`` is in milliseconds; None means no further check.
     """
 
     raw: bytes | None
     look_ms: int | None = None
 
 
-#: Computes the remaining part from a state key, its stored value, the time of the due entry, and the present time.
+#: A function that returns the remaining part of a value. Its arguments: state key, stored value, time of the due entry,
+#: and the present time.
 RestOf = Callable[[str, bytes, int, int], Rest]
 
 
 class Dating(NamedTuple):
-    """Which values of a store have a time in their state keys, and when values end.
+    """Which values of a store have a time in their state keys, and when these values expire.
 
     Attributes:
-        sides: What the state keys of values with a time begin with.
-        rest_of: What is left of a value.
-        slack_ms: How far before a requested time the moments are also kept in memory.
-        numbered: Whether a time may have several values, so that older versions must not read the store.
+        sides: The prefixes of the state keys of values with a time.
+        rest_of: Computes which part of a value remains at a time.
+        slack_ms: Moments up to this long before a requested time are also kept in memory.
+        numbered: Whether a time may have several values. Older versions of Holdfast must then not read the store.
     """
 
     sides: tuple[str, ...]
@@ -79,66 +80,66 @@ class Dating(NamedTuple):
 
 
 class PlacedRecords(OwnRecords, Protocol):
-    """A store with access to values by changelog keys; ``DeclaredState`` implements it."""
+    """A store that can access values by their changelog keys; ``DeclaredState`` implements it."""
 
     scattered: tuple[str, ...]
     cache_bytes: int
 
     def entry_bytes(self) -> float:
-        """The memory of a cached value on average, in bytes."""
+        """Returns the mean memory of a cached value, in bytes."""
 
     def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
-        """The stored value of a state key of a message key; None without one."""
+        """Returns the stored value of a message key and a state key; None without a value."""
 
     def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
-        """Sets the stored value of a state key of a message key; None deletes it."""
+        """Sets the stored value of a message key and a state key; None deletes it."""
 
     def read_place(self, place: bytes) -> bytes | None:
-        """The stored value of the changelog key of a scattered state key; None without one."""
+        """Returns the stored value of a changelog key (of a scattered state key); None without a value."""
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key of a scattered state key; None deletes it."""
+        """Sets the stored value of a changelog key (of a scattered state key); None deletes it."""
 
 
 def time_text(time_ms: int) -> str:
-    """An event time as a part of a state key."""
+    """Formats an event time for a state key, as 15 digits."""
     return f"{time_ms:015d}"
 
 
 def time_of(name: str, side: str) -> int:
-    """The event time in the state key of a value, without its number."""
+    """Returns the event time in the state key of a value, without the value's number."""
     return int(name[len(side) : len(side) + DIGITS])
 
 
 def line_of(message_key: bytes, side: bytes) -> bytes:
-    """The prefix of the changelog keys of all times of a message key and a side."""
+    """Returns the common prefix of the changelog keys of one message key and one side."""
     return key_prefix(message_key) + side
 
 
 def place_of(line: bytes, time_ms: int) -> bytes:
-    """The changelog key of the first value at a time; ``line_of`` makes ``line``."""
+    """Returns the changelog key of the first value at a time; ``line`` comes from ``line_of``."""
     return line + b"%015d" % time_ms
 
 
 def place_at(line: bytes, moment: int) -> bytes:
-    """The changelog key of the value at a moment: ``line``, the time, and the number unless it is 0."""
+    """Returns the changelog key of the value at a moment: ``line``, the time, and the number unless it is 0."""
     time_ms, number = divmod(moment, NUMBERS)
     return b"%b%015d/%09d" % (line, time_ms, number) if number else b"%b%015d" % (line, time_ms)
 
 
 def _moment_in(text: bytes) -> int:
-    """The moment (see the module) that the end of a state key spells: ``<time>`` or ``<time>/<number>``."""
+    """Parses ``<time>`` or ``<time>/<number>`` to a moment, the integer ``time * NUMBERS + number``."""
     return int(text[:DIGITS]) * NUMBERS + int(text[DIGITS + 1 :] or 0)
 
 
 class DatedValues:
-    """The values of one store in one task that have a time in their state keys, and other values that expire.
+    """The values of one store in one task that have a time in their state keys, or that expire.
 
     Args:
         state: The store.
         stream: The stream time of the task.
-        dating: Which values have a time, and when values end.
-        by_stream: As in ``Expiries``.
+        dating: Which values have a time, and when values expire.
+        by_stream: Whether values expire by stream time alone, not by the event time of the current message.
     """
 
     def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating, *, by_stream: bool = False) -> None:
@@ -147,17 +148,18 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: Moments in memory, by line (one side of one message key): the time from which they are complete, in
-        #: milliseconds, and the moments from that time, ascending.
+        #: Moments in memory, for each line (one side of one message key): the time in milliseconds from which they are
+        #: complete, and the moments from that time on, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
-        #: By message key, a value that a step has read or set. A commit clears the dict if it is too large.
+        #: By message key, a decoded value that a step has read or set. The next commit clears the dict if it is too
+        #: large.
         self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
-        """The later of stream time and the message's event time, but not beyond the worker's clock.
+        """Returns the later of stream time and the message's event time, at most the worker's clock.
 
-        With ``by_stream``, the stream time; during a timer's call, the timer's time.
+        With ``by_stream``, returns the stream time; during a timer's call, the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
         if stream.call_ms is not None:
@@ -166,14 +168,14 @@ class DatedValues:
 
     @property
     def stream_ms(self) -> int:
-        """The time by which values are over, in milliseconds; ``NO_TIME`` before the first message.
+        """The time up to which values have expired, in milliseconds; ``NO_TIME`` before the first message.
 
-        The stream time of the task; during a timer's call, the timer's time.
+        This is the stream time of the task; during a timer's call, the timer's time.
         """
         return self.stream.ends_ms
 
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
-        """The moments with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
+        """Returns the moments with values of the current message's key, from ``first_ms`` to ``last_ms`` inclusive."""
         near = self._near.get(line)
         if near is None:
             near = self._load(line, first_ms)
@@ -186,7 +188,10 @@ class DatedValues:
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
     def last(self, line: bytes, time_ms: int) -> int | None:
-        """The last moment of a time that the current message's key may have a value at: None is sure."""
+        """Returns the last moment at ``time_ms`` that may have a value of the current message's key.
+
+        None means that there is certainly no value.
+        """
         near = self._near.get(line)
         if near is None:
             near = self._load(line, time_ms)
@@ -200,7 +205,7 @@ class DatedValues:
         return moments[at - 1] if at and moments[at - 1] >= first else None
 
     def put(self, line: bytes, moment: int, raw: bytes) -> str:
-        """Keeps a value of the current message's key at a moment that has none; returns its state key.
+        """Stores a value of the current message's key at a moment without a value; returns the value's state key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.
@@ -211,11 +216,14 @@ class DatedValues:
         return place[len(key_prefix(self._state.message_key)) :].decode()
 
     def ends(self, name: str, end_ms: int) -> None:
-        """Schedules a check of a value of the current message's key, which deletes the value if it has ended."""
+        """Adds an index entry for a value of the current message's key; the value is checked at ``end_ms``.
+
+        The check deletes the value if it has expired.
+        """
         self._index.enter(Entry(min(end_ms, EVENT_TIME_END_MS - 1), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes values whose end is before stream time; checks at most ``limit`` entries, and returns how many."""
+        """Deletes values that expired by stream time. Checks at most ``limit`` entries and returns their number."""
         state, now_ms = self._state, self.stream.ends_ms
         if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
             self.read.clear()
@@ -228,7 +236,7 @@ class DatedValues:
             place = key_prefix(message_key) + name.encode() if is_placed else b""
             raw = state.read_place(place) if is_placed else state.read_value(message_key, name)
             if raw is None:
-                continue  # a command cleared the key meanwhile
+                continue  # A command has cleared the key since then.
             rest = self._rest_of(name, raw, entry.time_ms, now_ms)
             if rest.raw is not raw and is_placed:
                 state.write_place(place, rest.raw)
@@ -240,16 +248,19 @@ class DatedValues:
         return len(found)
 
     def has_ended(self, name: str, raw: bytes, now_ms: int) -> bool:
-        """Whether a committed value with a time in its state key has ended at a time."""
+        """Whether a committed value with a time in its state key has expired at ``now_ms``."""
         return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
-        """The store went back to its last commit, or was changed by a command."""
+        """Forgets all moments and values in memory, because an abort or a command changed the store."""
         self._index.look_again()
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """The last message of a key failed: discards the key's moments and value, so that they are read again."""
+        """Forgets a key's moments and value in memory, because a message of the key failed.
+
+        The next message reads them again.
+        """
         self.read.pop(message_key, None)
         if self._near:
             prefix = key_prefix(message_key)
@@ -257,7 +268,7 @@ class DatedValues:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """All moments and values are read again."""
+        """Forgets all moments and values in memory. The next messages read them from the store again."""
         self._near, self._bytes = {}, 0
         self.read.clear()
 

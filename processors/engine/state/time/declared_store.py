@@ -1,6 +1,6 @@
-"""A store with a declaration: its values have models or expire, or its keys have timers.
+"""Stores with extra behaviour: values have models or expire, or keys have timers.
 
-All other stores are plain ``StoreState``, without this cost.
+Stores without these features use the faster class ``StoreState``.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _OWN = key_prefix(OWN_KEY)
 
 
 class DeclaredState(StoreState):
-    """One declared store of one task.
+    """One store of one task whose values have models or expire, or whose keys have timers.
 
     Args:
-        plain: The store as it was opened; this object replaces it.
+        plain: The store that this object replaces.
         typed: The models of its values; None for plain JSON.
     """
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values with a time in their state keys, in a store on which ``keep_dated`` was called.
+    #: The values with a time in their state keys. Only set after ``keep_dated``.
     dated: DatedValues
-    #: The times of the keys, in a store whose values expire by them.
+    #: The event times of the keys. Only set after ``keep_by_key``.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
@@ -60,43 +60,43 @@ class DeclaredState(StoreState):
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
     def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
-        """Gives values an end from now on; ``read_ttl`` checks a ``ttl`` of ``set``."""
+        """Makes values expire from now on. ``read_ttl`` validates the argument ``ttl`` of ``set``."""
         self._expiries, self._read_ttl = expiries, read_ttl
         return expiries
 
     def keep_dated(self, dated: DatedValues) -> DatedValues:
-        """Lets values have a time in their state keys from now on."""
+        """Allows values with a time in their state keys from now on."""
         self.dated = dated
         return dated
 
     def keep_by_key(self, times: KeyTimes) -> KeyTimes:
-        """Lets values expire by the times of their own keys from now on."""
+        """Makes values expire by the event times of their own keys from now on."""
         self.key_times = times
         return times
 
-    # -- what user functions call ------------------------------------------------------------------------------
+    # -- methods for user functions -------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As in ``State``."""
+        """Returns a copy of the value of ``key``, or of ``default`` without a value."""
         raw = self._load(key)
         return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
 
     def delete(self, key: str) -> None:
-        """As in ``State``.
+        """Deletes ``key``; does nothing if the key has no value.
 
-        An expired value is deleted, too, because a timer with an earlier time would still read it.
+        An expired value is deleted, too, because a timer with an earlier time could still read it.
         """
         if self.read_plain(key) is not None:
             self._store(key, None)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """As in ``State``."""
+        """Sets the value of ``key``, after a check by its model."""
         if self._typed is not None and self._typed.has(key):
             value = self._typed.written(key, value)
         self._put(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"), ttl)
 
     def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
-        """As in ``State``."""
+        """Sets the value of ``key`` to raw bytes; refuses a key with a model."""
         if self._typed is not None and self._typed.has(key):
             raise self._unfit(key, "was set to raw bytes", "a value of its model", "Use `state.set`.")
         self._put(key, encode_bytes(value, self.timestamp_ms), ttl)
@@ -127,10 +127,10 @@ class DeclaredState(StoreState):
         typed = self._typed
         return typed.read(key, raw) if typed is not None and typed.has(key) else decode_value(raw)
 
-    # -- own records -------------------------------------------------------------------------------------------
+    # -- internal records -----------------------------------------------------------------------------------------
 
     def read_own(self, message_key: bytes, state_key: str) -> Any:
-        """The value of an internal record of a message key; None if there is none."""
+        """Returns the value of an internal record of a message key; None if it does not exist."""
         cell, place = self._shared, key_prefix(message_key) + state_key.encode()
         if place in cell.dirty:
             raw = cell.dirty[place]
@@ -141,12 +141,12 @@ class DeclaredState(StoreState):
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
         """Sets the value of an internal record; None deletes the record."""
         raw = None
-        if value is not None:  # it consists of whole numbers and texts, so it survives JSON
+        if value is not None:  # The value has only whole numbers and texts, so JSON preserves it.
             raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
     def add_entry(self, state_key: bytes) -> None:
-        """Adds an entry of an index, below ``OWN_KEY``."""
+        """Adds an index entry under the message key ``OWN_KEY``."""
         cell, place = self._shared, _OWN + state_key
         raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + b"1"
         if len(raw) + len(place) > cell.room:
@@ -154,7 +154,7 @@ class DeclaredState(StoreState):
         self._write(cell, place, "", raw)
 
     def delete_entry(self, state_key: bytes) -> bool:
-        """Deletes an entry of an index; returns False if it does not exist."""
+        """Deletes an index entry. Returns False if it does not exist."""
         cell, place = self._shared, _OWN + state_key
         if place in cell.dirty:
             raw = cell.dirty[place]
@@ -166,50 +166,57 @@ class DeclaredState(StoreState):
         return True
 
     def overwritten_ms(self, state_key: str) -> int | None:
-        """The event time of the value that the last write, of this state key, replaced; None if there was none."""
+        """Returns the event time of the value that the last write replaced; None if it replaced nothing.
+
+        ``state_key`` must be the state key of that write.
+        """
         dirty, place, before = self._undo[-1]
         if isinstance(before, bytes) or before is None:
             raw = before
-        else:  # it was no uncommitted one
+        else:  # The replaced value was a committed one.
             cell = self._cells.get(state_key) or self._place(state_key)[0]
             assert cell.dirty is dirty
             raw = cell.young[place] if place in cell.young else self._read(cell, place)
         return None if raw is None else event_time_ms(raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value of a function, and leaves internal records unchanged."""
+        """Deletes a value that a user function set, but not the internal records about it."""
         self.write_value(message_key, state_key, None)
 
-    # -- dated values ------------------------------------------------------------------------------------------
+    # -- values with a time in their state keys --------------------------------------------------------------------
 
     def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
-        """The stored value of a state key of a message key; None without one."""
+        """Returns the stored value of a message key and a state key; None without a value."""
         former, self.message_key = self.message_key, message_key
         raw = super()._load(state_key)
         self.message_key = former
         return raw
 
     def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
-        """Sets the stored value of a state key of a message key; None deletes it."""
+        """Sets the stored value of a message key and a state key; None deletes it."""
         former, self.message_key = self.message_key, message_key
         super()._store(state_key, raw)
         self.message_key = former
 
     def neighbour(self, prefix: str, bound: str, *, before: bool) -> tuple[str, bytes] | None:
-        """Of the current message's key, the last state key with a prefix before a bound, or the first from there on."""
+        """Returns the state key nearest to ``bound``, and its value, among the current message's keys with ``prefix``.
+
+        With ``before``, the last key before ``bound``; otherwise the first key from ``bound`` on. None without such a
+        key.
+        """
         start, end = (None, bound) if before else (bound, None)
         found = self._range(prefix, start, end, before, 1)
         return found[0] if found else None
 
     def check_room(self, state_key: str, size: int) -> None:
-        """Raises RecordTooLarge unless a value of this size, for the current message's key, fits into a record."""
+        """Raises RecordTooLarge if ``size`` bytes do not fit into a record of the current message's key."""
         size += len(self.message_key)
         if size > self.record_bytes_max:
             what = f"The value of key {state_key!r} in store {self.name!r}"
             raise too_large(what, self._topic, size, self.record_bytes_max)
 
     def read_place(self, place: bytes) -> bytes | None:
-        """The stored value of the changelog key of a scattered state key; None without one."""
+        """Returns the stored value of a changelog key (of a scattered state key); None without a value."""
         cell = self._shared
         self.reads += 1
         if place in cell.dirty:
@@ -217,23 +224,23 @@ class DeclaredState(StoreState):
         return cell.young[place] if place in cell.young else self._read(cell, place)
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key of a scattered state key; None deletes it."""
+        """Sets the stored value of a changelog key (of a scattered state key); None deletes it."""
         cell = self._shared
         if raw is not None and len(raw) + len(place) > cell.room:
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: Read and write the stored value of a state key of the current message's key; None if it is absent.
+    #: Read and write a stored value of the current message's key, without a check of expiry. None means no value.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:
-        """Takes back the writes of a failed message."""
+        """Reverts the writes of a failed message."""
         super().undo_message()
         if hasattr(self, "dated"):
             self.dated.forget(self.message_key)
 
     def drop(self) -> None:
-        """Forgets all uncommitted writes."""
+        """Drops all uncommitted writes."""
         super().drop()
         if hasattr(self, "dated"):
             self.dated.forget_all()

@@ -1,14 +1,15 @@
-"""Stream timers at the ends of values with a time in their state keys, as outer joins use them.
+"""Stream timers that fire when a value with a time in its state key expires; outer joins use them.
 
     message key     state key                                                           value
-    the message's   <state key>                                                         what the step stores
+    the message's   <state key>                                                         the value that the step stores
     OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<state key>  1
 
-A state key is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is also the timer's name, so
-the message key needs no timer record.
+A state key is ``<side><time>`` or ``<side><time>/<number>``, the format of ``dated_values``. The state key is also the
+timer's name, so no separate timer record is stored for the message key.
 
 Invariants:
-    - Each value has one entry in the index, at its end. An entry without its value fires nothing, and leaves when due.
+    - Each value has one index entry, at its expiry time. An entry without a value calls nothing, and is deleted when
+      due.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from holdfast.processors.engine.state.time.timers import Due, Timer, TimerClock,
 
 
 class EndTimers(Timers):
-    """The ends of the values of one store in one task.
+    """The timers of one store in one task that fire when a value expires.
 
     Args:
         state: The store.
-        is_settled: Whether the end of a stored value needs no call, so that the value is deleted without one.
+        is_settled: Whether the expiry of a stored value needs no call. The value is then deleted without a call.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:
@@ -35,7 +36,7 @@ class EndTimers(Timers):
         self._values, self._is_settled = state, is_settled
 
     def set(self, timer: Timer) -> None:
-        """Sets the timer of a value of the current message's key that has none."""
+        """Sets the expiry timer of a new value of the current message's key."""
         self.set_since += 1
         entry = Entry(min(timer.time, EVENT_TIME_END_MS - 1), self._values.message_key, timer.name)
         self.on_stream.enter(entry)
@@ -43,7 +44,10 @@ class EndTimers(Timers):
         self._added["stream"] = entry if added is None else min(added, entry)
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """As in ``Timers``; a value that needs no call is deleted, and counts as a timer that was set."""
+        """Returns the due timers that need a call, at most ``limit``.
+
+        A due value that needs no call is deleted, and counts as a timer that was set.
+        """
         found = []
         for due in super().due(clock, now_ms, limit):
             place = _place_of(due)
@@ -59,16 +63,16 @@ class EndTimers(Timers):
         return found
 
     def take(self, due: Due) -> bool:
-        """Deletes the entry of a timer that is due; the call deletes the value."""
+        """Deletes the index entry of a due timer. The value stays, because the called function deletes it."""
         self._indexes[due.timer.clock].leave(due.entry)
         return True
 
     def give_up(self, due: Due) -> None:
-        """Deletes a timer that failed, with its value."""
+        """Deletes a timer whose call failed, together with its value."""
         self.take(due)
         self._values.write_place(_place_of(due), None)
 
 
 def _place_of(due: Due) -> bytes:
-    """The changelog key of the value."""
+    """Returns the changelog key of the timer's value."""
     return key_prefix(due.message_key) + due.timer.name.encode()

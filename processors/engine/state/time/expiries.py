@@ -1,20 +1,21 @@
-"""When the values of a store expire: an entry for each value with an end, and an index of these entries by time.
+"""The expiry of values of a store: a record with the expiry time (end) of each value, and an index by time.
 
     message key     state key                                                      value
-    the message's   __holdfast/ends/<state key>                                    [end, place in the index]
-    OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
+    the message's   __holdfast/ends/<state key>                                    [end, time of the index entry]
+    OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-Times are event times in milliseconds, with 15 digits in keys. A value is readable until its end, by the stream time of
-the task or by the event time of the reading message. For joins after ``group_by``, only stream time counts. During a
-timer's call, the timer's time counts. The value's records are deleted later, in bounded steps.
+Times are event times in milliseconds, with 15 digits in keys. A value is readable until its end. The stream time of the
+task, or the event time of the reading message, decides whether the end has passed. For joins after ``group_by``, only
+stream time counts. During a timer's call, the timer's time counts. Records of expired values are deleted later, in
+bounded steps.
 
-A value that is set again only gets a new end. Its entry in the index stays in place, and moves when it is due. So a
-value that is set a thousand times has one entry, and writes one.
+If a value is set again, only its end record changes. The index entry stays where it is, and is moved when it is due. A
+value that is set a thousand times therefore writes only one index entry.
 
 Invariants:
-    - A value with an end has one entry in the index, at its end or before. A value without an end has none.
-    - The end of a value never goes back by a late message: one that is older than the message that set the value last.
-    - Removing changes no read: what is removed was not readable before.
+    - A value with an end has one index entry, at its end or earlier. A value without an end has no entry.
+    - A late message never moves the end of a value back. Late means older than the message that last set the value.
+    - The deletion of an expired value changes no read, because the value was already unreadable.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from holdfast.processors.engine.state.time.time_records import Look
 
 
 class Expiries:
-    """The ends of the values of one store in one task.
+    """The expiry times of the values of one store in one task.
 
     Args:
         state: The store.
         ttl_ms: The default time to live of a value; None for no expiry.
         stream: The stream time of the task.
         by_stream: Whether values expire by stream time alone. After ``group_by``, a message may arrive long before
-            older messages of other partitions, which still read the state before it.
+            older messages of other partitions, and these must still read the state.
     """
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
@@ -42,14 +43,14 @@ class Expiries:
         self._index = TimeIndex(state, EXPIRES)
 
     def are_over(self, key: str) -> bool:
-        """Whether the value of a state key of the current message's key has ended."""
+        """Whether the value of this state key has expired, for the current message's key."""
         held = self._state.read_own(self._state.message_key, ENDS + key)
         return held is not None and held[0] <= self._now_ms()
 
     def put(self, key: str, ttl_ms: int | None) -> bool:
-        """Sets the end of the value that was just set.
+        """Sets the expiry time of the value that was just set.
 
-        False if the end has passed already, so that the value must be deleted.
+        Returns False if this time has already passed. The caller must then delete the value.
         """
         ttl_ms = self._ttl_ms if ttl_ms is None else ttl_ms
         if ttl_ms is None:
@@ -60,7 +61,8 @@ class Expiries:
         held = state.read_own(state.message_key, ENDS + key)
         if (held is None and self._ttl_ms is None) or (held is not None and end_ms < held[0]):
             former_ms = state.overwritten_ms(key)
-            if former_ms is not None and state.timestamp_ms < former_ms:  # a late message brings no end nearer
+            # A late message does not shorten the life of the value.
+            if former_ms is not None and state.timestamp_ms < former_ms:
                 if held is None:
                     return True
                 end_ms = held[0]
@@ -77,7 +79,7 @@ class Expiries:
         return True
 
     def forget(self, key: str) -> None:
-        """Removes the end of a value that was deleted, or that no longer expires."""
+        """Removes the expiry time of a value that was deleted, or that no longer expires."""
         state = self._state
         held = state.read_own(state.message_key, ENDS + key)
         if held is not None:
@@ -85,7 +87,7 @@ class Expiries:
             self._index.leave(Entry(held[1], state.message_key, key))
 
     def remove(self, limit: int) -> int:
-        """Deletes values whose end is before stream time; checks at most ``limit`` entries, and returns how many."""
+        """Deletes values that expired by stream time. Checks at most ``limit`` entries and returns their number."""
         state, now_ms = self._state, self._stream.ends_ms
         if now_ms == NO_TIME:
             return 0
@@ -94,8 +96,8 @@ class Expiries:
             held = state.read_own(entry.message_key, ENDS + entry.name)
             self._index.leave(entry)
             if held is None or held[1] != entry.time_ms:
-                continue  # a command cleared the key meanwhile
-            if held[0] > now_ms:  # it was set again
+                continue  # A command has cleared the key since then.
+            if held[0] > now_ms:  # The value was set again, with a later end.
                 self._index.enter(entry._replace(time_ms=held[0]))
                 state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])
             else:
@@ -105,20 +107,20 @@ class Expiries:
 
     @staticmethod
     def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
-        """Whether a committed value, or the record of its end, has expired at a time."""
+        """Whether a committed value, or its end record, has expired at ``now_ms``."""
         if name.startswith(RESERVED) and not name.startswith(ENDS):
             return False
         held = look(message_key, ENDS + name.removeprefix(ENDS))
         return held is not None and bool(decode_value(held)[0] <= now_ms)
 
     def look_again(self) -> None:
-        """The store went back to its last commit, or was changed by a command."""
+        """Forgets the entries in memory, because an abort or a command changed the store."""
         self._index.look_again()
 
     def _now_ms(self) -> int:
-        """The later of stream time and the message's event time, but not beyond the worker's clock.
+        """Returns the later of stream time and the message's event time, at most the worker's clock.
 
-        During a timer's call, the timer's time.
+        During a timer's call, returns the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self._stream
         if stream.call_ms is not None:

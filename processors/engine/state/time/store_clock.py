@@ -1,6 +1,6 @@
-"""The stream time of a task as a record of a store whose values expire or whose keys have timers.
+"""Stores the stream time of a task, as a record of a store whose values expire or whose keys have timers.
 
-The record is committed with the store, so changelog, checkpoint, restore, standby and snapshot contain it.
+The record is committed with the store. Changelog, checkpoint, restore, standby and snapshot therefore contain it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The readable versions of the record. Stores of interval joins have version 2: their values may have numbers, which
-#: older versions can't read, so they refuse it. A record of version 1 becomes version 2 with the next commit.
+#: The readable versions of the record. Stores of interval joins use version 2, so that older versions of Holdfast
+#: refuse them: these can't read numbers in state keys. The next commit changes a record of version 1 to version 2.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
 
 class StoreClock:
-    """Keeps the stream time of a task in one of its stores, in a record of a version."""
+    """Keeps the stream time of a task as a record in one of its stores."""
 
     #: The changelog key of the record.
     key = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
@@ -32,14 +32,14 @@ class StoreClock:
 
     @property
     def saved_ms(self) -> int:
-        """The time of the last commit, in milliseconds; ``NO_TIME`` without one."""
+        """The committed stream time, in milliseconds; ``NO_TIME`` before the first commit."""
         return Remembered.of(self._saved).time_ms
 
     def load(self) -> Remembered:
-        """Reads the committed time, and the waiting times ahead of the clock.
+        """Reads the committed stream time, and the event times that are still ahead of the worker's clock.
 
         Raises:
-            FormatUnknown: It has another format version.
+            FormatUnknown: The record has another format version.
         """
         self._saved = record = self._state.read_own(OWN_KEY, CLOCK_OF_STORE)
         if record is not None and record.get("format") not in CLOCK_VERSIONS:
@@ -47,12 +47,12 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Returns to the last commit; returns the same as ``load``."""
+        """Goes back to the last commit, after an abort. Returns the same as ``load``."""
         self._pending, record = None, self._saved
         return Remembered.of(record)
 
     def save(self) -> bool:
-        """Writes the time into the store; False if the time equals the committed one."""
+        """Writes the stream time into the store. Returns False if it equals the committed time."""
         stream = self._stream
         record = {"format": self._version, **stream.record()}
         if record == self._saved or (self._saved is None and not stream.known):
@@ -64,6 +64,9 @@ class StoreClock:
         return True
 
     def committed(self) -> None:
-        """The commit of the last ``save`` is done."""
+        """Called after the commit that contains the record of the last ``save``.
+
+        The record then counts as committed.
+        """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None

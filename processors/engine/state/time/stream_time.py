@@ -1,15 +1,16 @@
-"""Event times, and the stream time of a task: the largest event time that it has processed and the world has reached.
+"""Event times, and the stream time of a task: its largest processed event time that the worker's clock has reached.
 
     event times   ──┬───┬──┬────────┬──────────────┬────────► ms since 1970
                     10  20 23       now            40
-                           ▲                       └ ahead: it waits until the worker's clock is there
+                           ▲                       └ ahead: waits until the worker's clock reaches this time
                            └ stream time
 
 Invariants:
-    - Stream time never decreases, except that a command or a restore sets it with the offsets.
-    - Stream time is never beyond the worker's clock. One message that is dated ahead moves nothing before its time.
-    - Nor is it beyond the slowest task before a repartition topic of the task, while that has input.
-    - It changes between messages, not within one: a message that fails leaves it as it was.
+    - Stream time never decreases, except when a command or a restore sets it together with the offsets.
+    - Stream time is never after the worker's clock. A message with a future event time has no effect on stream time
+      before the clock reaches that time.
+    - If the task reads a repartition topic that still has input, stream time is never after the slowest upstream task.
+    - Stream time changes only between messages. A failed message does not change it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 
-#: No event time yet, in milliseconds: less than every event time.
+#: The value for "no event time yet", in milliseconds. It is less than every event time.
 NO_TIME = -1
-#: Event times are below this, in milliseconds: keys of windows have 15 digits for a time.
+#: The exclusive upper bound of event times, in milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of remembered event times ahead of the clock. If there are more, every second time is dropped; the
-#: next time then stands for both.
+#: Maximum number of remembered event times that are ahead of the clock. If there are more, every second time is
+#: dropped, and the next later time stands for both.
 AHEAD_KEPT = 64
-#: Default maximum by which the time of a message may be ahead of the worker's clock, in milliseconds.
+#: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
-#: As seconds, these numbers are times from 2001 to 2100; as milliseconds, times in January or February 1970.
+#: A number in this range is a time from 2001 to 2100 in seconds, or a time of early 1970 in milliseconds.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
-#: Units of time, how many are a second, and how they become milliseconds.
+#: For each unit of time: its name, how many are in a second, and the expression that converts it to milliseconds.
 _UNITS = (
     ("seconds", 1, "int(time * 1000)"),
     ("milliseconds", 10**3, "int(time)"),
@@ -44,7 +45,7 @@ _UNITS = (
 )
 
 _log = structlog.get_logger("runtime.time")
-#: The functions that a warning of seconds was logged for.
+#: The functions for which the warning about seconds was already logged.
 _told_of_seconds: set[str] = set()
 
 
@@ -53,16 +54,16 @@ class EventTimeInvalid(HoldfastError):
 
 
 class EventTimeAhead(HoldfastError):
-    """A message is dated further ahead of the worker's clock than its topic allows."""
+    """A message's event time is further ahead of the worker's clock than its topic's ``max_ahead`` allows."""
 
 
 _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
 class Remembered(NamedTuple):
-    """A stream time in stored form: the time, the waiting times ahead, and the watermarks of other tasks.
+    """A stored stream time: the time, the event times ahead of the clock, and the watermarks of upstream tasks.
 
-    ``settled_ms`` is the time up to which all timers have fired; None for ``time_ms``.
+    ``settled_ms`` is the time up to which all timers have fired; None means the same as ``time_ms``.
     """
 
     time_ms: int = NO_TIME
@@ -72,80 +73,82 @@ class Remembered(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any] | None) -> Remembered:
-        """Reads the form that ``StreamTime.record`` wrote; None for nothing."""
+        """Parses the form that ``StreamTime.record`` returned; None gives an empty object."""
         if record is None:
             return cls()
         return cls(record["time"], record["ahead"], record.get("told", _NOTHING), record.get("settled"))
 
 
 class StreamTime:
-    """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
+    """The stream time of one task. ``time_ms`` is a plain attribute, because it is read for each message."""
 
     __slots__ = ("_ahead", "_limit_ms", "call_ms", "cap_ms", "reach_ms", "settled_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: The time by which values and windows end if it is not the stream time: during the call of a timer, and during
-        #: a commit the time of the fired timers. Else None.
+        #: The time that decides which values and windows have ended, if it differs from the stream time; otherwise
+        #: None. It is the timer's time during a timer's call, and the time of the fired timers during a commit.
         self.call_ms: int | None = None
-        #: The stream time up to which all timers have fired; no bound in a task without timers.
+        #: The stream time up to which all timers have fired. In a task without timers, it has no bound.
         self.settled_ms = EVENT_TIME_END_MS
-        #: The worker's clock at the last ``look``, in milliseconds.
+        #: The worker's clock at the last call of ``look``, in milliseconds.
         self.cap_ms = NO_TIME
-        #: The smallest time of the upstream tasks of repartition topics; their next message may be that old.
+        #: The earliest watermark of the upstream tasks of repartition topics, whose next message may be that old.
         self._limit_ms = EVENT_TIME_END_MS
-        #: Event times up to this one count at once, in milliseconds; later times wait.
+        #: Event times up to this time advance stream time immediately; later times wait. In milliseconds.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
-        #: The watermarks of upstream tasks, by topic and task: their time, and whether they have read all input.
+        #: The watermarks of upstream tasks, by topic and task: the time, and whether the task has read all its input.
         self.told: dict[str, tuple[int, bool]] = {}
 
     @property
     def known(self) -> bool:
-        """Whether there is a time to store."""
+        """Whether there is any time to store."""
         return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
 
     def record(self) -> dict[str, Any]:
-        """The stored form of the stream time."""
+        """Returns the stored form of the stream time, which ``Remembered.of`` parses."""
         told = {"told": {key: list(told) for key, told in self.told.items()}} if self.told else {}
         settled = {"settled": self.settled_ms} if self.settled_ms < self.time_ms else {}
         return {"time": self.time_ms, "ahead": list(self._ahead), **told, **settled}
 
     @property
     def ahead(self) -> Sequence[int]:
-        """Event times that wait for the world to reach them, in milliseconds, ascending."""
+        """Event times that the worker's clock has not reached yet, in milliseconds, ascending."""
         return tuple(self._ahead)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether the worker's clock, at this time, has reached a waiting event time."""
+        """Whether a waiting event time is reached when the worker's clock shows ``now_ms``."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
     @property
     def come_ms(self) -> int:
-        """The newest event time of a message that the worker's clock has reached; stream time may be behind it."""
+        """The newest event time of a message that the worker's clock has reached. Stream time may be earlier."""
         reached = bisect_right(self._ahead, self.cap_ms)
         return max(self.time_ms, self._ahead[reached - 1]) if reached else self.time_ms
 
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
-        """Sets the time to one that was committed; ``NO_TIME`` for none."""
+        """Sets the stream time to a committed time; ``NO_TIME`` if nothing was committed."""
         self.time_ms, self._ahead, self.call_ms = time_ms, sorted(ahead), None
         self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
 
     @property
     def ends_ms(self) -> int:
-        """Values and windows whose end is up to this time are over.
+        """The time up to which values and windows have ended.
 
-        The stream time, or the time of the called timer.
+        This is the stream time; during a timer's call, the timer's time.
         """
         return self.time_ms if self.call_ms is None else self.call_ms
 
     def begin_call(self, timer_ms: int | None) -> None:
-        """During a timer's call and its later steps, values and windows end by the timer's time; None stops that.
+        """Starts a timer's call: until its end, ``timer_ms`` decides which values and windows have ended.
 
-        Entries that had ended before the message that made the timer due are over, because they may be deleted already.
-        The same is true for entries that had ended at the time of an earlier timer: a timer that is set in the past
-        does not bring them back.
+        None ends the call.
+
+        Values that ended before the message that made the timer due stay ended, because they may be deleted already.
+        Values that ended at the time of an earlier timer stay ended, too. A timer that is set in the past does not
+        bring such values back.
         """
         if timer_ms is None:
             self.call_ms = None
@@ -153,7 +156,7 @@ class StreamTime:
             self.call_ms = self.settled_ms = min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
-        """Reads the worker's clock: event times that it has reached count now."""
+        """Sets the worker's clock. Waiting event times that the clock has reached now advance stream time."""
         self.cap_ms, self.reach_ms = now_ms, min(now_ms, self._limit_ms)
         if self._ahead and self._ahead[0] <= self.reach_ms:
             reached = bisect_right(self._ahead, self.reach_ms)
@@ -161,28 +164,28 @@ class StreamTime:
             del self._ahead[:reached]
 
     def let_go_to(self, limit_ms: int) -> None:
-        """Limits stream time to ``limit_ms``, the time of the slowest upstream task of repartition topics."""
+        """Limits stream time to ``limit_ms``, the watermark of the slowest upstream task of repartition topics."""
         if limit_ms != self._limit_ms:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
 
     def after(self, time_ms: int) -> int:
-        """Stream time directly after a message of this time, in milliseconds.
+        """Returns the stream time after a message with event time ``time_ms``, in milliseconds, without changing it.
 
-        A time beyond ``reach_ms`` moves nothing.
+        An event time after ``reach_ms`` does not advance stream time.
 
-        During a timer's call, the timer's time.
+        During a timer's call, returns the timer's time.
         """
         if self.call_ms is not None:
             return self.call_ms
         return time_ms if self.time_ms < time_ms <= self.reach_ms else self.time_ms
 
     def latest_ms(self, max_ahead_ms: int) -> int:
-        """The latest event time that a message may have, in milliseconds."""
+        """Returns the latest event time that a message may have, in milliseconds."""
         return min(self.cap_ms + max_ahead_ms, EVENT_TIME_END_MS - 1)
 
     def advance(self, time_ms: int) -> None:
-        """Applies the event time of a processed message."""
+        """Advances stream time by the event time of a processed message."""
         if time_ms <= self.time_ms:
             return
         if time_ms <= self.reach_ms:
@@ -195,15 +198,18 @@ class StreamTime:
                 del self._ahead[-2::-2]
 
     def go_on(self, time_ms: int) -> None:
-        """Applies time that passed without messages, here and in upstream tasks; not beyond the worker's clock."""
+        """Advances stream time while this task and its upstream tasks get no messages.
+
+        It advances at most to the worker's clock.
+        """
         if self.time_ms != NO_TIME:
             self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
 
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
-        """Refuses an event time that no window can use.
+        """Raises an error for an event time that no window can use.
 
         Raises:
-            EventTimeInvalid: The message has no time.
+            EventTimeInvalid: The time is negative or too large; -1 means that the record has no timestamp.
             EventTimeAhead: The time is more than ``max_ahead_ms`` ahead of the worker's clock.
         """
         if time_ms < 0 or time_ms >= EVENT_TIME_END_MS:
@@ -220,7 +226,7 @@ class StreamTime:
 
 
 def time_invalid(time_ms: int) -> EventTimeInvalid:
-    """The error for a message whose event time no window can use."""
+    """The error for a message whose event time is out of range."""
     none = " (-1: the record has no timestamp)" if time_ms == -1 else ""
     return EventTimeInvalid(
         f"The message's event time is {time_ms} ms{none}, expected 0 to {EVENT_TIME_END_MS - 1} ms since 1970.",
@@ -230,15 +236,15 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 
 
 def event_time(made: object, function: object) -> int:
-    """The event time that a user's function returned.
+    """Checks the event time that a user's function returned, and returns it.
 
-    A value that looks like seconds instead of milliseconds is logged once for each function: otherwise windows and TTLs
-    would treat it as early 1970.
+    A value that looks like seconds is logged once for each function. Read as milliseconds, it would be in early 1970,
+    and windows and TTLs would treat it so.
 
     Raises:
-        EventTimeInvalid: The value is no whole number of milliseconds since 1970.
+        EventTimeInvalid: The value is not a whole number of milliseconds since 1970.
     """
-    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # the fast way of all present times
+    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # Shortcut for present-day times.
         return made
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
@@ -262,7 +268,10 @@ def event_time(made: object, function: object) -> int:
 
 
 def _conversion(made: object) -> str:
-    """How to convert a function's result to milliseconds, by the unit in which it is a time from 2001 to 2100."""
+    """Returns a hint how to convert a function's result to milliseconds.
+
+    The unit is guessed: the unit in which the result is a time from 2001 to 2100.
+    """
     if isinstance(made, datetime):
         return ": `int(time.timestamp() * 1000)`"
     if isinstance(made, (int, float)) and SECONDS_BEGIN <= abs(made) < SECONDS_END * 10**9:
@@ -273,7 +282,7 @@ def _conversion(made: object) -> str:
 
 
 def shown(time_ms: int) -> str:
-    """An event time as text in UTC."""
+    """Formats an event time as text in UTC."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

@@ -1,6 +1,6 @@
-"""The internal records of a store about time, by changelog key: the window or message key of each record.
+"""Decodes the internal records of a store about time: the window or the message key that a record belongs to.
 
-Commands read a store record by record. ``window_keys`` and ``own_keys`` define the records.
+Commands that read a store record by record use these functions. ``window_keys`` and ``own_keys`` define the formats.
 """
 
 from __future__ import annotations
@@ -39,36 +39,39 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_of,
 )
 
-#: The prefix of the changelog keys of a store's internal records.
+#: The prefix of the changelog keys of all internal records of a store.
 OWN = key_prefix(OWN_KEY)
-#: The state keys of internal records that hold a stream time.
+#: The state keys of the internal records that hold a stream time.
 CLOCKS_OF_STORES = (CLOCK, CLOCK_OF_STORE)
 _INDEXES = (*(f"{TIMERS_BY_CLOCK}{clock}/" for clock in CLOCKS), EXPIRES)
 
-#: The stored value of a message key and a state key; None without one.
+#: A function that returns the stored value of a message key and a state key; None without a value.
 Look = Callable[[bytes, str], bytes | None]
 
 
 class Span(NamedTuple):
-    """Event times from ``start_ms`` up to, and without, ``end_ms``; milliseconds since 1970."""
+    """Event times from ``start_ms`` (inclusive) to ``end_ms`` (exclusive), in milliseconds since 1970."""
 
     start_ms: int
     end_ms: int
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether a window contains one of these times."""
+        """Whether the window from ``start`` to ``end`` overlaps these times."""
         return start < self.end_ms and end > self.start_ms
 
 
 class Part(NamedTuple):
-    """Whether a record contains a part of the selection, and its remaining value without it: None for nothing."""
+    """Whether a command's selection includes a part of a record, and the value that remains without this part.
+
+    ``left`` is None if nothing remains.
+    """
 
     selected: bool
     left: bytes | None = None
 
 
 def is_own(key: bytes) -> bool:
-    """Whether this is the changelog key of an internal record of a store, not of a message key."""
+    """Whether this changelog key belongs to an internal record of the store, not to a record of a message key."""
     if not key.startswith(OWN):
         return False
     state = key[len(OWN) :].decode()
@@ -76,8 +79,8 @@ def is_own(key: bytes) -> bool:
 
 
 def owner_of(state_key: str) -> bytes | None:
-    """The message key of an index entry; None for other records."""
-    with suppress(ValueError):  # a function may have set a state key that looks like an entry
+    """Returns the message key that an index entry belongs to; None for other records."""
+    with suppress(ValueError):  # A user function may have set a state key that looks like an entry.
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
         if state_key.startswith(first_hold()):
@@ -90,9 +93,9 @@ def owner_of(state_key: str) -> bytes | None:
 
 
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
-    """The part that windows of ``span`` have in a record of a message key.
+    """Returns which part of a message key's record belongs to windows that overlap ``span``.
 
-    ``others`` are the open sessions of the key outside of the span, by the time that opened them.
+    ``others`` are the open sessions of the key outside of the span, each given by the event time that opened it.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -113,17 +116,17 @@ def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], 
 
 
 def session_of(state_key: str, stored: bytes) -> tuple[int, int] | None:
-    """Start and end of an open session; None for other records."""
+    """Returns the start and the end of an open session; None for other records."""
     return session_of_value(decode_value(stored)) if is_session(state_key) else None
 
 
 def session_of_value(value: dict[str, Any]) -> tuple[int, int]:
-    """Start and end of an open session, from the value of its record."""
+    """Returns the start and the end of an open session, from the decoded value of its record."""
     return value[SESSION]["start"], value[SESSION]["end"]
 
 
 def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
-    """Whether a record, by its changelog key, is an open or closed window in the span."""
+    """Whether the record with this changelog key is an open or closed window that overlaps ``span``."""
     if key.startswith(OWN) and is_own(key):
         return False
     state_key = split_key(key)[1]
@@ -132,22 +135,22 @@ def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
 
 
 def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bool:
-    """Whether an entry of the index belongs to a window of ``span``."""
+    """Whether an index entry belongs to a window that overlaps ``span``."""
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
-    if span.meets(entry.start, entry.end):  # an entry of a session contains a part of it
+    if span.meets(entry.start, entry.end):  # An entry of a session covers a part of the session.
         return True
     if not sessions:
         return False
     stored = look(entry.message_key, session_key(entry.start))
-    if stored is None:  # it belongs to a session that was deleted before its entry, or to a closed session
+    if stored is None:  # The session was deleted before its entry, or it is closed.
         return look(entry.message_key, window_key(entry.start, entry.end)) is None
     about: dict[str, Any] = decode_value(stored)[SESSION]
     return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])
 
 
 def opened_in(state_key: str, stored: bytes, span: Span) -> int | None:
-    """The opening time of a session that is not in the span; None for all other records."""
+    """Returns the opening time of a session that does not overlap ``span``; None for all other records."""
     window = session_of(state_key, stored)
     return None if window is None or span.meets(*window) else opened_of(state_key)

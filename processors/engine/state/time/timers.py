@@ -1,4 +1,4 @@
-"""The timers of one store, by message key and name; each has a time of one of two clocks.
+"""The timers of one store. A timer belongs to a message key, has a name, and fires at a time of one of two clocks.
 
     message key     state key                                                           value
     the message's   __holdfast/timers/<name>                                            [clock, time]
@@ -8,9 +8,9 @@ Times are milliseconds since 1970. ``stream`` timers fire by the stream time of 
 worker's clock.
 
 Invariants:
-    - A timer fires in the transaction that deletes it: once.
-    - A timer has one entry in the index of its clock. An entry without its timer, as after a clear of the key, fires
-      nothing and leaves when it is due.
+    - A timer fires once, in the transaction that deletes it.
+    - A timer has one entry in the index of its clock. If a command clears the key, the entry stays without its timer.
+      It then fires nothing, and is deleted when it is due.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.processors.engine.state.own_keys import TIMERS, TIMERS_BY_CLOCK
 from holdfast.processors.engine.state.ranges import behind, state_keys
 from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, TimeIndex
 
-#: What fires a timer: the stream time of the task, or the worker's clock.
+#: The clock that a timer follows: the stream time of the task, or the worker's clock.
 TimerClock = Literal["stream", "processing"]
 CLOCKS: tuple[TimerClock, ...] = get_args(TimerClock)
 
@@ -36,24 +36,24 @@ class Timer(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A timer that is due, and its message key."""
+    """A timer that is due, with its message key."""
 
     timer: Timer
     message_key: bytes
 
     @property
     def entry(self) -> Entry:
-        """Its entry in the index."""
+        """The timer's entry in the index."""
         return Entry(self.timer.time, self.message_key, self.timer.name)
 
 
 class Pending(NamedTuple):
-    """The timers of a store that have not fired.
+    """A summary of the timers of a store that have not fired yet.
 
     Attributes:
-        pending: How many, counted up to a limit.
-        more: Whether there are more timers than the count.
-        next: By clock, the time of the next timer in milliseconds since 1970; None if there is none.
+        pending: The number of timers, counted up to a limit for each clock.
+        more: Whether there are more timers than counted.
+        next: For each clock, the time of the next timer in milliseconds since 1970; None without a timer.
     """
 
     pending: int
@@ -67,11 +67,11 @@ class Timers:
     def __init__(self, state: OwnRecords) -> None:
         self._state = state
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
-        #: The index of the stream time.
+        #: The index of the timers that follow stream time.
         self.on_stream = self._indexes["stream"]
-        #: By clock, the first entry that was added since the last ``due``.
+        #: For each clock, the earliest entry that was added since the last call of ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
-        #: Timers that were set since the last commit, including those of failed messages.
+        #: The number of timers that were set since the last commit, including timers of failed messages.
         self.set_since = 0
 
     @property
@@ -80,7 +80,7 @@ class Timers:
         return self._state.name
 
     def set(self, timer: Timer) -> None:
-        """Sets a timer of the current message's key; one with the same name is replaced."""
+        """Sets a timer of the current message's key. It replaces a timer with the same name."""
         state = self._state
         self.cancel(timer.name)
         self.set_since += 1
@@ -91,7 +91,7 @@ class Timers:
         self._added[timer.clock] = entry if added is None else min(added, entry)
 
     def cancel(self, name: str) -> bool:
-        """Deletes a timer of the current message's key; returns False if it does not exist."""
+        """Deletes a timer of the current message's key. Returns False if it does not exist."""
         state = self._state
         held = state.read_own(state.message_key, TIMERS + name)
         if held is None:
@@ -102,7 +102,7 @@ class Timers:
         return True
 
     def of_key(self, prefix: str, limit: int | None) -> list[Timer]:
-        """The timers of the current message's key, in the order of their names."""
+        """Returns the timers of the current message's key whose names begin with ``prefix``, sorted by name."""
         first = (TIMERS + prefix).encode()
         found = state_keys(self._state, self._state.message_key, first, behind(first), reverse=False)
         made: list[Timer] = []
@@ -117,20 +117,20 @@ class Timers:
         return made
 
     def pending(self, limit: int) -> Pending:
-        """The timers that have not fired, counted up to ``limit`` for each clock."""
+        """Summarises the timers that have not fired yet, counted up to ``limit`` for each clock."""
         found = {clock: index.pending(limit + 1) for clock, index in self._indexes.items()}
         counts = [count for count, _ in found.values()]
         firsts: dict[str, int | None] = {clock: first for clock, (_, first) in found.items()}
         return Pending(sum(min(count, limit) for count in counts), max(counts) > limit, firsts)
 
     def is_due(self, clock: TimerClock, now_ms: int) -> bool:
-        """Whether a timer may be due; it costs no read."""
+        """Whether a timer may be due. The check reads only memory."""
         return self._indexes[clock].next_ms <= now_ms
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """The next timers that are due, in the order of time, message key and name; at most ``limit``.
+        """Returns the next due timers, at most ``limit``, sorted by time, message key and name.
 
-        Fire them, or ``put_back`` them.
+        The caller must fire each timer or return it with ``put_back``.
         """
         self._added[clock] = None
         found = self._indexes[clock].due(now_ms, limit)
@@ -141,7 +141,10 @@ class Timers:
         self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:
-        """Deletes a due timer; False if it was cancelled, replaced or cleared meanwhile, so that it does not fire."""
+        """Deletes a due timer.
+
+        Returns False if the timer was cancelled, replaced or cleared, so that it must not fire.
+        """
         state, timer = self._state, due.timer
         held = state.read_own(due.message_key, TIMERS + timer.name)
         self._indexes[timer.clock].leave(due.entry)
@@ -151,16 +154,16 @@ class Timers:
         return True
 
     def give_up(self, due: Due) -> None:
-        """Deletes a timer that failed."""
+        """Deletes a timer whose call failed."""
         self.take(due)
 
     def comes_first(self, due: Due) -> bool:
-        """Whether no earlier timer was added since the last ``due``."""
+        """Whether no timer with an earlier time was added since the last call of ``due``."""
         added = self._added[due.timer.clock]
         return added is None or added > due.entry
 
     def look_again(self) -> None:
-        """The store went back to its last commit, or was changed by a command."""
+        """Forgets the entries in memory, because an abort or a command changed the store."""
         self._added = dict.fromkeys(CLOCKS)
         for index in self._indexes.values():
             index.look_again()

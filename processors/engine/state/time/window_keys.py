@@ -1,22 +1,22 @@
-"""The records of a window store; no other module builds or reads these state keys.
+"""The state keys of a window store's records; no other module builds or parses these keys.
 
     message key     state key                                         value
-    the message's   w/<start>/<end>                                   the window's aggregates; of sessions, a closed one
+    the message's   w/<start>/<end>                                   aggregates of a window, or of a closed session
     the message's   s/<time that opened it>                           an open session: its aggregates, start and end
-    the message's   m/<start>/<end>                                   of sliding windows: messages in order of time
-    the message's   n                                                 of count windows: the open one
-    the message's   counted                                           of count windows: how many messages, and where
-    the message's   n/<number>                                        of count windows: messages from this one on
+    the message's   m/<start>/<end>                                   sliding windows: messages, sorted by time
+    the message's   n                                                 count windows: the open window
+    the message's   counted                                           count windows: number of messages, and positions
+    the message's   n/<number>                                        count windows: messages from this number on
     the message's   time                                              the key's own time and its newest open windows
     the message's   o/<end>/<start>                                   1: an open window that is not in ``time``
-    OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
-    OWN_KEY         ahead/<time>/<message key in hex>                 1: a key whose time counts at that time
-    the message's   held                                              a result that is held back, and until when
-    OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of records ``held``
-    OWN_KEY         clock                                             stream time, and how far windows are closed
+    OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index of window ends
+    OWN_KEY         ahead/<time>/<message key in hex>                 1: a key with an event time in the future
+    the message's   held                                              a held-back result, and its release time
+    OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of held-back results
+    OWN_KEY         clock                                             stream time, and the end of closed windows
 
-Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are adjacent, in
-the order of their starts. The entries of the index are adjacent, in the order in which windows end.
+Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are stored in
+the order of their starts. The index entries are stored in the order in which windows end.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from typing import NamedTuple
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 
-#: The message key of a store's internal records. Their state keys distinguish them from records of a message with the
-#: same key.
+#: The message key of a store's internal records. A message may have the same key: the state keys then tell its records
+#: from internal records.
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD, _AHEAD = "w/", "s/", "m/", "due/", "hold/", "ahead/"
-#: The prefix of the state keys of open windows that do not fit into their key's record ``time``.
+#: Prefix of the state keys of open windows for which the key's record ``time`` has no room.
 OPENS = "o/"
-#: The prefixes of the state keys of index entries.
+#: Prefixes of the state keys of all index entries.
 INDEXES = (_DUE, _HOLD, _AHEAD)
-#: The prefixes of the state keys of open and closed sessions.
+#: Prefixes of the state keys of open and closed sessions.
 SESSIONS = (_SESSION, _WINDOW)
-#: The part of an open session's record that is no column.
+#: The field of an open session's record that is not an aggregate.
 SESSION = "session"
-#: The prefixes of the state keys of windows.
+#: Prefixes of the state keys of windows, closed sessions and open sessions.
 WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index: the window, and its place in the index."""
+    """An entry of the index of window ends: its state key (``place``), its time, and the window."""
 
     place: str
     time_ms: int
@@ -58,17 +58,17 @@ class DueEntry(NamedTuple):
 
 
 def clock_key() -> bytes:
-    """The changelog key of the record that holds a store's stream time."""
+    """Returns the changelog key of the record that holds a store's stream time."""
     return key_prefix(OWN_KEY) + CLOCK.encode()
 
 
 def window_key(start: int, end: int) -> str:
-    """The state key of a window."""
+    """Returns the state key of a window."""
     return f"{_WINDOW}{start:015d}/{end:015d}"
 
 
 def window_of(state_key: str) -> tuple[int, int] | None:
-    """Start and end of the window with this state key; None for other records."""
+    """Returns the start and the end of the window with this state key; None for other records."""
     if not state_key.startswith(_WINDOW):
         return None
     _, start, end = state_key.split("/")
@@ -76,17 +76,17 @@ def window_of(state_key: str) -> tuple[int, int] | None:
 
 
 def open_key(start: int, end: int) -> str:
-    """The state key that marks a window as open, in the order of ends."""
+    """Returns the state key that marks a window as open; these keys sort by the windows' ends."""
     return f"{OPENS}{end:015d}/{start:015d}"
 
 
 def open_before(end: int) -> str:
-    """A state key after all open windows that end up to this time, and before all later ones."""
+    """Returns a state key after all marks of open windows that end up to this time, and before all later marks."""
     return f"{OPENS}{end + 1:015d}"
 
 
 def open_window_of(state_key: str) -> tuple[int, int] | None:
-    """Start and end of the open window that this state key marks; None for other records."""
+    """Returns the start and the end of the open window that this state key marks; None for other records."""
     if not state_key.startswith(OPENS):
         return None
     _, end, start = state_key.split("/")
@@ -94,7 +94,7 @@ def open_window_of(state_key: str) -> tuple[int, int] | None:
 
 
 def session_key(opened: int) -> str:
-    """The state key of an open session; ``opened`` is the time of the message that opened it."""
+    """Returns the state key of an open session. ``opened`` is the event time of the message that opened it."""
     return f"{_SESSION}{opened:015d}"
 
 
@@ -104,93 +104,96 @@ def is_session(state_key: str) -> bool:
 
 
 def opened_of(state_key: str) -> int:
-    """The time that opened the session with this state key."""
+    """Returns the event time that opened the session with this state key."""
     return int(state_key[len(_SESSION) :])
 
 
 def chunk_key(start: int, end: int) -> str:
-    """The state key of the messages of sliding windows from a time up to, and without, another."""
+    """Returns the state key of a sliding window's messages from ``start`` (inclusive) to ``end`` (exclusive)."""
     return f"{_CHUNK}{start:015d}/{end:015d}"
 
 
 def counted_key(number: int) -> str:
-    """The state key of the messages of count windows, from the message with this number."""
+    """Returns the state key of the messages of count windows, beginning with the message of this number."""
     return f"n/{number:015d}"
 
 
 def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:
-    """The state key of an entry of the index."""
+    """Returns the state key of an entry in the index of window ends."""
     return f"{_DUE}{time_ms:015d}/{start:015d}/{end:015d}/{message_key.hex()}"
 
 
 def hold_key(time_ms: int, message_key: bytes) -> str:
-    """The state key of an entry in the index of held-back results."""
+    """Returns the state key of an entry in the index of held-back results."""
     return f"{_HOLD}{time_ms:015d}/{message_key.hex()}"
 
 
 def first_hold() -> str:
-    """A state key before all entries of the index of held-back results."""
+    """Returns a state key before all entries of the index of held-back results."""
     return _HOLD
 
 
 def hold_before(time_ms: int) -> str:
-    """A state key after all entries of that index up to this time, and before all later ones."""
+    """Returns a state key after all entries for held-back results up to this time, and before all later entries."""
     return f"{_HOLD}{time_ms + 1:015d}"
 
 
 def held_of(place: str) -> tuple[int, bytes]:
-    """The time and the message key of an entry of that index."""
+    """Returns the time and the message key of an entry for a held-back result."""
     _, time_ms, key = place.split("/")
     return int(time_ms), bytes.fromhex(key)
 
 
 def ahead_key(time_ms: int, message_key: bytes) -> str:
-    """The state key of an entry in the index of keys whose time is ahead of the worker's clock."""
+    """Returns the state key of an entry in the index of keys with an event time after the worker's clock."""
     return f"{_AHEAD}{time_ms:015d}/{message_key.hex()}"
 
 
 def ahead_before(time_ms: int) -> str:
-    """A state key after all entries of that index up to this time, and before all later ones."""
+    """Returns a state key after all entries ``ahead/`` up to this time, and before all later entries."""
     return f"{_AHEAD}{time_ms + 1:015d}"
 
 
 def first_ahead() -> str:
-    """A state key before all entries of that index."""
+    """Returns a state key before all entries of the index of keys with a future event time."""
     return _AHEAD
 
 
 def ahead_of(place: str) -> tuple[int, bytes]:
-    """The time and the message key of an entry of that index."""
+    """Returns the time and the message key of an entry ``ahead/`` (a key with a future event time)."""
     _, time_ms, key = place.split("/")
     return int(time_ms), bytes.fromhex(key)
 
 
 def due_before(time_ms: int) -> str:
-    """A state key after all entries of the index up to this time, and before all later ones."""
+    """Returns a state key after all index entries of window ends up to this time, and before all later entries."""
     return f"{_DUE}{time_ms + 1:015d}"
 
 
 def last_due(time_ms: int) -> str:
-    """A place behind all entries of the index up to this time."""
+    """Returns the state key that an index entry with this time can have at most."""
     return due_key(time_ms, EVENT_TIME_END_MS - 1, EVENT_TIME_END_MS - 1, b"")
 
 
 def first_due() -> str:
-    """A state key before all entries of the index."""
+    """Returns a state key before all index entries of window ends."""
     return _DUE
 
 
 def due_entry(place: str) -> DueEntry:
-    """The entry with this state key."""
+    """Parses the state key of an entry in the index of window ends."""
     return DueEntry(place, *_due_times(place[:_DUE_KEY_AT]), bytes.fromhex(place[_DUE_KEY_AT:]))
 
 
 @lru_cache(maxsize=64)
 def _due_times(before: str) -> tuple[int, int, int]:
-    """The times of an entry, from the part before its message key, which windows with the same end share."""
+    """Parses the times at the start of an entry's state key.
+
+    Cached, because windows with the same end share this part.
+    """
     _, time_ms, start, end, _ = before.split("/")
     return int(time_ms), int(start), int(end)
 
 
-#: The position where the message key of an entry begins: after three times.
+#: The position in an entry's state key at which the message key begins.
 _DUE_KEY_AT = len(due_key(0, 0, 0, b""))

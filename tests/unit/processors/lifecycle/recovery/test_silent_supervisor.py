@@ -129,9 +129,7 @@ def test_a_processor_that_was_stopped_on_request_is_not_missed(installed: Instal
 
 
 def test_a_worker_that_outlived_its_stop_is_told_in_red_while_the_supervisor_is_silent(installed: Installation) -> None:
-    installed.registry.record_stopped(
-        NAME, NOW - timedelta(seconds=LIMITS.stop_s + 1)
-    )
+    installed.registry.record_stopped(NAME, NOW - timedelta(seconds=LIMITS.stop_s + 1))
     installed.hangs = True
     assert "the worker does: it is running" in told(installed)
     installed.registry.record_stopped(NAME, NOW)
