@@ -15,6 +15,7 @@ from holdfast.assets import keys
 from holdfast.assets.checks.result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector
 from holdfast.infra.kafka.records import Partition
@@ -108,14 +109,22 @@ def open_on(
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
     """Partition -> open transactions; ``places`` maps topics to partitions.
 
-    After a failed request, only the transactions that were found before it are returned.
+    A topic that this client may not read is left out; after a broker did not answer, all later topics are left out, too,
+    because each of them would wait for it again.
     """
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
-    if places:
-        with suppress(HoldfastError), Inspector(bootstrap, client_config) as inspector:
-            for topic, numbers in places.items():
-                for each in inspector.open_transactions(topic, numbers):
-                    found[each.partition] = (*found.get(each.partition, ()), each)
+    if not places:
+        return found
+    with suppress(HoldfastError), Inspector(bootstrap, client_config) as inspector:
+        for topic, numbers in places.items():
+            try:
+                transactions = inspector.open_transactions(topic, numbers)
+            except BrokerUnreachable:
+                break
+            except KafkaFailed:
+                continue
+            for each in transactions:
+                found[each.partition] = (*found.get(each.partition, ()), each)
     return found
 
 
