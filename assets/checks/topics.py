@@ -109,8 +109,8 @@ def open_on(
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
     """Partition -> open transactions; ``places`` maps topics to partitions.
 
-    A topic that this client may not read is left out; after a broker did not answer, all later topics are left out, too,
-    because each of them would wait for it again.
+    A topic that this client may not read is left out. After a broker did not answer, all later topics are left out,
+    too, because each of them would wait again.
     """
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
     if not places:
