@@ -62,6 +62,7 @@ def send(broker: str, topic: str, **rows: bytes | None) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.thorough
 def test_the_table_in_the_warehouse_has_the_rows_of_the_topic(
     control: Control, settings: Settings, group: str, broker: str
 ) -> None:

@@ -166,6 +166,7 @@ def test_another_value_in_a_file_is_found(store: Store) -> None:
     assert "1 keys differ, such as b'\\x01\\x00\\x00\\x00\\x03k10n'" in verdict.versions[newest]["changelog"]
 
 
+@pytest.mark.thorough
 def test_what_summaries_say_wrongly_is_found(store: Store) -> None:
     first, second, third = [tag for tag, kind in store.tags.items() if kind != "history"]
     of_another = {"fingerprints": {"0": "0-0000000000000000-0000000000000000", "1": "2-1-3"}}

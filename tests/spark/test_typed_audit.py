@@ -160,6 +160,7 @@ def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     assert made.manifest.typed_fingerprints == full.manifest.typed_fingerprints
 
 
+@pytest.mark.thorough
 def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quarantine(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
     assert quarantined(changelog) == {published: 1}
 
 
+@pytest.mark.thorough
 def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
     """The other one read all rows, because the columns changed meanwhile, and ended without a publish."""
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])

@@ -111,6 +111,7 @@ def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(chang
             assert loose(json.loads(row["typed"])[column]) == loose(json.loads(row["json"])[column])
 
 
+@pytest.mark.thorough
 def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(changelog: Any) -> None:
     """The column is the last of the table then, and a row's fingerprint depends on the order of its columns."""
 
@@ -196,6 +197,7 @@ def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog
         assert {row["message_key"]: row["n"] for row in rows} == {"a": 1.0, "b": 1.5}
 
 
+@pytest.mark.thorough
 def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> None:
     """Each in its own column, whichever came first; within an object they stay JSON text."""
     spark = changelog.spark

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from holdfast.processors.lifecycle.plans.requests import Backfill, Restore
 from tests.kafka.verbs.test_windows_cleared import DEFINITION, KEYS, MINUTE, T, feed, sent, stored
 from tests.parts.operated import Operated
@@ -16,6 +18,7 @@ def stream_time_s(operated: Operated) -> float | None:
     return None if status is None else status.stream_time
 
 
+@pytest.mark.thorough
 def test_messages_are_late_as_they_were_at_the_snapshot_and_after_a_backfill(operated: Operated) -> None:
     group = operated.group
     module = Path(os.environ["PYTHONPATH"]) / f"definition_{group.replace('-', '_')}.py"
