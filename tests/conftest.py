@@ -33,6 +33,7 @@ from tests.mechanics.tiers import (
     in_part,
     in_turn,
     write_seconds,
+    write_slow_cases,
 )
 from tests.parts import brokers
 from tests.parts.brokers import TrackedBroker, stop_all
@@ -56,7 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="test", help="which cases run: see tests/README.md")
     parser.addoption("--part", metavar="1/3", help="run only this part of the cases")
     parser.addoption(
-        "--write-seconds", action="store_true", help="write how long each file took to tests/mechanics/seconds.txt"
+        "--write-seconds",
+        action="store_true",
+        help="write the seconds of files, and slow cases, to tests/mechanics",
     )
 
 
@@ -108,10 +111,13 @@ class Seconds:
 
     def __init__(self, write: bool) -> None:
         self.files: Counter[str] = Counter()
+        self.cases: Counter[str] = Counter()
         self.write = write
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.files[report.nodeid.partition("::")[0]] += report.duration
+        if report.when == "call":  # set-up is shared
+            self.cases[report.nodeid] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.files:
@@ -123,6 +129,7 @@ class Seconds:
         terminalreporter.write_line(f"seconds on all test processes: {told}; together {folders.total():.0f}")
         if self.write:
             write_seconds(self.files)
+            write_slow_cases(self.cases)
 
 
 class FilesAndSpark(LoadFileScheduling):

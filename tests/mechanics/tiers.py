@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
 #: Seconds of each file with all its cases, as measured last; `--write-seconds` writes it.
 SECONDS = TESTS / "mechanics" / "seconds.txt"
+#: The cases of quick folders that took ``SLOW_S`` seconds or more when measured last; `--write-seconds` writes it.
+SLOW_CASES = TESTS / "mechanics" / "slow_cases.txt"
+SLOW_S = 1.0
 #: What a case is taken to last in a file that was not measured yet.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())
@@ -54,7 +58,10 @@ def belongs(item: pytest.Item, tier: str) -> bool:
         return True
     if marks & {"thorough", "long_drill"}:
         return False
-    return tier == "test" or (folder_of(item.path) in QUICK_FOLDERS and not marks & {"slow", *MARKED_FOLDERS})
+    if tier == "test":
+        return True
+    quick = folder_of(item.path) in QUICK_FOLDERS and not marks & {"slow", *MARKED_FOLDERS}
+    return quick and item.nodeid not in slow_cases()
 
 
 def folder_of(file: Path) -> str:
@@ -107,6 +114,20 @@ def read_seconds() -> dict[str, float]:
     """How long each file took when `seconds.txt` was written."""
     lines = SECONDS.read_text().splitlines() if SECONDS.exists() else []
     return {file: float(seconds) for seconds, _, file in (line.partition(" ") for line in lines) if file}
+
+
+@cache
+def slow_cases() -> frozenset[str]:
+    """The names of the cases that are too slow for `make quick`, without a mark that says so."""
+    return frozenset(SLOW_CASES.read_text().splitlines())
+
+
+def write_slow_cases(measured: Mapping[str, float]) -> None:
+    """Write the slow ones of the cases that were measured, and keep those of files that were not measured."""
+    files = {case.partition("::")[0] for case in measured}
+    kept = [case for case in slow_cases() if case.partition("::")[0] not in files]
+    slow = [case for case, seconds in measured.items() if seconds >= SLOW_S and case.split("/")[1] in QUICK_FOLDERS]
+    SLOW_CASES.write_text("".join(f"{case}\n" for case in sorted([*kept, *slow])))
 
 
 def write_seconds(measured: Mapping[str, float]) -> None:

@@ -123,3 +123,29 @@ def test_parts_of_a_run_have_each_case_once(listed: Callable[..., list[str]]) ->
     parts = [listed("--tier", "thorough", "--part", f"{number}/2") for number in (1, 2)]
     assert all(parts)
     assert len({*parts[0], *parts[1]}) == len(parts[0]) + len(parts[1]) == 3 * 7
+
+
+def test_cases_that_were_slow_when_measured_are_not_quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "slow_cases.txt"
+    file.write_text("tests/unit/test_b.py::test_kept\ntests/unit/test_a.py::test_was_slow\n")
+    monkeypatch.setattr(tiers, "SLOW_CASES", file)
+    tiers.slow_cases.cache_clear()
+    try:
+        measured = {"test_was_slow": 0.4, "test_slow[1]": 1.2, "test_quick": 0.1}
+        tiers.write_slow_cases({f"tests/unit/test_a.py::{name}": seconds for name, seconds in measured.items()})
+        assert file.read_text() == "tests/unit/test_a.py::test_slow[1]\ntests/unit/test_b.py::test_kept\n"
+        tiers.slow_cases.cache_clear()
+        item: Any = SimpleNamespace(
+            nodeid="tests/unit/test_a.py::test_slow[1]", path=TESTS / "unit" / "test_a.py", iter_markers=lambda: ()
+        )
+        assert [tiers.belongs(item, tier) for tier in tiers.TIERS] == [False, True, True]
+        item.nodeid = "tests/unit/test_a.py::test_slow[2]"
+        assert tiers.belongs(item, "quick")
+    finally:
+        tiers.slow_cases.cache_clear()
+
+
+def test_the_slow_cases_are_there() -> None:
+    for case in tiers.slow_cases():
+        file, _, name = case.partition("::")
+        assert f"def {name.partition('[')[0]}(" in (TESTS.parent / file).read_text(), case
