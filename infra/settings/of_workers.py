@@ -20,7 +20,10 @@ from holdfast.infra.settings import Settings
 
 #: Groups and settings that decide how a worker runs.
 OF_WORKERS = frozenset(
-    {"kafka", "serving", "checkpoints", "standby_replicas", "memory_max_mb", "log_format", "log_level"}
+    {
+        *("kafka", "schema_registry", "serving", "checkpoints", "standby_replicas", "memory_max_mb"),
+        *("log_format", "log_level"),
+    }
 )
 #: Settings that workers do not read: for Dagster, the warehouse, the registry, the daemon, or the location of all.
 OF_OTHERS = frozenset(

@@ -2,7 +2,7 @@
 
     Restart   fence the old process, start a new one
     Rebuild   the same, and set broken local state aside in between: it is restored from checkpoint and changelog
-    Wait      the cause ends without an action (broker away, disk full): no attempt is used
+    Wait      the cause ends without an action (broker or schema registry away, disk full): no attempt is used
     Ask       recovery stops at once and names the one action that repairs the processor
 
 Invariants:
@@ -48,6 +48,7 @@ class Wait:
         """What ends the wait."""
         until = {
             "disk-full": "the disk has room",
+            "schema-registry-away": "the schema registry answers",
             "starting": "its state is restored",
             "supervisor-silent": "the supervisor answers",
         }
