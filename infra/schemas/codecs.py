@@ -136,7 +136,7 @@ class RegistryReader(Connected):
             if (status := getattr(failure, "http_status_code", None)) is not None:
                 unknown = f"the schema registry knows no such schema (HTTP status {status}: {failure})"
                 raise SchemaUnknown(unknown) from failure
-            raise ValueError(str(failure) or type(failure).__name__) from failure
+            raise ValueError(_text_of(failure)) from failure
 
     def framed(self, raw: bytes, headers: Headers) -> bytes:
         """The bytes with the id of their schema in front, if a header has it."""
@@ -144,6 +144,13 @@ class RegistryReader(Connected):
             if name == ID_HEADERS[self.use.part] and value is not None:
                 return value + raw
         return raw
+
+
+def _text_of(failure: BaseException) -> str:
+    """A library's error as text, with the path in the value if it has one: jsonschema's errors do."""
+    text, seen = str(failure) or type(failure).__name__, failure.__cause__ or failure.__context__
+    path = getattr(seen, "json_path", None)
+    return text if path is None else f"{text} - at `{path}`"
 
 
 def without_value_id(headers: Headers) -> Headers:
@@ -172,7 +179,7 @@ class RegistryWriter(Connected):
         except Exception as failure:
             if (status := getattr(failure, "http_status_code", None)) is not None:
                 raise self._not_registered(status, failure) from failure
-            raise ValueError(str(failure) or type(failure).__name__) from failure
+            raise ValueError(_text_of(failure)) from failure
         if not isinstance(made, bytes):
             raise ValueError(f"its serializer returned {type(made).__name__}, expected bytes")
         return made

@@ -55,9 +55,9 @@ class Shop:
     def application(self, **options: Any) -> Application:
         return Application(
             self.broker,
-            consumer_group=self.group,
             state_dir=self.folder / "state",
             **{
+                "consumer_group": self.group,
                 "auto_offset_reset": "earliest",
                 "dead_letter_topic": self.topic("dead"),
                 "loglevel": None,
