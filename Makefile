@@ -29,10 +29,12 @@ quick-on: ## quick tests on another Python, as PYTHON=python3.13
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.setup.bootstrap --browser --all-jars
+	@$(BIN)/python -m tests.parts.schema_registry
 	@$(PYTEST) 4
 
 test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
 	@$(PYTHON) -m holdfast.infra.setup.bootstrap --browser --all-jars
+	@$(BIN)/python -m tests.parts.schema_registry
 	@$(BIN)/python -m tests.tidy.advisories
 	@$(PYTEST) 3 --tier thorough $(if $(PART),--part $(PART))
 

@@ -8,6 +8,9 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
 - Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
   ``NotFound``, ``same_as``.
+- Formats with a schema: ``AvroDeserializer``, ``AvroSerializer``, ``JSONDeserializer``, ``JSONSerializer``,
+  ``ProtobufDeserializer``, ``ProtobufSerializer``, ``SchemaRegistryClientConfig``,
+  ``SchemaRegistrySerializationConfig``.
 - Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
 - Errors: ``HoldfastError`` is the base class; its ``action`` is the command or edit that repairs the fault.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.infra.errors import HoldfastError
     from holdfast.infra.kafka.errors import KafkaFailed
     from holdfast.infra.kafka.records import Partition
+    from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistrySerializationConfig
     from holdfast.infra.settings.settings import Settings, load_settings
     from holdfast.infra.warehouse.catalog import read_table
     from holdfast.orchestration.definitions import definitions
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.formats.avro import AvroDeserializer, AvroSerializer
+    from holdfast.processors.engine.formats.json_schema import JSONDeserializer, JSONSerializer
+    from holdfast.processors.engine.formats.protobuf import ProtobufDeserializer, ProtobufSerializer
     from holdfast.processors.engine.joins.lookups import NotFound
     from holdfast.processors.engine.record_size import RecordTooLarge
     from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
@@ -84,6 +91,8 @@ __all__ = [
     "Adopt",
     "Application",
     "ApplicationInvalid",
+    "AvroDeserializer",
+    "AvroSerializer",
     "Backfill",
     "Clean",
     "Clear",
@@ -97,6 +106,8 @@ __all__ = [
     "HoldfastError",
     "InMemoryCluster",
     "InlineProcess",
+    "JSONDeserializer",
+    "JSONSerializer",
     "KafkaFailed",
     "Keys",
     "Last",
@@ -108,6 +119,8 @@ __all__ = [
     "Partition",
     "Prefix",
     "ProcessingFailed",
+    "ProtobufDeserializer",
+    "ProtobufSerializer",
     "Provision",
     "PutBack",
     "RecordTooLarge",
@@ -117,6 +130,8 @@ __all__ = [
     "Restore",
     "Rollback",
     "Scale",
+    "SchemaRegistryClientConfig",
+    "SchemaRegistrySerializationConfig",
     "Settings",
     "State",
     "StateFailed",
@@ -143,6 +158,7 @@ _NAMES = {
     "infra.errors": "HoldfastError",
     "infra.kafka.errors": "KafkaFailed",
     "infra.kafka.records": "Partition",
+    "infra.schemas.config": "SchemaRegistryClientConfig SchemaRegistrySerializationConfig",
     "infra.settings.settings": "Settings load_settings",
     "infra.warehouse.catalog": "read_table",
     "orchestration.definitions": "definitions",
@@ -152,6 +168,9 @@ _NAMES = {
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.formats.avro": "AvroDeserializer AvroSerializer",
+    "processors.engine.formats.json_schema": "JSONDeserializer JSONSerializer",
+    "processors.engine.formats.protobuf": "ProtobufDeserializer ProtobufSerializer",
     "processors.engine.steps.function_text": "same_as",
     "processors.engine.joins.lookups": "NotFound",
     "processors.engine.steps.processing": "Context",

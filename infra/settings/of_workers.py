@@ -21,7 +21,10 @@ from holdfast.infra.settings import Settings
 
 #: Names of the groups and settings that a worker reads.
 OF_WORKERS = frozenset(
-    {"kafka", "serving", "checkpoints", "standby_replicas", "memory_max_mb", "log_format", "log_level"}
+    {
+        *("kafka", "schema_registry", "serving", "checkpoints", "standby_replicas", "memory_max_mb"),
+        *("log_format", "log_level"),
+    }
 )
 #: Names of the groups and settings that workers do not read; they are for Dagster, warehouse, registry, daemon or home.
 OF_OTHERS = frozenset(

@@ -34,6 +34,7 @@ from holdfast.infra.settings.groups import (
 from holdfast.infra.settings.names import PREFIX, SettingsInvalid, field_at, nearest_setting, settings_of
 from holdfast.infra.settings.project_file import ProjectFile
 from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
+from holdfast.infra.settings.schema_registry import FormatSettings
 from holdfast.infra.settings.secret_fields import Concealing
 
 _log = structlog.get_logger("settings")
@@ -46,7 +47,7 @@ _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
 _FOREIGN_SECRETS = ("DAGSTER_POSTGRES_PASSWORD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
-class Settings(OrphanSettings, Concealing, BaseSettings):
+class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
     """All settings. A process reads them with ``load_settings``, and passes the object to functions that need it."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)

@@ -65,7 +65,10 @@ class JarChecksumMismatch(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class JarPin:
-    """One line of ``jars.lock``: the set, and the jar's coordinate ``group:artifact:version``, sha256 and size."""
+    """One line of the lock: the set, and the coordinate, sha256 and size of a jar.
+
+    The coordinate is ``group:artifact:version``, or ``group:artifact:version:extension:classifier`` for an archive.
+    """
 
     set_name: str
     coordinate: str
@@ -75,8 +78,15 @@ class JarPin:
     @property
     def file_name(self) -> str:
         """The jar's file name in the folder of its set."""
-        _, artifact, version = self.coordinate.split(":")
-        return f"{artifact}-{version}.jar"
+        _, artifact, version, extension, classifier = self.parts
+        return f"{artifact}-{version}{classifier and f'-{classifier}'}.{extension}"
+
+    @property
+    def parts(self) -> tuple[str, str, str, str, str]:
+        """Group, artifact, version, extension, and the classifier, which is empty for a jar."""
+        group, artifact, version, *further = self.coordinate.split(":")
+        extension, classifier = further or ("jar", "")
+        return group, artifact, version, extension, classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
             continue
         match line.split():
             case [name, coordinate, sha256, size] if (
-                coordinate.count(":") == 2 and re.fullmatch("[0-9a-f]{64}", sha256) and size.isdigit()
+                coordinate.count(":") in (2, 4) and re.fullmatch("[0-9a-f]{64}", sha256) and size.isdigit()
             ):
                 pins.append(JarPin(name, coordinate, sha256, int(size)))
             case _:
@@ -200,8 +210,9 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
     settings.write_text(_IVY_SETTINGS)
     command = [str(source.java.executable), BRIEF, *_trust(source.java), "-cp", str(_ivy_jar()), "org.apache.ivy.Main"]
     command += ["-settings", str(source.ivy_settings or settings)]
-    command += ["-cache", str(ivy_cache), "-ivy", str(wanted), "-types", "jar", "bundle"]
-    command += ["-retrieve", str(folder / "[artifact]-[revision].[ext]"), "-overwriteMode", "always"]
+    kinds = sorted({"jar", "bundle", *(pin.parts[3] for pin in pins)})
+    command += ["-cache", str(ivy_cache), "-ivy", str(wanted), "-types", *kinds]
+    command += ["-retrieve", str(folder / "[artifact]-[revision](-[classifier]).[ext]"), "-overwriteMode", "always"]
     for pin in pins:
         (folder / pin.file_name).unlink(missing_ok=True)
     try:
@@ -254,13 +265,15 @@ def _reason(output: str) -> str:
 def _ivy_file(pins: Sequence[JarPin]) -> str:
     lines = []
     for pin in pins:
-        group, artifact, version = pin.coordinate.split(":")
+        group, artifact, version, extension, classifier = pin.parts
+        archive = f'<artifact name="{artifact}" type="{extension}" ext="{extension}" m:classifier="{classifier}"/>'
         lines.append(
             f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" force="true" '
-            'conf="default->default"/>'
+            f'conf="default->default">{archive if classifier else ""}</dependency>'
         )
     return (
-        '<ivy-module version="2.0"><info organisation="holdfast" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="holdfast" module="jars"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{"".join(lines)}</dependencies>'
         "</ivy-module>"
     )

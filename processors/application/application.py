@@ -37,7 +37,6 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
-from holdfast.processors.engine.formats.serialization import Deserializer, Serializer
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -46,7 +45,7 @@ from holdfast.processors.engine.runtime.ownership import changelog_facts, own_to
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
-from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
+from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, Topology
 
 if TYPE_CHECKING:
@@ -172,39 +171,6 @@ class Application(ApplicationTables):
         self._foreground = self._stop_asked = False
 
     # -- declarations ----------------------------------------------------------------------------------------------
-
-    def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
-        self,
-        name: str,
-        *,
-        value_deserializer: str | Deserializer = "json",
-        key_deserializer: str | Deserializer = "bytes",
-        value_serializer: str | Serializer = "json",
-        key_serializer: str | Serializer = "bytes",
-        config: TopicConfig | None = None,
-        timestamp_extractor: TimestampExtractor | None = None,
-        max_ahead: int | timedelta = timedelta(hours=1),
-    ) -> Topic:
-        """Declares a topic that the application reads or writes.
-
-        A serializer or deserializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …) or a function.
-
-        ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
-        application with windows, a message fails if it is more than ``max_ahead`` (milliseconds or a timedelta) ahead
-        of the worker's clock. The default is one hour.
-        """
-        declared = Topic(
-            name,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-            config=config,
-            timestamp_extractor=timestamp_extractor,
-            max_ahead=max_ahead,
-        )
-        declared.processor = self.consumer_group
-        return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """Returns the stream of a topic, to which steps can be added.
@@ -346,11 +312,10 @@ class Application(ApplicationTables):
                 f"Application {self.consumer_group} has no input topic; expected at least one.",
                 action="Declare one with `app.dataframe(topic)`.",
             )
-        state_dir = self.state_dir or settings.paths.state
-        memory = self._memory(settings)
+        state_dir, memory = self.state_dir or settings.paths.state, self._memory(settings)
         facts, warned = own_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
-        options = self._options()
-        written, start = topology.written(), self._start or options.start
+        options, written = self._options(), topology.written()
+        start = self._start or options.start
         options = replace(
             options,
             record_bytes_max=(limits := record_limits(written, facts, cluster.record_bytes_max)),
@@ -367,10 +332,11 @@ class Application(ApplicationTables):
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
             databases = databases or BACKENDS[self._state_backend].open(memory)
-            keep = (databases, settings, storage, folder, cluster.clock, topology)
-            keeper = None if start.shadow else open_keeper(*keep)
+            kept = (databases, settings, storage, folder, cluster.clock, topology)
+            keeper = None if start.shadow else open_keeper(*kept)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
-            worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
+            parts = (topology, cluster, assignment, folder, settings)
+            worker = make_worker(self._declared(), self._on_processing_error, *parts)
             worker.maintenance.errand = self._errand
             worker.warnings = (*warned, *changelog_facts.warnings_at_start(cluster.topics(), topology, facts))
             try:

@@ -64,6 +64,18 @@ class Declared:
     #: Whether a partition without a committed offset is read from its end (``auto_offset_reset="latest"``).
     skips_old: bool = False
 
+    @property
+    def topics(self) -> list[Topic]:
+        """The topics that are read or written, each object once."""
+        written = [node.topic for node in steps_of(frame.source for frame in self.frames.values()) if node.topic]
+        read = [*(frame.topic for frame in self.frames.values()), *(each.topic for each in self.global_tables.values())]
+        return list({id(topic): topic for topic in (*read, *written)}.values())
+
+    @property
+    def format_lines(self) -> list[str]:
+        """The lines of formats with a schema, which are part of the version."""
+        return sorted({f"{topic.name} {line}" for topic in self.topics for line in topic.formats.lines})
+
 
 def describe(app: Declared) -> Topology:
     """Builds and checks the description of an application.
@@ -133,7 +145,7 @@ def describe(app: Declared) -> Topology:
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
-    texts = [*map(source_of, functions), *(node.rule for node in steps)]
+    texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
 
 

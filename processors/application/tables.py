@@ -1,4 +1,4 @@
-"""The methods of ``Application`` that declare tables."""
+"""The methods of ``Application`` that declare topics and tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.processors.application.arguments import ApplicationInvalid, one_of
 from holdfast.processors.application.source_tables import source_log
+from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.store_options import StoreOptions
-from holdfast.processors.engine.steps.topic import Topic
+from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.topology import SourceLog
 
 if TYPE_CHECKING:
@@ -19,13 +20,47 @@ if TYPE_CHECKING:
 
 
 class ApplicationTables:
-    """The methods of an application that declare tables."""
+    """The methods of an application that declare topics and tables."""
 
     consumer_group: str
     _stores: dict[str, StoreOptions]
     _globals: dict[str, GlobalTable]
     _table_topics: set[str]
     _source_logs: list[SourceLog]
+
+    def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self,
+        name: str,
+        *,
+        value_deserializer: DeserializerChoice = "json",
+        key_deserializer: DeserializerChoice = "bytes",
+        value_serializer: SerializerChoice = "json",
+        key_serializer: SerializerChoice = "bytes",
+        config: TopicConfig | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        max_ahead: int | timedelta = timedelta(hours=1),
+    ) -> Topic:
+        """Declares a topic.
+
+        A (de)serializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …), an object such as
+        ``AvroDeserializer(...)``, or a function.
+
+        ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
+        application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's
+        clock fails.
+        """
+        declared = Topic(
+            name,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            config=config,
+            timestamp_extractor=timestamp_extractor,
+            max_ahead=max_ahead,
+        )
+        declared.processor = self.consumer_group
+        return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """Returns the stream of a topic, to which steps can be added."""

@@ -9,11 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from holdfast.infra.clock import SystemClock
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.schemas.errors import SchemaRegistryAway
+from holdfast.infra.schemas.registry import Patience, Registries
 from holdfast.processors.application.describe import Declared
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.commands.table import COMMANDS
+from holdfast.processors.engine.formats.topic_format import connect_all
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
@@ -22,6 +27,8 @@ from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task.failure_policy import FailurePolicy, OnProcessingError
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("application.worker_start")
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
@@ -47,15 +54,26 @@ def make_worker(
     cluster: Cluster,
     assignment: Assignment,
     folder: StateFolder,
+    settings: Settings,
 ) -> Worker:
-    """Creates a worker with its failure policy and its transactional id."""
+    """A worker with its failure policy, its transactional id, and formats that reach their schema registries.
+
+    Raises:
+        SchemaRegistryFailed: A schema registry refuses the client, or does not answer.
+        SchemaRegistryInvalid: The configuration of a schema registry can't be used.
+    """
     options, rejects = assignment.options, declared.dead_letter_topic
     limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
     failures = FailurePolicy(rejects, on_error, declared.group, topology.code_version, limit, options.record_times)
     name = transactional_id(declared.group, folder.id, folder.slot)
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)
-    if isinstance(cluster.clock, SystemClock):  # the checks run on a thread, which virtual time does not support
+    real = isinstance(cluster.clock, SystemClock)
+    # In virtual time, nothing waits for a schema registry.
+    patience = Patience(options.broker_timeout_s, worker.while_waiting, lambda: worker.stopping) if real else Patience()
+    functions = [each for topic in declared.topics for each in topic.functions]
+    connect_all(functions, Registries(settings.schema_registry, patience))
+    if real:  # the checks run on a thread, which virtual time does not support
         worker.same_changelogs = SameChangelogs(topology, cluster)
     return worker
 
@@ -81,6 +99,9 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
         with shown, worker.global_tables.in_use():
             worker.run(count=how.count, timeout_s=how.timeout)
     except HoldfastError as error:
+        if worker.stopping and error.cause == SchemaRegistryAway.cause:
+            _log.warning("stopped while the schema registry did not answer", error=error.message)
+            return
         if server is not None:
             server.failed(error.as_dict())
         raise

@@ -55,12 +55,12 @@ class Board(TypedDict):
 
 
 def delay_of(flight: Flight) -> dict[str, Any]:
-    """The fields of a departure that the hourly windows need, so that less is written to the repartition topic."""
+    """What the hours need of a departure: less to write and to read again."""
     return {"carrier": flight["carrier"], "dep_delay": flight["dep_delay"]}
 
 
 def with_name(hour: dict[str, Any], airline: dict[str, Any] | None) -> dict[str, Any]:
-    """An hour with the airline's name; the name is None if the table of airlines lacks it."""
+    """An hour with the airline's name; None for one that the table lacks."""
     return {"name": None if airline is None else airline["name"], **hour}
 
 

@@ -56,7 +56,7 @@ UNSEEN: Aircraft = {
 
 
 def departure_of(flight: dict[str, Any]) -> str | None:
-    """The local departure time as ``YYYY-MM-DDTHH:MM`` (24:00 is the end of a day); None for a cancelled flight."""
+    """The local time of departure as ``YYYY-MM-DDTHH:MM`` (24:00 ends a day); None for a cancelled flight."""
     left = flight["dep_time"]
     if left is None:
         return None
@@ -64,10 +64,7 @@ def departure_of(flight: dict[str, Any]) -> str | None:
 
 
 def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one flight to the totals of its aircraft.
-
-    Returns the new totals, in which ``flights`` is the number of updates.
-    """
+    """Adds one flight to its aircraft; returns the new totals, in which ``flights`` counts the updates."""
     aircraft: Aircraft = state.get("aircraft", default=UNSEEN)
     departure = departure_of(flight)
     delay, worst = flight["arr_delay"], aircraft["worst_arrival_delay"]

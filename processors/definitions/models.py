@@ -45,7 +45,7 @@ class Model(TypedDict):
 
 
 def with_model(flight: Flight, plane: dict[str, Any] | None) -> dict[str, Any]:
-    """The delay of a departure, with model and seats of its aircraft."""
+    """A departure with the model of its aircraft."""
     model, seats = (UNKNOWN, 0) if plane is None else (plane["model"], plane["seats"])
     return {"model": model, "seats": seats, "dep_delay": flight["dep_delay"]}
 

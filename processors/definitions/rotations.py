@@ -42,7 +42,7 @@ rotations_closed = application.topic("rotations-closed", config=_layout)
 
 
 def minutes_in_air(flight: Flight) -> int:
-    """Minutes in the air; 0 if unknown, for example for a diverted flight."""
+    """Minutes in the air; 0 for a flight that was diverted."""
     return flight["air_time"] or 0
 
 

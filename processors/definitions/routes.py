@@ -48,10 +48,7 @@ UNSEEN: Route = {"flights": 0, "cancelled": 0, "delays": [], "moving_average": N
 
 
 def update_route(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one flight to the totals of its route.
-
-    Returns the new totals, in which ``flights`` is the number of updates.
-    """
+    """Adds one flight to its route; returns the new totals, in which ``flights`` counts the updates."""
     route: Route = state.get("route", default=UNSEEN)
     delay, delays = flight["arr_delay"], route["delays"]
     if delay is not None:

@@ -58,7 +58,7 @@ class Hour(TypedDict):
 
 
 def with_weather(flight: Flight, observation: dict[str, Any] | None) -> dict[str, Any]:
-    """A disrupted departure with the weather; without an observation, the weather fields are None."""
+    """A disrupted departure with the weather; without an observation its columns are None."""
     seen = observation or {}
     return {
         "origin": flight["origin"],
@@ -73,7 +73,7 @@ def with_weather(flight: Flight, observation: dict[str, Any] | None) -> dict[str
 
 
 def update_hour(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Adds one departure to its hour; returns the new totals, in which ``flights`` is the number of updates."""
+    """Adds one departure to its hour; returns the hour, in which ``flights`` counts the updates."""
     hour: Hour | None = state.get(flight["hour"])
     minutes = flight["minutes_late"]
     made: Hour = {
@@ -91,7 +91,7 @@ def update_hour(flight: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 def key_of(hour: dict[str, Any]) -> bytes:
-    """The message key of an update: airport and hour."""
+    """The key of an update: airport and hour."""
     return f"{hour['origin']} {hour['hour']}".encode()
 
 

@@ -32,6 +32,30 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'orders = app.topic("orders", config=TopicConfig(num_partitions=6))',
         ("Topic", "TopicConfig"),
     ),
+    "api-formats.md": (
+        "Python API: formats",
+        "(De)serializers with a schema. [Schema registry](../schema-registry.md) has the rules.",
+        "from holdfast import Application, AvroDeserializer\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'names = app.topic("names", value_deserializer=AvroDeserializer({"type": "string"}))',
+        (
+            "AvroDeserializer",
+            "AvroSerializer",
+            "JSONDeserializer",
+            "JSONSerializer",
+            "ProtobufDeserializer",
+            "ProtobufSerializer",
+        ),
+    ),
+    "api-schema-registry.md": (
+        "Python API: schema registry",
+        "How formats reach a schema registry. [Schema registry](../schema-registry.md) has the rules.",
+        "from holdfast import Application, AvroDeserializer, SchemaRegistryClientConfig\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        "read = AvroDeserializer(schema_registry_client_config=SchemaRegistryClientConfig())\n"
+        'orders = app.topic("orders", value_deserializer=read)',
+        ("SchemaRegistryClientConfig", "SchemaRegistrySerializationConfig"),
+    ),
     "api-joins.md": (
         "Python API: joins",
         "What joins a stream with another one, or with a table. [Joins](../joins.md) has the rules.",

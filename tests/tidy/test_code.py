@@ -24,7 +24,10 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("orchestration", "assets", "processors", "infra")
 #: Where a library may be imported. What it brings along (py4j, alembic's mako) is not imported at all.
 HOMES = {
-    "confluent_kafka": ("infra/kafka",),
+    "confluent_kafka": ("infra/kafka", "infra/schemas"),
+    "fastavro": ("infra/schemas",),
+    "jsonschema": ("infra/schemas",),
+    "google": ("infra/schemas",),
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),

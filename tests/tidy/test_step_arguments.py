@@ -12,7 +12,7 @@ from holdfast.processors.engine.steps.meaning import ARGUMENTS
 from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
 
 #: Methods that declare no step: they find topics and rows, or are of another page.
-NO_STEPS = {"dataframe", "global_table"}
+NO_STEPS = {"dataframe", "global_table", "topic"}
 
 
 def declared() -> Iterator[tuple[str, set[str]]]:

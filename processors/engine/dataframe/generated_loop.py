@@ -45,6 +45,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64_hexdigest
 
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.schemas.codecs import StampingWriter
 from holdfast.processors.engine.dataframe.plain_loop import (
     NO_TIMING,
     UNWRITABLE,
@@ -421,6 +422,10 @@ class _Writer:
             headers = "made_headers"
             made = f"{self._name('function', node.headers)}({value})"
             self._write(depth, f"made_headers = written_headers({made}, {name})")
+        if isinstance(topic.serialize_value, StampingWriter):
+            stamped = self._name("stamped", topic.serialize_value.stamped)
+            self._write(depth, f"made_headers = {headers} if raw is None else {stamped}({headers})")
+            headers = "made_headers"
         self._write(depth, f"if {headers}: size += headers_size({headers})")
         bytes_max = self.record_bytes_max.get(topic.name, UNLIMITED)
         if bytes_max != UNLIMITED:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
-from holdfast.processors.engine.formats.serialization import Deserializer, Serializer
+from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
@@ -44,10 +44,10 @@ class StreamGroups(Generic[Stream]):
         self: Any,
         key: str | Callable[[Any], Any],
         name: str | None = None,
-        value_deserializer: str | Deserializer = "json",
-        key_deserializer: str | Deserializer = "bytes",
-        value_serializer: str | Serializer = "json",
-        key_serializer: str | Serializer = text_of_key,
+        value_deserializer: DeserializerChoice = "json",
+        key_deserializer: DeserializerChoice = "bytes",
+        value_serializer: SerializerChoice = "json",
+        key_serializer: SerializerChoice = text_of_key,
         *,
         partitions: int | None = None,
     ) -> Stream:

@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.schemas.codecs import StampingWriter
 from holdfast.processors.engine.changelog.names import is_repartition_topic
 from holdfast.processors.engine.formats.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
@@ -280,6 +281,8 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> C
             except UNWRITABLE as failure:
                 raise unwritable("key", made, name, failure) from failure
         sent = headers if headers_of is None else written_headers(headers_of(value), name)
+        if raw is not None and isinstance(serialize, StampingWriter):
+            sent = serialize.stamped(sent)
         size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key)) + headers_size(sent)
         if size > bytes_max:
             raise too_large("An output", name, size, bytes_max)

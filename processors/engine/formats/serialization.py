@@ -9,11 +9,16 @@ import msgspec
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.schemas.codecs import Part
 from holdfast.processors.engine.changelog.json_values import is_plain, output_fault
 from holdfast.processors.engine.formats.binary import NUMBERS, number_reader, number_writer, write_msgpack
+from holdfast.processors.engine.formats.topic_format import TopicDeserializer, TopicFormat, TopicSerializer
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
+#: What a topic is declared with: a name, a function, or an object with arguments.
+DeserializerChoice = str | Deserializer | TopicDeserializer
+SerializerChoice = str | Serializer | TopicSerializer
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -79,22 +84,44 @@ def name_of_deserializer(given: Deserializer) -> str | None:
     return next((name for name, known in _DESERIALIZERS.items() if known is given), None)
 
 
-def deserializer(given: str | Deserializer) -> Deserializer:
-    """Returns the deserializer with this name; raises SerializerUnknown. A function is returned unchanged."""
+def deserializer(given: DeserializerChoice, topic: str = "", part: Part = "value") -> Deserializer:
+    """The deserializer with this name, or of this object for a topic's keys or values.
+
+    A function is returned unchanged.
+
+    Raises:
+        SerializerUnknown: No deserializer has this name, or the object is a serializer.
+    """
+    if isinstance(given, TopicDeserializer):
+        return given.bound(topic, part)
+    _check_role(given, "deserializer", topic)
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 
-def serializer(given: str | Serializer) -> Serializer:
-    """Returns the serializer with this name.
+def serializer(given: SerializerChoice, topic: str = "", part: Part = "value") -> Serializer:
+    """The serializer with this name, or of this object for a topic's keys or values.
 
     A user's function is wrapped, so that a result that Kafka does not accept fails only its message.
 
     Raises:
-        SerializerUnknown: No serializer has this name.
+        SerializerUnknown: No serializer has this name, or the object is a deserializer.
     """
+    if isinstance(given, TopicSerializer):
+        return given.bound(topic, part)
+    _check_role(given, "serializer", topic)
     if not callable(given):
         return cast(Serializer, _named(_SERIALIZERS, given))
     return given if given in _SERIALIZERS.values() else _only_bytes(given)
+
+
+def _check_role(given: object, role: str, topic: str) -> None:
+    if isinstance(given, TopicFormat):
+        name = type(given).__name__
+        raise SerializerUnknown(
+            f"Topic {topic} has {name} as a {role}.",
+            action=f"Pass a {role}, as {name.removesuffix('Deserializer').removesuffix('Serializer')}{role.title()}.",
+            name=name,
+        )
 
 
 def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:

@@ -250,13 +250,14 @@ class ForeignJoined(Step):
         return changed(row, state)
 
 
+# The sources of the next two functions, with their docstrings, are part of the versions of deployed processors.
 def subscription_key(value: list[Any]) -> bytes:
-    """Returns the foreign key of a subscription; it is the key of the record."""
+    """The foreign key of a subscription."""
     return _raw(value[0])
 
 
 def answer_key(value: list[Any]) -> bytes:
-    """Returns the left key of an answer; it is the key of the record."""
+    """The left key of an answer."""
     return _raw(value[0])
 
 

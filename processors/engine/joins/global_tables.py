@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers, Partition
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import Serializer
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
 from holdfast.processors.engine.joins.table_rows import TableRead
@@ -116,6 +117,8 @@ class GlobalTable:
             return None
         try:
             return self.topic.deserialize_value(stored)
+        except SchemaRegistryFailed:
+            raise  # the row is not at fault
         except Exception as failure:
             raise self._unreadable(raw, stored, rows[self.topic.name].unreadable.get(raw)) from failure
 

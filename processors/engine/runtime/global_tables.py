@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ import structlog
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed, TopicUnusable
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.masking import masked
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import Deserializer, as_is
 from holdfast.processors.engine.joins.global_tables import GlobalTable, Rows, Unreadable, rows_in_use
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
@@ -86,18 +87,16 @@ class _Load:
         deserialize = self.deserializers[batch.partition.topic]
         if deserialize is as_is:
             return
-        if not unreadable:
-            with suppress(Exception, *ENDING):
-                for value in batch.values:
-                    if value is not None:
-                        deserialize(value)
-                return
+        if not unreadable and _all_readable(batch, deserialize):
+            return
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             if key is None:
                 continue
             unreadable.pop(key, None)
             try:
                 None if value is None else deserialize(value)
+            except SchemaRegistryFailed:
+                raise
             except (Exception, *ENDING) as failure:
                 reason = masked(f"{type(failure).__name__}: {failure}")[:REASON_MAX]
                 unreadable[key] = Unreadable(batch.partition, batch.offsets[index], reason)
@@ -123,6 +122,18 @@ class _Load:
         """Estimated memory of a topic's rows in bytes, including Python's overhead."""
         rows = self.rows[topic]
         return self.sizes[topic] + 2 * _OBJECT_BYTES * len(rows) + sys.getsizeof(rows)
+
+
+def _all_readable(batch: Batch, deserialize: Deserializer) -> bool:
+    try:
+        for value in batch.values:
+            if value is not None:
+                deserialize(value)
+    except SchemaRegistryFailed:
+        raise  # the rows are not at fault
+    except (Exception, *ENDING):
+        return False
+    return True
 
 
 class GlobalTables:

@@ -74,7 +74,7 @@ class Worker:
         self.phase = Phase.STARTING
         self.member: GroupMember | None = None
         self.committer = Committer(topology, cluster, options, assignment, transactional_id)
-        self.committer.on_wait = self._while_waiting
+        self.committer.on_wait = self.while_waiting
         self.started_at = self.heartbeat_at = cluster.clock.time()
         self.processed, self.paused = 0, options.start.paused
         self.requests: list[Request] = []
@@ -85,7 +85,7 @@ class Worker:
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
         self.warnings: tuple[str, ...] = ()  # shown on the status page
-        self._stop = self._lost = self._leaving = False
+        self.stopping = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
         self._open, self._order = OpenWork(options), InputsInOrder(self.reach, cluster)
@@ -94,7 +94,7 @@ class Worker:
 
     def stop(self) -> None:
         """Ask the worker to stop; may be called from signal handlers and other threads."""
-        self._stop = True
+        self.stopping = True
 
     def run(self, *, count: int = 0, timeout_s: float = 0.0) -> None:
         """Poll, process and commit until stopped.
@@ -132,10 +132,10 @@ class Worker:
     def _warming(self, phase: Phase = Phase.WARMING) -> bool:
         self.phase = phase
         self._show_life()
-        return not self._stop
+        return not self.stopping
 
     def _finished(self, count: int, timeout_s: float) -> bool:
-        if self._stop or (count and self.processed >= count):
+        if self.stopping or (count and self.processed >= count):
             return True
         busy = self.phase in (Phase.STARTING, Phase.JOINING, Phase.RESTORING, Phase.WAITING)
         over_s = self.clock.monotonic() - max(self._message_at, self._order.moved_at) - timeout_s
@@ -212,7 +212,7 @@ class Worker:
                 while not self._finished(count, timeout_s):
                     self._turn(member, count)
                 self._commit()
-                rest = self._stop or self.paused or not more_is_due(self.assignment.tasks)
+                rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest:
                     break  # otherwise the last commit was aborted, or windows are due that did not fit into it
             self.phase = Phase.STOPPING
@@ -354,7 +354,7 @@ class Worker:
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
         """Process the records that ``next_runs`` returns, slice by slice, until it returns no records."""
-        while task.phase is TaskPhase.RUNNING and not self._stop:
+        while task.phase is TaskPhase.RUNNING and not self.stopping:
             began = self.clock.monotonic()
             if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
                 return
@@ -445,8 +445,8 @@ class Worker:
         if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
-    def _while_waiting(self, since: float | None) -> None:
-        """Update the heartbeat and answer read-only requests; called while the worker waits for Kafka's answer."""
+    def while_waiting(self, since: float | None) -> None:
+        """Update the heartbeat and answer read-only requests while a request to Kafka waits."""
         if since is None or self.clock.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
         self._show_life()

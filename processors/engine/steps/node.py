@@ -102,7 +102,8 @@ class Node:
         """Whether a user's function of this step may change its argument."""
         if self.in_place is not None:
             return self.in_place
-        if self.topic is not None and self.topic.value_function is not None and may_change(self.topic.value_function):
+        serialize = None if self.topic is None else self.topic.formats.value_function
+        if serialize is not None and may_change(serialize):
             return True  # a user's serializer gets the value, too
         stateful = self.store is not None and self.functions == (self.function,)
         return any(may_change(each, stateful=stateful) for each in self.functions)

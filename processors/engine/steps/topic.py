@@ -12,7 +12,13 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
-from holdfast.processors.engine.formats.serialization import Deserializer, Serializer, deserializer, serializer
+from holdfast.processors.engine.formats.serialization import (
+    DeserializerChoice,
+    SerializerChoice,
+    deserializer,
+    serializer,
+)
+from holdfast.processors.engine.formats.topic_format import TopicFormat
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.signatures import refuses, written
 
@@ -43,6 +49,28 @@ class TopicConfig:
     extra_config: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The (de)serializers that a topic was declared with."""
+
+    key_deserializer: DeserializerChoice = "bytes"
+    value_deserializer: DeserializerChoice = "json"
+    key_serializer: SerializerChoice = "bytes"
+    value_serializer: SerializerChoice = "json"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of formats with a schema, which are part of the processor's version."""
+        given = self.key_deserializer, self.value_deserializer, self.key_serializer, self.value_serializer
+        return tuple(each.text for each in given if isinstance(each, TopicFormat))
+
+    @property
+    def value_function(self) -> Callable[[Any], Any] | None:
+        """The user's function that serializes values; None for a format by name or with a schema."""
+        given = self.value_serializer
+        return given if callable(given) and not isinstance(given, TopicFormat) else None
+
+
 class Topic:
     """A declared topic: its name, its serializers and deserializers, its event times, and its configuration."""
 
@@ -50,22 +78,22 @@ class Topic:
         self,
         name: str,
         *,
-        key_deserializer: str | Deserializer = "bytes",
-        value_deserializer: str | Deserializer = "json",
-        key_serializer: str | Serializer = "bytes",
-        value_serializer: str | Serializer = "json",
+        key_deserializer: DeserializerChoice = "bytes",
+        value_deserializer: DeserializerChoice = "json",
+        key_serializer: SerializerChoice = "bytes",
+        value_serializer: SerializerChoice = "json",
         config: TopicConfig | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         max_ahead: int | timedelta = timedelta(hours=1),
     ) -> None:
         self.name = check_name(name, "topic name")
         self.config = config
-        self.deserialize_key = deserializer(key_deserializer)
-        self.deserialize_value = deserializer(value_deserializer)
-        self.serialize_key = serializer(key_serializer)
-        self.serialize_value = serializer(value_serializer)
-        #: The user's function that serializes values; None if a named format does.
-        self.value_function = value_serializer if callable(value_serializer) else None
+        self.deserialize_key = deserializer(key_deserializer, name, "key")
+        self.deserialize_value = deserializer(value_deserializer, name, "value")
+        self.serialize_key = serializer(key_serializer, name, "key")
+        self.serialize_value = serializer(value_serializer, name, "value")
+        #: What was declared.
+        self.formats = Formats(key_deserializer, value_deserializer, key_serializer, value_serializer)
         if timestamp_extractor is not None and not callable(timestamp_extractor):
             raise TopicInvalid(
                 f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
@@ -94,6 +122,11 @@ class Topic:
         self.grouped_field = ""
         #: The number of partitions that ``group_by`` declares; None without a declaration.
         self.partitions: int | None = None
+
+    @property
+    def functions(self) -> tuple[Callable[[Any], Any], ...]:
+        """The four (de)serializers."""
+        return self.deserialize_key, self.deserialize_value, self.serialize_key, self.serialize_value
 
     @property
     def repartitions(self) -> bool:

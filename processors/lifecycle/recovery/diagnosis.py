@@ -78,11 +78,11 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process is alive and waits for its broker; it continues by itself when the broker answers."""
+    """The process is alive and waits for its broker or its schema registry; it continues by itself when they answer."""
 
     kind: ClassVar[Kind] = "broker-away"
     needs_recovery: ClassVar[bool] = False
-    sentence: ClassVar[str] = "It is waiting for its broker."
+    sentence: ClassVar[str] = "It is waiting for its broker, or for its schema registry."
 
 
 @dataclass(frozen=True, slots=True)

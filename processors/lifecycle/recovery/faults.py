@@ -44,6 +44,7 @@ Kind = Literal[
     "disk-full",
     "disk-failed",
     "broker-away",
+    "schema-registry-away",
     "bad-configuration",
     "bad-deploy",
     "registry-behind",
@@ -87,6 +88,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "disk-full": "the disk is full",
     "disk-failed": "the disk returns errors",
     "broker-away": "no broker answers",
+    "schema-registry-away": "its schema registry does not answer",
     "bad-configuration": "its configuration is wrong",
     "bad-deploy": "the deployed version does not start",
     "registry-behind": "the registry was replaced by an older copy",
@@ -102,7 +104,7 @@ TITLES: Final[Mapping[Kind, str]] = {
 }
 
 #: Faults that end by themselves: recovery waits for their end and uses no attempt.
-PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "disk-full"})
+PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "schema-registry-away", "disk-full"})
 
 
 def kind_of(name: str) -> Kind:

@@ -2,7 +2,7 @@
 
     Restart   fence the old process, then start a new one
     Rebuild   like Restart; in between, set broken local state aside, so that checkpoint and changelog restore it
-    Wait      the cause ends by itself (no broker answers, disk full): no attempt is used
+    Wait      the cause ends by itself (no broker or schema registry answers, disk full): no attempt is used
     Ask       recovery stops at once and names the one action that repairs the processor
 
 Invariants:
@@ -48,6 +48,7 @@ class Wait:
         """The condition that ends the wait, as a sentence."""
         until = {
             "disk-full": "the disk has room",
+            "schema-registry-away": "the schema registry answers",
             "starting": "its state is restored",
             "supervisor-silent": "the supervisor answers",
         }

@@ -21,6 +21,10 @@ DISTRIBUTION = {
     "markdown_it": "markdown-it-py",
     "grpc_status": "grpcio-status",
     "google": "googleapis-common-protos",
+    "fastavro": "confluent-kafka[avro]",
+    "jsonschema": "confluent-kafka[json]",
+    "google.protobuf": "confluent-kafka[protobuf]",
+    **dict.fromkeys(("authlib", "cachetools"), "confluent-kafka[schemaregistry]"),
 }
 #: Set before anything is imported: the program behaves as an installed wheel without these modules.
 WITHOUT = """
@@ -35,7 +39,9 @@ installation.SET_UP = "python -m holdfast.infra.machine"
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=]", line)[0] for line in requirements}
+    """The distributions; of the core's Kafka client, an extra brings further libraries."""
+    kept = {re.split("[<>=]", line)[0] for line in requirements}
+    return {name if name.startswith("confluent-kafka[") else name.split("[")[0] for name in kept}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers
+from holdfast.infra.schemas.codecs import RegistryReader, without_value_id
 from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
 #: Errors that user functions may raise although they are no subclasses of Exception; handled like other message errors.
@@ -48,13 +49,20 @@ def read(
     """
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
-    if wants_headers:
+    ids = isinstance(deserialize_value, RegistryReader)  # the id of a schema may stand in a header
+    if wants_headers or ids:
         try:
             headers = batch.headers[first:last]
         except HeadersUnreadable as failure:
             unread, last = failure, batch.offsets.index(failure.fields["offset"], first)
             headers = batch.headers[first:last]
     raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
+    if isinstance(deserialize_value, RegistryReader):
+        raw_values = [
+            None if raw is None else deserialize_value.framed(raw, each)
+            for raw, each in zip(raw_values, headers, strict=True)
+        ]
+        headers = [without_value_id(each) for each in headers] if wants_headers else ()
     with suppress(Exception, *ENDING):
         return Readable(
             _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread

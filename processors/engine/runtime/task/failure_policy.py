@@ -10,6 +10,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.infra.masking import masked
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
@@ -76,7 +77,14 @@ class FailurePolicy:
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
-        """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed."""
+        """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed.
+
+        A schema registry that fails stops the worker whatever the policy is, because no message is at fault.
+        """
+        if isinstance(failed.error, SchemaRegistryFailed):
+            stopped = _failure(failed, action=failed.error.action)
+            stopped.cause, stopped.exit_code = failed.error.cause, failed.error.exit_code
+            raise stopped from failed.error
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None

@@ -10,6 +10,8 @@ from functools import partial
 import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.infra.schemas.codecs import RegistryReader, without_value_id
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
@@ -281,8 +283,14 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
         times = []
         for index, (value, time_ms) in enumerate(zip(batch.values, batch.timestamps, strict=True)):
             try:
-                read = None if value is None else deserialize(value)
-                found = extract(read, batch.headers[index], time_ms, kind)
+                headers, raw = batch.headers[index], value
+                if isinstance(deserialize, RegistryReader):
+                    raw = None if value is None else deserialize.framed(value, headers)
+                    headers = without_value_id(headers)
+                read = None if raw is None else deserialize(raw)
+                found = extract(read, headers, time_ms, kind)
+            except SchemaRegistryFailed:
+                raise  # with the broker's time in its place, the records would be read in another order
             except Exception:  # processing the message raises the error again, and the failure policy decides
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)

@@ -177,7 +177,7 @@ def test_each_diagnosis_says_itself() -> None:
         ("not-deployed", False, "It should not run."),
         ("not-deployed", False, "It should not run, but it does."),
         ("starting", False, "It is restoring."),
-        ("broker-away", False, "It is waiting for its broker."),
+        ("broker-away", False, "It is waiting for its broker, or for its schema registry."),
         ("dead", True, "Its process was killed by SIGKILL."),
         ("bad-configuration", True, "Its process ended with status 64 (bad configuration)."),
         ("dead", True, "It has no process."),

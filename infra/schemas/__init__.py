@@ -1,0 +1,1 @@
+"""Avro, JSON Schema and Protobuf: the client of a schema registry, and the (de)serializers of confluent-kafka."""

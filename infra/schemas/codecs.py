@@ -1,0 +1,213 @@
+"""Readers and writers of one topic's keys or values with a schema registry, around confluent-kafka's (de)serializers.
+
+A schema's id stands in front of the bytes, or in a header of the record. The header's value has the form of the prefix,
+so an id from a header is put in front of the bytes before they are read::
+
+    bytes        [0][id: 4 bytes][payload]        or [1][guid: 16 bytes][payload]
+    header       __value_schema_id = [0][id] or [1][guid];   bytes = [payload]
+
+Invariants:
+    - Bytes that can't be read, or a value that can't be written, raise ValueError: the message is at fault.
+    - A registry that can't serve raises SchemaRegistryFailed: no message is at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistryInvalid
+from holdfast.infra.schemas.errors import SchemaRegistryFailed, SchemaRegistryRefuses, SchemaUnknown
+from holdfast.infra.schemas.registry import PatientRegistry, Registries
+
+Part = Literal["key", "value"]
+#: By part, the header with the id of its schema.
+ID_HEADERS: dict[str, str] = {"key": "__key_schema_id", "value": "__value_schema_id"}
+#: The greatest id of a schema: registries keep ids as signed integers of 32 bits.
+_ID_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a codec is for: the key or the value of a topic's records."""
+
+    topic: str
+    part: Part
+
+    @property
+    def context(self) -> Any:
+        """confluent-kafka's context, from which it makes the subject's name."""
+        from confluent_kafka.serialization import SerializationContext
+
+        return SerializationContext(self.topic, self.part)
+
+
+class OfOneFormat:
+    """A registry's client for the schemas of one format; a schema of another one is unknown."""
+
+    def __init__(self, registry: PatientRegistry, schema_type: str) -> None:
+        self._registry, self._type = registry, schema_type
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def get_schema(self, schema_id: int, *rest: Any) -> Any:
+        """The schema with this id, cached by the client; raises SchemaUnknown for one of another format."""
+        if schema_id > _ID_MAX:
+            raise SchemaUnknown(f"no schema can have the id {schema_id}")
+        return self._checked(self._registry.get_schema(schema_id, *rest), f"id {schema_id}")
+
+    def get_schema_by_guid(self, guid: str, *rest: Any) -> Any:
+        """The same by its guid."""
+        return self._checked(self._registry.get_schema_by_guid(guid, *rest), f"guid {guid}")
+
+    def _checked(self, schema: Any, which: str) -> Any:
+        if schema.schema_type != self._type:
+            raise SchemaUnknown(f"the schema with {which} is of format {schema.schema_type}, expected {self._type}")
+        return schema
+
+
+#: Takes the id of a schema from a serializer: gets payload, context and id, and returns the bytes of the record.
+KeepId = Callable[[bytes, Any, Any], bytes]
+#: Makes confluent-kafka's deserializer or serializer from the client of a registry. A serializer gives the schema's id
+#: to the function, or writes it in front of the bytes if that is None.
+Maker = Callable[[OfOneFormat, KeepId | None], Callable[[Any, Any], Any]]
+
+
+class Connected:
+    """What needs the client of a registry, which a worker makes at its start."""
+
+    #: Where the id of a schema goes; None: in front of the bytes.
+    keep_id: KeepId | None = None
+
+    def __init__(self, use: Use, config: SchemaRegistryClientConfig, schema_type: str, make: Maker) -> None:
+        self.use, self._config, self._type, self._make = use, config, schema_type, make
+        self._call: Callable[[Any, Any], Any] | None = None
+        self._context: Any = None
+
+    def connect(self, registries: Registries) -> None:
+        """Make the client and the (de)serializer.
+
+        Raises:
+            SchemaRegistryFailed: A referenced schema can't be read.
+            SchemaRegistryInvalid: The configuration or the schema can't be used.
+        """
+        registry = OfOneFormat(registries.client(self._config), self._type)
+        self._context = self.use.context
+        try:
+            self._call = self._make(registry, self.keep_id)
+        except SchemaRegistryFailed:
+            raise
+        except Exception as failure:
+            raise SchemaRegistryInvalid(
+                f"The {self.use.part} format of topic {self.use.topic} can't be made: {failure}.",
+                action="Correct the schema or the arguments of the (de)serializer.",
+                topic=self.use.topic,
+            ) from failure
+
+    def _ready(self) -> Callable[[Any, Any], Any]:
+        if self._call is None:
+            raise SchemaRegistryRefuses(
+                f"The {self.use.part} format of topic {self.use.topic} has no client of the schema registry.",
+                action="Run the application, which connects it; this is a fault of Holdfast otherwise.",
+                topic=self.use.topic,
+            )
+        return self._call
+
+
+class RegistryReader(Connected):
+    """Deserializes the keys or values of one topic."""
+
+    def __call__(self, raw: bytes) -> Any:
+        """The Python object of bytes whose schema's id is in front of them.
+
+        Raises:
+            ValueError: The bytes have another form, or no schema has their id.
+            SchemaRegistryFailed: The registry can't serve.
+        """
+        read = self._call or self._ready()
+        try:
+            return read(raw, self._context)
+        except (SchemaRegistryFailed, SchemaUnknown):
+            raise
+        except Exception as failure:
+            if (status := getattr(failure, "http_status_code", None)) is not None:
+                unknown = f"the schema registry knows no such schema (HTTP status {status}: {failure})"
+                raise SchemaUnknown(unknown) from failure
+            raise ValueError(_text_of(failure)) from failure
+
+    def framed(self, raw: bytes, headers: Headers) -> bytes:
+        """The bytes with the id of their schema in front, if a header has it."""
+        for name, value in headers or ():
+            if name == ID_HEADERS[self.use.part] and value is not None:
+                return value + raw
+        return raw
+
+
+def _text_of(failure: BaseException) -> str:
+    """A library's error as text, with the path in the value if it has one: jsonschema's errors do."""
+    text, seen = str(failure) or type(failure).__name__, failure.__cause__ or failure.__context__
+    path = getattr(seen, "json_path", None)
+    return text if path is None else f"{text} - at `{path}`"
+
+
+def without_value_id(headers: Headers) -> Headers:
+    """Headers without the id of the value's schema: it does not fit the values that steps make."""
+    name = ID_HEADERS["value"]
+    if not headers or all(each[0] != name for each in headers):
+        return headers
+    return [each for each in headers if each[0] != name]
+
+
+class RegistryWriter(Connected):
+    """Serializes the keys or values of one topic, with the id of the schema in front of the bytes."""
+
+    def __call__(self, value: Any) -> bytes:
+        """The bytes of a value.
+
+        Raises:
+            ValueError: The value does not fit the schema.
+            SchemaRegistryFailed: The registry can't serve, or refuses the schema.
+        """
+        write = self._call or self._ready()
+        try:
+            made = write(value, self._context)
+        except SchemaRegistryFailed:
+            raise
+        except Exception as failure:
+            if (status := getattr(failure, "http_status_code", None)) is not None:
+                raise self._not_registered(status, failure) from failure
+            raise ValueError(_text_of(failure)) from failure
+        if not isinstance(made, bytes):
+            raise ValueError(f"its serializer returned {type(made).__name__}, expected bytes")
+        return made
+
+    def _not_registered(self, status: int, failure: Exception) -> SchemaRegistryRefuses:
+        use = self.use
+        return SchemaRegistryRefuses(
+            f"The schema of the {use.part}s of topic {use.topic} is not registered (HTTP status {status}: {failure}).",
+            action="Register the schema, or leave out `auto_register_schemas=False`. Then restart: processing resumes "
+            "at this message.",
+            topic=use.topic,
+        )
+
+
+class StampingWriter(RegistryWriter):
+    """A writer that puts the id of the schema into a header of the record, and only the payload into the bytes."""
+
+    def __init__(self, use: Use, config: SchemaRegistryClientConfig, schema_type: str, make: Maker) -> None:
+        super().__init__(use, config, schema_type, make)
+        self._stamp = b""
+        self.keep_id = self._kept
+
+    def _kept(self, payload: bytes, context: Any, schema_id: Any) -> bytes:
+        """confluent-kafka's hook for the id: it is kept for the header; a registry without guids gives the number."""
+        self._stamp = schema_id.id_to_bytes() if schema_id.guid is None else schema_id.guid_to_bytes()
+        return payload
+
+    def stamped(self, headers: Headers) -> Headers:
+        """Headers of the record with the bytes that were written last."""
+        name = ID_HEADERS[self.use.part]
+        return [*(each for each in headers or () if each[0] != name), (name, self._stamp)]

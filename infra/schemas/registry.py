@@ -1,0 +1,195 @@
+"""The client of a schema registry: confluent-kafka's, whose calls wait while the registry does not answer.
+
+    answer                                     what the call does
+    2xx                                        returns
+    404 with a code of a subject or schema     raises the library's error: the caller knows what is missing
+    other 4xx                                  raises SchemaRegistryRefuses, without another attempt
+    5xx, 408, 429, no connection, no token     tries again, up to ``Patience.limit_s``; then SchemaRegistryAway
+
+Invariants:
+    - A registry that is away is never reported as a missing schema.
+    - Errors and logs hold no credentials.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from holdfast.infra.masking import shown_url
+from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistryInvalid
+from holdfast.infra.schemas.errors import SchemaRegistryAway, SchemaRegistryRefuses
+from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
+
+_log = structlog.get_logger("schemas.registry")
+
+#: Pause between two attempts: the first and the longest, seconds.
+PAUSES_S = 0.2, 1.0
+#: Statuses of requests that a later attempt may answer; so may all from 500 on.
+_LATER = (408, 429)
+#: Error codes of subjects, versions and schemas that do not exist.
+_UNKNOWN = range(40400, 40500)
+#: Libraries whose errors say that no answer came.
+_TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long calls wait for a registry, and what happens meanwhile; a worker changes it at its start."""
+
+    #: Seconds until a call gives up.
+    limit_s: float = 0.0
+    #: Called before each pause with the monotonic time of the first failure.
+    on_wait: Callable[[float], None] = lambda since: None
+    #: Whether the wait shall end, because the worker stops.
+    ends: Callable[[], bool] = lambda: False
+
+
+class PatientRegistry:
+    """confluent-kafka's client of one registry; each public method of it waits while the registry does not answer."""
+
+    def __init__(self, client: Any, url: str, patience: Patience) -> None:
+        self._client, self._patience = client, patience
+        #: Since when the registry does not answer. After a call gave up, the next one has one attempt.
+        self._since: float | None = None
+        self.url = shown_url(url)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if name.startswith("_") or not callable(found):
+            return found
+
+        def patiently(*arguments: Any, **named: Any) -> Any:
+            return self._call(found, arguments, named)
+
+        setattr(self, name, patiently)  # the next call finds it without this method
+        return patiently
+
+    def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        pause, longest = PAUSES_S
+        while True:
+            try:
+                answer = call(*arguments, **named)
+            except Exception as failure:
+                reason = self._reason_to_wait(failure)
+                if reason is None:
+                    raise
+            else:
+                if self._since is not None:
+                    _log.info("the schema registry answers again", url=self.url)
+                    self._since = None
+                return answer
+            now = time.monotonic()
+            if self._since is None:
+                self._since = now
+                _log.warning("the schema registry does not answer; the worker waits", url=self.url, reason=reason)
+            since = self._since
+            if now - since >= self._patience.limit_s or self._patience.ends():
+                raise SchemaRegistryAway(
+                    f"The schema registry at {self.url} did not answer for {now - since:.0f} s: {reason}.",
+                    action="Check the registry; restart the processor when it answers. Nothing is lost.",
+                    url=self.url,
+                )
+            self._patience.on_wait(since)
+            time.sleep(pause)
+            pause = min(pause * 2, longest)
+
+    def _reason_to_wait(self, failure: Exception) -> str | None:
+        """Why a later attempt may succeed; None for an answer that stands."""
+        from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+        if isinstance(failure, SchemaRegistryError):
+            status, code = failure.http_status_code, failure.error_code
+            if status >= 500 or status in _LATER:
+                return f"HTTP status {status}, {failure.error_message}"
+            if status == 404 and (code in _UNKNOWN or self._is_registry()):
+                return None
+            raise self._refusal(status, str(failure.error_message)) from failure
+        if any(isinstance(each, ssl.SSLCertVerificationError) for each in _causes(failure)):
+            raise SchemaRegistryRefuses(
+                f"The certificate of the schema registry at {self.url} is not trusted: {failure}.",
+                action="Set `HOLDFAST_SCHEMA_REGISTRY__CA_LOCATION` to the certificate that signs it, or "
+                "`ssl_ca_location` of `SchemaRegistryClientConfig`.",
+                url=self.url,
+            ) from failure
+        is_transport = type(failure).__module__.partition(".")[0] in _TRANSPORT
+        if is_transport or isinstance(failure, (OSError, OAuthTokenError)):
+            return f"{type(failure).__name__}: {failure}"
+        return None
+
+    def _is_registry(self) -> bool:
+        """Whether the URL is a registry's: some answer 404 without a code for an id that they can't have."""
+        try:
+            self._client.get_schema_types()
+        except Exception:
+            return False
+        return True
+
+    def _refusal(self, status: int, said: str) -> SchemaRegistryRefuses:
+        actions = {
+            401: "Set user and password, or the token, of the group `schema_registry` (docs/schema-registry.md).",
+            403: "Give this user the right to read and, with `auto_register_schemas`, to write these subjects.",
+            404: "Check the URL: it ends where `/subjects` begins, as `https://host:8081` or `.../apis/ccompat/v7`.",
+            409: "Change the schema so that it is compatible with the registered versions, or change the subject's "
+            "compatibility. Then restart: processing resumes at this message.",
+        }
+        return SchemaRegistryRefuses(
+            f"The schema registry at {self.url} refused a request with HTTP status {status}: {said.rstrip('.')}.",
+            action=actions.get(status, "Correct the schema or the configuration of its registry, then restart."),
+            url=self.url,
+            status=status,
+        )
+
+
+def _causes(failure: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = failure
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+#: By URL, the registries in memory of this process.
+_in_memory: dict[str, Any] = {}
+
+
+@dataclass(slots=True)
+class Registries:
+    """The clients of one worker: one for each registry, so that its topics share the cache of schemas."""
+
+    settings: SchemaRegistrySettings = field(default_factory=SchemaRegistrySettings)
+    patience: Patience = field(default_factory=Patience)
+    _known: dict[SchemaRegistryClientConfig, PatientRegistry] = field(default_factory=dict)
+
+    def client(self, config: SchemaRegistryClientConfig) -> PatientRegistry:
+        """The client for a configuration.
+
+        Raises:
+            SchemaRegistryInvalid: The configuration can't be used.
+        """
+        if config not in self._known:
+            properties = config.properties(self.settings)
+            url = str(properties["url"])
+            self._known[config] = PatientRegistry(_client(url, properties), url, self.patience)
+        return self._known[config]
+
+
+def _client(url: str, properties: dict[str, Any]) -> Any:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    if url.startswith("mock://"):
+        if url not in _in_memory:
+            _in_memory[url] = SchemaRegistryClient.new_client({"url": url})
+        return _in_memory[url]
+    try:
+        return SchemaRegistryClient(properties)
+    except (ValueError, TypeError, OSError) as failure:
+        raise SchemaRegistryInvalid(
+            f"The client of the schema registry at {shown_url(url)} can't be made: {failure}.",
+            action="Correct the settings of the group `schema_registry`, or `SchemaRegistryClientConfig`.",
+            url=shown_url(url),
+        ) from failure

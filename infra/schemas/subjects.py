@@ -1,0 +1,36 @@
+"""The properties of confluent-kafka's serializers: the subject's name, and where the schema's id goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.infra.schemas.config import SchemaRegistrySerializationConfig
+
+
+def properties_of(config: SchemaRegistrySerializationConfig, keep_id: Callable[..., bytes] | None) -> dict[str, Any]:
+    """The properties of a serializer; ``keep_id`` takes the schema's id, None writes it in front of the bytes."""
+    from confluent_kafka.schema_registry import prefix_schema_id_serializer
+
+    return {
+        "auto.register.schemas": config.auto_register_schemas,
+        "normalize.schemas": config.normalize_schemas,
+        "use.latest.version": config.use_latest_version,
+        "subject.name.strategy": strategy_of(config),
+        "schema.id.serializer": prefix_schema_id_serializer if keep_id is None else keep_id,
+    }
+
+
+def strategy_of(config: SchemaRegistrySerializationConfig) -> Callable[[Any, str | None], str | None]:
+    """confluent-kafka's function for the name of a strategy; a function of the user's is returned unchanged."""
+    from confluent_kafka import schema_registry
+
+    given = config.subject_name_strategy
+    if callable(given):
+        return given
+    named: dict[str, Callable[[Any, str | None], str | None]] = {
+        "topic": schema_registry.topic_subject_name_strategy,
+        "record": schema_registry.record_subject_name_strategy,
+        "topic-record": schema_registry.topic_record_subject_name_strategy,
+    }
+    return named[given]

@@ -1,0 +1,93 @@
+"""JSON with a schema as a topic's (de)serializer, with a schema registry or without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.infra.schemas import avro, json_schema
+from holdfast.infra.schemas.codecs import Part
+from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistrySerializationConfig
+from holdfast.processors.engine.formats.serialization import Deserializer, Serializer
+from holdfast.processors.engine.formats.topic_format import FormatInvalid, TopicDeserializer, TopicSerializer
+
+
+class JSONDeserializer(TopicDeserializer):
+    """Reads JSON and checks it by a JSON Schema.
+
+    Args:
+        schema: The schema that all messages are checked by, as a dict, as text, or as confluent-kafka's ``Schema``.
+            None checks each message by the schema that it names.
+        schema_registry_client_config: The registry; None reads bytes without an id of a schema.
+
+    Raises:
+        FormatInvalid: Neither a schema nor a registry is given.
+        SchemaRegistryInvalid: The schema is not valid.
+        ExtraMissing: The libraries of the extra ``json-schema`` are not installed.
+    """
+
+    extra, schema_type = "json-schema", json_schema.TYPE
+
+    def __init__(
+        self, schema: Any = None, *, schema_registry_client_config: SchemaRegistryClientConfig | None = None
+    ) -> None:
+        super().__init__(schema_registry_client_config)
+        if schema is None and self.config is None:
+            raise FormatInvalid(
+                "JSONDeserializer has neither a schema nor a schema registry.",
+                action="Pass a schema; or write `value_deserializer='json'` for JSON without one.",
+            )
+        if schema is not None:
+            json_schema.checker(schema)
+        self._schema = schema
+
+    @property
+    def text(self) -> str:
+        """The format in a line."""
+        schema = "none" if self._schema is None else avro.schema_text(self._schema) + avro.references_text(self._schema)
+        return f"json schema deserializer {schema} registry={self.config is not None}"
+
+    def bound(self, topic: str, part: Part) -> Deserializer:
+        """The function for one topic's keys or values."""
+        if self.config is not None:
+            return self.of_registry(topic, part, json_schema.reader_of(self._schema))
+        return json_schema.plain_reader(self._schema)
+
+
+class JSONSerializer(TopicSerializer):
+    """Writes JSON that fits a JSON Schema.
+
+    Args:
+        schema: The schema, as for ``JSONDeserializer``; with a registry it needs a ``title``.
+        schema_registry_client_config: The registry; None writes bytes without an id of the schema.
+        schema_registry_serialization_config: How the registry is used.
+
+    Raises:
+        FormatInvalid: The arguments contradict each other.
+        SchemaRegistryInvalid: The schema is not valid.
+        ExtraMissing: The libraries of the extra ``json-schema`` are not installed.
+    """
+
+    extra, schema_type = "json-schema", json_schema.TYPE
+
+    def __init__(
+        self,
+        schema: Any,
+        *,
+        schema_registry_client_config: SchemaRegistryClientConfig | None = None,
+        schema_registry_serialization_config: SchemaRegistrySerializationConfig | None = None,
+    ) -> None:
+        super().__init__(schema_registry_client_config, schema_registry_serialization_config)
+        json_schema.checker(schema)
+        self._schema = schema
+
+    @property
+    def text(self) -> str:
+        """The format in a line."""
+        schema = avro.schema_text(self._schema) + avro.references_text(self._schema)
+        return f"json schema serializer {schema} registry={self.config is not None} {self.writing.text}"
+
+    def bound(self, topic: str, part: Part) -> Serializer:
+        """The function for one topic's keys or values."""
+        if self.config is not None:
+            return self.of_registry(topic, part, json_schema.writer_of(self._schema, self.writing))
+        return json_schema.plain_writer(self._schema)

@@ -1,0 +1,210 @@
+"""A real schema registry on free ports of this machine: Apicurio, as a plain Java process, and what stands before it.
+
+`python -m tests.parts.schema_registry` fetches its archive, so that a run of the tests needs no network.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.jars import JarSource, fetch_jars, read_lock
+from holdfast.infra.setup.java import find_java
+from holdfast.infra.system.files import locked
+
+LOCK = Path(__file__).with_name("jars.lock")
+SET = "schema-registry"
+#: Where Apicurio serves Confluent's API.
+PATH = "/apis/ccompat/v7"
+PATIENCE_S = 120.0
+
+
+def unpacked() -> Path:
+    """The folder with Apicurio's jars, unpacked once on this machine."""
+    settings = load_settings()
+    (archive,) = fetch_jars(SET, settings.cache, JarSource(find_java(), settings.ivy_settings), lock=LOCK)
+    (pin,) = read_lock(SET, LOCK)
+    folder = archive.parent / pin.sha256[:12]
+    with locked(archive.parent / ".unpack.lock"):
+        if not folder.exists():
+            made = Path(tempfile.mkdtemp(dir=archive.parent))
+            with tarfile.open(archive) as packed:
+                packed.extractall(made, filter="data")
+            made.rename(folder)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class SchemaRegistryServer:
+    """Apicurio with its content in memory: what it holds ends with it, but not while it is frozen."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.port = folder, free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{PATH}"
+
+    def start(self) -> SchemaRegistryServer:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        home = unpacked()
+        (jar,) = home.glob("*runner.jar")
+        command = [str(find_java().executable), "-Xmx384m", "-XX:TieredStopAtLevel=1"]
+        command += ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}", "-jar", str(jar)]
+        log = self._folder / "log"
+        with log.open("ab") as written:
+            # The folder stands in its environment, so that a run that dies leaves no server behind.
+            environment = {**os.environ, "HOLDFAST_TEST_FOLDER": str(self._folder)}
+            self._process = subprocess.Popen(command, stdout=written, stderr=written, cwd=self._folder, env=environment)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            assert self._process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.1)
+        return self
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", f"{PATH}/subjects")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def freeze(self) -> None:
+        """Connections are accepted, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE_S)
+            self._process = None
+
+
+class Front:
+    """A reverse proxy before a registry: TLS, a user or a token, another status, or nothing that listens.
+
+    Args:
+        port: The registry's port.
+        authorization: The header `Authorization` that each request needs; None for none.
+        certificates: Serves HTTPS with them; None serves HTTP.
+    """
+
+    def __init__(
+        self, port: int, *, authorization: str | None = None, certificates: Certificates | None = None
+    ) -> None:
+        self._behind, self.port = port, free_port()
+        self.authorization, self._certificates = authorization, certificates
+        #: What it answers to everything; None passes requests on.
+        self.status: int | None = None
+        #: The requests that came, as method and path.
+        self.requests: list[str] = []
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._certificates is None else 'https'}://127.0.0.1:{self.port}{PATH}"
+
+    def open(self) -> Front:
+        front = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _pass(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                front.requests.append(f"{self.command} {self.path.removeprefix(PATH)}")
+                if front.authorization is not None and self.headers.get("Authorization") != front.authorization:
+                    self._answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+                elif front.status is not None:
+                    self._answer(front.status, b'{"error_code": 50001, "message": "not now"}')
+                else:
+                    self._answer(*front._passed_on(self.command, self.path, body, dict(self.headers)))
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_PUT = do_DELETE = _pass
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        if self._certificates is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._certificates.certificate, self._certificates.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def _passed_on(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._behind, timeout=30)
+        kept = {name: value for name, value in headers.items() if name.lower() in ("content-type", "accept")}
+        try:
+            connection.request(method, path, body or None, kept)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Nothing listens; `open` begins again on the same port."""
+        if self._server is not None:
+            with suppress(OSError):
+                self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+class Certificates:
+    """A certificate for 127.0.0.1, and the one that signs it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ca, self.certificate, self.key = folder / "ca.crt", folder / "server.crt", folder / "server.key"
+        request, extensions = folder / "server.csr", folder / "server.ext"
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
+        signed = ["openssl", "x509", "-req", "-days", "7", "-in", str(request), "-CAcreateserial"]
+        signed += ["-extfile", str(extensions)]
+        for command in (
+            [*new, "-x509", "-days", "7", "-subj", "/CN=test-ca", "-keyout", f"{folder}/ca.key", "-out", str(self.ca)],
+            [*new, "-subj", "/CN=localhost", "-keyout", str(self.key), "-out", str(request)],
+            [*signed, "-CA", str(self.ca), "-CAkey", f"{folder}/ca.key", "-out", str(self.certificate)],
+        ):
+            subprocess.run(command, check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    print(f"the schema registry of the tests: {unpacked()}")
