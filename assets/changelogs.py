@@ -1,8 +1,8 @@
 """Changelog assets. Materialising a changelog asset creates and corrects the topics that its processor needs.
 
 Invariants:
-    - A run applies the plan of the verb ``provision``, and the materialisation's metadata explains the plan. Nothing is
-      decided in this module.
+    - A run applies the plan of the verb ``provision``, and the materialisation's metadata explains the plan. The
+      planner of the verb decides; this module only applies its plan.
     - A refused plan changes nothing, and the step fails with the refusal's sentence and action.
 """
 
@@ -35,9 +35,9 @@ from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 
 PARTITIONS_MATCH = "partitions_match_source"
-#: Maximum attempts while another apply of the processor is open, and seconds between two attempts.
+#: Maximum number of attempts while another apply of the processor is open, and seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
-#: Maximum seconds until every broker knows a topic that was just created, and seconds between two checks.
+#: Maximum seconds to wait until every broker knows a topic that was just created, and seconds between two checks.
 SETTLE_S, SETTLE_CHECK_EVERY_S = 15.0, 0.2
 
 
@@ -102,7 +102,8 @@ def provisioned(
     """Plan and apply the verb ``provision``; returns the plan, which is not applied if it is refused.
 
     One run may materialise two changelogs of a processor at the same time. The second step then waits for the apply of
-    the first step, and finds nothing left to do. ``log`` gets the explanation and the progress.
+    the first step, and finds nothing left to do. ``log`` is called with the explanation and the progress. ``wait``
+    pauses between two attempts.
 
     Raises:
         ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
@@ -143,7 +144,7 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
 def judge_topic(
     definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
 ) -> Iterator[CheckResult]:
-    """The results of a changelog's checks; ``facts`` has the topics of its processor.
+    """The results of a changelog's checks; ``facts`` has the facts of all topics of the changelog's processor.
 
     Raises:
         HoldfastError: Kafka does not answer.
@@ -168,7 +169,7 @@ def judge_topic(
 
 
 def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """Topic name -> facts of a processor's topics; missing topics are left out.
+    """Maps the names of a processor's topics to their facts; missing topics are left out.
 
     Waits at most ``SETTLE_S`` seconds until all topics exist.
     """

@@ -74,9 +74,9 @@ def build_assets(
 ) -> dg.Definitions:
     """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
 
-    Links to the docs begin with ``path_prefix``, the webserver's prefix. ``began`` is the start time of the first
-    store; the time partitions of all tables begin there. All tables have the same start, because one run can
-    materialise only assets with equal partitions, and each run starts a JVM.
+    Links to the docs begin with ``path_prefix``, the webserver's prefix. ``began`` is the time of the earliest
+    deployment; the time partitions of all tables begin at this time. All tables have the same start, so that one run,
+    with one JVM, can materialise all of them. Dagster allows this only for assets with equal partitions.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))

@@ -13,9 +13,10 @@ from holdfast.assets import layers
 
 TOPICS, CHANGELOGS, PROCESSORS = layers.TOPICS, layers.CHANGELOGS, layers.PROCESSORS
 STATE, WAREHOUSE, OPERATIONS = layers.STATE, layers.WAREHOUSE, layers.OPERATIONS
-#: Value of the tag ``layer`` for table maintenance. It differs from snapshots, because maintenance runs at other times.
+#: Value of the tag ``layer`` for table maintenance, which runs at other times than snapshots.
 MAINTENANCE = "maintenance"
-#: Run tag with the one processor that a run changes. ``dagster.yaml`` allows only one run at a time per value.
+#: Run tag with the one processor that a run changes.
+#: ``dagster.yaml`` allows only one run at a time for each value of this tag.
 PROCESSOR_TAG = "processor"
 #: The Dagster group of topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"

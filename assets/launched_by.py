@@ -4,10 +4,10 @@ import dagster as dg
 
 #: Dagster's tag with the person who launched a run or a backfill, set by the webserver (``orchestration.host.front``).
 USER_TAG = "user"
-#: Dagster's tag of a backfill that was launched again. Its tag ``user`` is not used, because it names who launched the
-#: first backfill.
+#: Dagster's tag of a backfill that was launched again.
+#: The tag ``user`` of such a backfill is not used, because it names the person who launched the first backfill.
 AGAIN_TAG = "dagster/parent_backfill_id"
-#: Maximum characters of a name that is recorded.
+#: Maximum number of characters of a name that is recorded.
 NAME_MAX = 100
 
 

@@ -1,7 +1,7 @@
 """The names of the layers of the asset graph; an asset key begins with its layer. Imports no Dagster module.
 
 Invariants:
-    - A project's own assets do not count as Holdfast's assets, because their keys have another number of parts.
+    - Assets of the user's project do not count as Holdfast's assets, because their keys have another number of parts.
 """
 
 from __future__ import annotations

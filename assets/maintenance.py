@@ -1,7 +1,7 @@
 """Maintenance assets. Materialising one expires old versions of a store's tables and compacts small files.
 
 Invariants:
-    - A version that a kept tag refers to is never removed.
+    - A version with a tag that is kept is never removed.
     - Spark is imported only in a run, not when definitions are loaded.
 """
 

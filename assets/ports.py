@@ -1,7 +1,7 @@
 """The Dagster resources that assets use, as protocols; ``orchestration.resources`` implements them.
 
 Invariants:
-    - The functions of assets use only these protocols. They read no settings and open no connections.
+    - The functions of assets use only these protocols. The functions read no settings and open no connections.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Verbs(Protocol):
         """The plan of a request; changes nothing."""
 
     def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: ProgressLog = ...) -> Applied:
-        """Apply a plan."""
+        """Apply a plan; ``confirmed`` is the hash of the plan that the user confirmed."""
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the last stage that started a processor; None if no stage did."""
+        """The result of the last stage that started a processor; None if no stage started one."""
 
 
 class Machine(Protocol):

@@ -91,7 +91,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # without this result, the check's page would show "did not run" without the reason
+            # otherwise the check's page would show only "did not run", without the reason
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
@@ -106,7 +106,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The result of a deploy whose plan has nothing to do, which describes the version that already runs."""
+    """The result of a deploy whose plan has nothing to do: it describes the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)

@@ -1,7 +1,8 @@
 """Publishes a store: a snapshot of its present state, and versions of past times that are built from its history.
 
 Invariants:
-    - A snapshot has the offsets of the newest checkpoint, so table, changelog and store can be compared exactly.
+    - A snapshot has the state at the offsets of the newest checkpoint, so table, changelog and store can be compared
+      exactly.
     - A snapshot is published only if it equals the worker's checkpoint, key by key.
     - Spark and RocksDB are imported only in a run, not when definitions are loaded.
 """
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The result of a run."""
+    """The result of a run that publishes a store."""
 
     #: The new snapshot; None if the run only built past versions.
     current: SnapshotResult | None
-    #: Partition -> fingerprint of the worker's checkpoint at that snapshot.
+    #: Partition -> fingerprint of the worker's checkpoint from which ``current`` was planned.
     stored: dict[int, Fingerprint]
     #: The facts of the changelog when the snapshot was planned; None without a snapshot.
     changelog: ChangelogNow | None
@@ -64,8 +65,8 @@ class StorePublisher:
     def publish(self, windows: Sequence[Window], wanted: Wanted, full_every_s: float) -> Published:
         """Publish the table versions of these time partitions (windows).
 
-        For a current window, a snapshot of the store is published. For a past window, a version is built from the
-        history. If the history ends before the window's end, a snapshot is published first.
+        For the current window, a snapshot of the store is published. For a past window, a version is built from the
+        history. If the history does not reach the end of the past window, a snapshot is published first.
 
         Raises:
             SnapshotImpossible: No source certainly gives the state of the checkpoint.
@@ -129,7 +130,7 @@ class StorePublisher:
         return changelog_now(topics, topology.log_names[self.store], upto)
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
-        """Partition -> fingerprint of the checkpoint's RocksDB files."""
+        """Maps each partition to the fingerprint of the keys and values in the checkpoint's RocksDB files."""
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
         from holdfast.processors.engine.state.fingerprint import Fingerprint
 

@@ -1,7 +1,7 @@
 """Computes the rollout of a processor on this machine, from its deployed release or from its definition.
 
 Invariants:
-    - A deployed version runs from its release, even if the definition's files have changed since.
+    - A deployed version runs from its release, even if the definition's files have changed since the deployment.
 """
 
 from __future__ import annotations

@@ -10,7 +10,10 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 
 
 def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs each progress line once; lines that differ only in their seconds are the same."""
+    """Returns a function that logs each progress line once.
+
+    Lines that differ only in their number of seconds count as the same line.
+    """
     last = ""
 
     def tell(text: str) -> None:

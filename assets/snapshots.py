@@ -1,7 +1,7 @@
 """Snapshot assets: each materialisation publishes a table version of a store.
 
-The version of the current time partition is a snapshot of the store; one of a past time partition is built from the
-history.
+For the current time partition, the version is a snapshot of the store. For a past time partition, the version is built
+from the history.
 
 Invariants:
     - One run handles all partitions of a range, with one Spark session.
@@ -54,7 +54,7 @@ def snapshot_asset(
     settings: SnapshotSettings | None = None,
     began: datetime | None = None,
 ) -> dg.AssetsDefinition:
-    """The asset of one store's warehouse table; ``began`` is the start of its first time partition."""
+    """The asset of one store's warehouse table; ``began`` is in its first partition, unless the settings name one."""
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen, began)
     key = keys.snapshot_key(definition.name, store)
@@ -97,7 +97,7 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # without this result, the check's page would show "did not run" without the reason
+            # otherwise the check's page would show only "did not run", without the reason
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
@@ -150,7 +150,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
             "history_corrections": dg.MetadataValue.int(result.corrections),
             "versions_committed": dg.MetadataValue.int(int(result.committed)),
             "lag_seconds": dg.MetadataValue.float(round(max(0.0, time.time() - newest.taken_at), 1)),
-            # as text, because the id has more digits than a number in a browser can have
+            # as text, because the id has more digits than a number in JavaScript can represent
             "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
         }
         if log is not None:
@@ -165,7 +165,10 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
 
 
 def _rows_by_window(asked: Sequence[Window], done: Published) -> Iterator[tuple[str, int]]:
-    """Each requested time partition with its number of rows; a current one has the rows of the new snapshot."""
+    """Each requested time partition with its number of rows.
+
+    For the current time partition, it is the number of rows of the new snapshot.
+    """
     past = {each.tag: each.manifest.rows for each in done.past}
     for window in asked:
         if (tag := time_tag(window.key)) in past:

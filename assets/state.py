@@ -2,7 +2,7 @@
 
 Invariants:
     - The worker that owns a partition takes its checkpoint. No other process opens the live store.
-    - Store and changelog are compared at the same offsets, which are those of the checkpoint.
+    - Store and changelog are compared at the offsets of the checkpoint.
 """
 
 import time
@@ -54,7 +54,7 @@ def state_asset(
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
-        # like for snapshots, because the job that publishes snapshots first materialises the state asset
+        # the same policy as for snapshots, because the job that publishes snapshots first materialises the state asset
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         code_version=definition.topology.code_version,
@@ -83,8 +83,8 @@ def state_asset(
         metadata |= _stream_time(statuses) | _timers(statuses, store)
         results = []
         if topic is not None:
-            # If a table's source topic replaces the changelog, a partition that no worker has processed contains no
-            # state yet.
+            # A table's source topic can replace the changelog, so partitions without a worker can contain records.
+            # A partition of such a source topic that no worker has processed contains no state yet.
             unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
@@ -146,20 +146,20 @@ def _summary(
 
 
 def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """The number of records that the workers still have to process; empty if a worker does not know its lag."""
+    """Metadata with the number of records that wait for processing; empty if a worker does not know its lag."""
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
 
 
 def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """The smallest stream time of all workers; empty for a processor without windows."""
+    """Metadata with the smallest stream time of all workers; empty for a processor without windows."""
     known = [status.stream_time for status in statuses if status.stream_time is not None]
     return {"stream_time": dg.MetadataValue.timestamp(min(known))} if known else {}
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """The number of pending timers of a store, and the time of the next one; empty for a store without timers."""
+    """Metadata with the number of a store's pending timers and the time of the next timer; empty without timers."""
     found = together([each for status in statuses for task in status.tasks if (each := task.timers.get(store))])
     if found is None:
         return {}
@@ -169,7 +169,7 @@ def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """The check whether the workers could store their last checkpoints.
+    """The check whether the workers could upload their last checkpoints to the checkpoint store.
 
     A failure is a warning, because processing continues.
     """

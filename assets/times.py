@@ -26,8 +26,8 @@ class Window:
 def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = None) -> dg.TimeWindowPartitionsDefinition:
     """The hourly or daily partitions of every snapshot asset, in UTC.
 
-    The first partition is set by the settings. Otherwise it is the window that contains ``began``, or the present
-    window.
+    The settings can name the first partition. Otherwise, the first partition is the window that contains ``began``, or
+    the present window if ``began`` is None.
     """
     since = settings.since
     if since is not None:

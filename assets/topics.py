@@ -3,8 +3,8 @@
 Invariants:
     - A topic is one asset, even if several processors read it.
     - Dagster never materialises a topic, because producers write its records.
-    - A repartition topic is downstream of the source topics whose messages it contains, and not of its processor. The
-      processor both writes and reads it, which would be a cycle.
+    - A repartition topic is downstream of the source topics whose messages it contains, and not of its processor.
+      Otherwise the graph would have a cycle, because the processor both writes and reads the topic.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
 
 
 def topic_facts(definitions: Sequence[ProcessorDefinition], topics: Topics) -> dict[str, dict[str, Any]]:
-    """Topic -> number of partitions and records, for the existing topics of these processors except changelogs.
+    """Maps each existing topic of these processors, except changelogs, to its number of partitions and records.
 
     Raises:
         HoldfastError: Kafka does not answer.
@@ -80,9 +80,9 @@ def _topic(
         text = f"Output topic of {', '.join(names)}."
     else:
         text = f"Source topic, read by {', '.join(reading)}."
-    # A source topic has no writer here, so the owners of its readers are used.
+    # No processor of this installation writes a source topic, so the owners of its readers are used.
     owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
-    # Dagster allows no cycles, so a processor that also reads the topic is not upstream of it.
+    # Dagster allows no cycles, so a processor that reads and writes the topic is not upstream of the topic.
     deps = [keys.processor_key(name) for name in names if name not in reading]
     return _asset(spec, text, keys.safe(names[0]) if names else keys.SOURCES_GROUP, deps, owners)
 
@@ -97,7 +97,7 @@ def _grouped(spec: TopicSpec, processor: ProcessorDefinition, grouping: Repartit
 
 
 def _asset(spec: TopicSpec, text: str, group: str, deps: list[dg.AssetKey], owners: list[str]) -> dg.AssetSpec:
-    # The layer is set as a tag, because the group is the processor.
+    # The layer is only a tag, because the Dagster group is the processor.
     return dg.AssetSpec(
         keys.topic_key(spec.name),
         deps=deps,

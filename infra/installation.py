@@ -75,7 +75,7 @@ def extra_missing(module: str) -> ExtraMissing:
 
 
 def check_extras(*extras: str) -> None:
-    """Raise ``ExtraMissing`` if libraries of these extras are missing; its one command installs all of them."""
+    """Raise ``ExtraMissing`` if libraries of these extras are missing; the error has one command to install all."""
     lacking = {extra: [module for module in EXTRAS[extra][1] if not _is_there(module)] for extra in extras}
     lacking = {extra: modules for extra, modules in lacking.items() if modules}
     if lacking:

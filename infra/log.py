@@ -24,12 +24,12 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _to_stderr(*_: Any) -> structlog.PrintLogger:
-    """A logger for the present ``sys.stderr``, because the stderr at set-up may have been replaced and closed."""
+    """A logger for the present ``sys.stderr``. The stream from the time of the configuration may be closed by now."""
     return structlog.PrintLogger(sys.stderr)
 
 
 def configure_level(level: str, form: str) -> None:
-    """Set the lowest level to log, but keep an existing structlog configuration of the process otherwise."""
+    """Set the lowest level to log. If structlog is already configured in this process, only its level is changed."""
     if structlog.is_configured():
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)))
     else:

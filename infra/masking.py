@@ -25,7 +25,7 @@ _NAMES = (
     r"|api[._-]?key|key[._-]?pem|ssl[._-]key|signature"
 )
 _SECRET_NAME = re.compile(rf"{_NAMES}|^(?:key|sig|auth)$", re.IGNORECASE)
-#: Matches names such as ``ssl.key.location``, whose values are places or kinds, not secrets, and are needed in errors.
+#: Matches names such as ``ssl.key.location``. Their values are paths or types, which are no secrets; errors show them.
 _PLACE = re.compile(
     r"(?:location|path|file|folder|type|provider|class|method|mechanism|endpoint(?:[._-]url)?)$", re.IGNORECASE
 )

@@ -82,7 +82,7 @@ class _Exchange:
         self._answer: Answer | None = None
 
     def answer(self, within_s: float) -> Answer | None:
-        """Send the request and wait for its answer; None if it took longer than ``within_s`` and was aborted."""
+        """Send the request and wait for its answer; None if it took over ``within_s`` seconds and was aborted."""
         thread = threading.Thread(target=self._run, name="webhook", daemon=True)
         thread.start()
         thread.join(within_s)

@@ -240,7 +240,7 @@ def demo(
     )
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
-        from holdfast.orchestration.demo.run import run_demo  # imported late because it loads Dagster, for seconds
+        from holdfast.orchestration.demo.run import run_demo  # imported late because importing Dagster takes seconds
 
     raise typer.Exit(
         run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second, months=months)
@@ -292,8 +292,8 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
-#: Pydantic's error type -> the rule that the value broke, as text. ``{le}`` and ``{ge}`` are the limits that pydantic
-#: gives in the error's ``ctx``.
+#: Maps each of pydantic's error types to text about the rule that the value broke. ``{le}`` and ``{ge}`` are replaced
+#: by the limits that pydantic gives in the error's ``ctx``.
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
@@ -339,7 +339,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _name_the_value(failure: Any) -> None:
     """Add the refused value, and the help text of its option or argument, to an error of the command-line parser.
 
-    If pydantic refused the value, the parser's message lacks the value. Older parsers name the value themselves.
+    Newer versions of Typer check values with pydantic, and then their message does not contain the refused value. The
+    message of older versions contains the value.
     """
     errors, meaning = getattr(failure.__cause__, "errors", None), getattr(getattr(failure, "param", None), "help", None)
     if errors is not None:
@@ -352,7 +353,7 @@ def _name_the_value(failure: Any) -> None:
 
 
 def _wrong_usage(failure: Any) -> ArgumentsInvalid:
-    """The error of the command-line parser as ``ArgumentsInvalid``; its action names the ``--help`` of the command."""
+    """Converts an error of the command-line parser to ``ArgumentsInvalid``. Its action names the ``--help`` to read."""
     words, context = [], getattr(failure, "ctx", None)
     while context is not None and context.parent is not None:
         words.append(str(context.info_name))

@@ -43,7 +43,8 @@ from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 
 #: The loaded processors. A ``BrokenDefinition`` stands for a processor whose module can't be imported or used.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
-#: Runs all steps of a run in one process, one after the other. Otherwise each asset with Spark would start a JVM.
+#: The executor that executes all steps of a run in one process, one after the other. With an executor that uses a
+#: process for each step, each asset with Spark would start a JVM.
 EXECUTOR = dg.in_process_executor
 
 
@@ -99,8 +100,8 @@ def definitions() -> dg.Definitions:
     """
     settings = load_settings()
     configure_logging(settings.log_level, settings.log_format)
-    # Every code server and every run calls this function, even if `holdfast up` did not start its Dagster. So the
-    # umask for private files is set here.
+    # The umask for private files is set here, because every code server and every run calls this function. This is
+    # true even for a Dagster that `holdfast up` did not start.
     keep_private(settings)
     loaded = load_processors(settings)
     write_broken(settings, (each for each in loaded if isinstance(each, BrokenDefinition)))

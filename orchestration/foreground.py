@@ -28,7 +28,7 @@ CHECK_WITHIN_S = 4.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code of ``up`` if ``up`` failed, otherwise that of ``down``."""
+    """Run until SIGTERM or SIGINT; returns the exit code of ``up`` if ``up`` failed, otherwise ``down``'s exit code."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.orchestration.foreground", description=__doc__)
     parser.add_argument("--port", type=int, default=3000, help="port of Dagster's UI")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Rebuilds a lost registry from the processors that run on this machine; called each time the registry is opened.
 
 Invariants:
-    - This costs one query if the registry has deployments, and no query if the supervisor has no programs.
+    - The rebuild costs one query if the registry has deployments, and no query if the supervisor has no programs.
     - If the supervisor or the broker does not answer, nothing is recorded. The next opening of the registry tries
       again.
 """
@@ -84,8 +84,8 @@ def _record(
     ):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
-        # The release is recorded only if the version on this machine is the running version. Otherwise its shape would
-        # be that of another version; the next deployment records the correct shape.
+        # The release is recorded only if the definition has the running version. Otherwise the record would have the
+        # topics and stores of another version. The next deployment records the correct release.
         target = adopted.target or definition.target
         release = adopted.release
         name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)

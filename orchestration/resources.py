@@ -57,7 +57,7 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
-        """Give the resource to the run, and close its connections at the end of the run."""
+        """Context manager with the resource for a run; closes the resource's connections at the end of the run."""
         with closing(self):
             yield self
 

@@ -1,4 +1,4 @@
-"""The former place of ``ProcessorRunCoordinator``; a ``dagster.yaml`` of an older version still names this module."""
+"""The former place of ``ProcessorRunCoordinator``; a ``dagster.yaml`` of an older Holdfast still names this module."""
 
 from __future__ import annotations
 

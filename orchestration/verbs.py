@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # renewed, as a killed apply leaves an old mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # because a killed apply may leave an old mark
         return done
 
     @property
@@ -193,7 +193,7 @@ class Verbs:
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of an equal request that must be resumed instead of planned again; None without one."""
+        """The open apply of an equal request, which must be resumed instead of planned again; None if there is none."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = way_on.read(record)
             if begun is not None and begun.request == request and begun.after_kill == "go on":
@@ -496,5 +496,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """A new identity for this process as a holder of applies; the process id in it shows others when it has ended."""
+    """A new name for this process as holder of applies. From the name, other processes see whether it has ended."""
     return Holder(new_holder(), is_gone)

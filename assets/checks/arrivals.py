@@ -33,7 +33,10 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
-    """Converts a verdict to the result of this check; the verdict None (no worker answers) becomes a warning."""
+    """Converts a verdict to the result of this check.
+
+    The verdict None means that no worker answers, and becomes a warning.
+    """
     key, expected = keys.processor_key(processor), "each message arrives where it should"
     if judged is None:
         sentence, action = "No worker answers, so nobody knows.", f"See `holdfast status {processor}`."

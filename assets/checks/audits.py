@@ -3,7 +3,7 @@
 The result has a heat map, the keys that differ, and the repair plan.
 
 Invariants:
-    - Python code without Spark audits a snapshot, because Spark wrote the snapshot.
+    - Python code without Spark audits a snapshot, so that an error in the Spark code that wrote the snapshot is found.
     - RocksDB and the warehouse are imported only in a run, not when definitions are loaded.
 """
 
@@ -29,7 +29,7 @@ COPIES_EQUAL = "copies_equal"
 
 
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check that compares each table with store and changelog; it runs on demand.
+    """The check that compares each table with the store and the changelog; the check runs on demand.
 
     If it fails, assets downstream of the snapshot are blocked.
     """

@@ -1,4 +1,4 @@
-"""The check `compaction_healthy` of each changelog, with its picture; a schedule runs this check."""
+"""The check `compaction_healthy` of each changelog, with a picture of its values; a schedule runs the check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
-    """Adds a picture of this check's values and of earlier ones to the result."""
+    """Adds a picture to the result, with the values of this check and of earlier checks."""
     key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.result().metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]

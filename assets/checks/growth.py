@@ -1,4 +1,4 @@
-"""The external asset `operations/home`, and its check whether the disks of this installation have free space.
+"""The external asset `operations/home`, and its check, which tests whether the disks have enough free space.
 
 Invariants:
     - The check changes nothing. The job `upkeep` deletes old data, and updates the check every hour.
@@ -47,7 +47,7 @@ def room_check() -> dg.AssetChecksDefinition:
 
 
 def room_result(settings: Settings) -> CheckResult:
-    """The result of the check at present; reads the sizes of all files of the installation."""
+    """Reads the sizes of all files of the installation, and returns the present result of the check."""
     used = measure(owners(settings))
     verdict = judge_room(used, settings.upkeep.room_min_percent)
     return CheckResult(

@@ -1,4 +1,4 @@
-"""The check `keys_partitioned_alike` of each processor with state; it is also one of the nightly checks."""
+"""The check `keys_partitioned_alike` of each processor with state; the nightly schedule also runs this check."""
 
 import dagster as dg
 
@@ -22,7 +22,7 @@ def key_places_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check whether the newest keys of a processor's inputs are in the partitions that one partitioner chooses."""
+    """The check whether all inputs that share state use the same partitioner, judged by their newest keys."""
 
     @dg.asset_check(
         asset=keys.processor_key(definition.name),
@@ -37,7 +37,7 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
-    """The result of the check at present: a warning or an error, in the same cases as for a starting worker.
+    """The present result of the check; it is a warning or an error in the same cases as for a starting worker.
 
     The worker refuses to start in the cases with an error.
     """

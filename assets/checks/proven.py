@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
-#: Maximum newest applies in which the deploy of the running version is searched for.
+#: Number of newest applies among which the deploy of the running version is searched.
 _APPLIES_MAX = 200
 #: The name of the proof's stage in the journal of applies.
 _STAGE = "prove_version"
@@ -50,9 +50,10 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
-    """The results of the proof in the last finished deploy of a release; None if there is no such deploy.
+    """The results of the proof in the last finished deploy of a release; None without a finished deploy.
 
-    ``applies`` are newest first. ``release`` is the running one; after a rollback, an earlier deploy started it.
+    ``applies`` are newest first. ``release`` is the id of the running release. After a rollback, these are the results
+    of the earlier deploy that started this release.
     """
     if release is None:
         return []

@@ -70,7 +70,7 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
     """Whether the run also materialises assets.
 
-    Dagster then runs all their checks, although no rehearsal was requested.
+    Dagster then runs all checks of these assets, although no rehearsal was requested.
     """
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     return bool(context.instance.get_records_for_run(context.run.run_id, of_type=planned, limit=1).records)

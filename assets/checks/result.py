@@ -79,10 +79,10 @@ def check_of_each(
     *,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """One Dagster step that runs the same check for several assets, or for those that a run selects.
+    """One Dagster step that runs the same check for several assets, or only for the assets that a run selects.
 
-    ``results`` gets the selected subjects in the order of their assets. If a ``blocking`` check fails, the assets
-    downstream are not materialised.
+    ``results`` is called with the selected subjects, in the order of their assets. If a ``blocking`` check fails, the
+    assets downstream are not materialised.
     """
     specs = [dg.AssetCheckSpec(check, asset=key, blocking=blocking, description=description) for key in subjects]
 

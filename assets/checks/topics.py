@@ -1,8 +1,8 @@
 """The checks of topics and changelogs. A sensor reports them every 15 s; they can also run on demand.
 
 Invariants:
-    - ``processors.lifecycle.health.topics`` decides each check and writes its text. This module only converts it to a
-      check result.
+    - ``processors.lifecycle.health.topics`` decides each check and writes its text. This module only converts these
+      decisions to check results.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,12 +41,13 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Maximum recorded actions that are searched for adoptions; in a new registry the adoptions are the first actions.
+#: Maximum number of recorded actions that are searched for adoptions.
+#: After the registry was lost and filled again, the adoptions are its first actions.
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The check of a processor's registration. It warns after the registry was lost, and fails while the registry is an
-#: older copy.
+#: The check of a processor's registration. It warns after the registry was lost.
+#: The check fails if the registry was replaced by a backup that lacks the newest deployment.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
@@ -64,9 +65,11 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The check whether a deploy registered a processor. ``adopted`` describes its adoption; empty if there was none.
+    """The check whether a deploy registered a processor.
 
-    ``old`` is the finding that the registry is older than the processor; None if it is not older.
+    ``adopted`` describes the processor's adoption; empty if there was none.
+
+    ``old`` is the finding that the registry lacks the processor's newest deployment; None if it has the newest one.
     """
     key = keys.processor_key(processor)
     if old is not None:
@@ -107,10 +110,10 @@ def look_at(
 def open_on(
     places: Mapping[str, Sequence[int]], bootstrap: str, client_config: Mapping[str, Any]
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
-    """Partition -> open transactions; ``places`` maps topics to partitions.
+    """Maps each partition to its open transactions; ``places`` maps topics to partition numbers.
 
-    A topic that this client may not read is left out. After a broker did not answer, all later topics are left out,
-    too, because each of them would wait again.
+    A topic that this client may not read is left out. After a broker did not answer, all remaining topics are left out,
+    too, because each request would wait for its full timeout.
     """
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
     if not places:
@@ -135,7 +138,7 @@ def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChe
 
 
 def adopted_now(lifecycle: Lifecycle) -> dict[str, str]:
-    """Processor -> description of its adoption, for adoptions of the last hour."""
+    """Maps each processor that was adopted in the last hour to a description of the adoption."""
     since = lifecycle.world.clock().timestamp() - rediscovery.TOLD_S
     actions = lifecycle.world.registry.actions(ACTIONS_MAX)
     found = [each for each in actions if each.verb == rediscovery.ADOPT and each.finished_at.timestamp() > since]
@@ -230,7 +233,7 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Partition, int]]:
-    """Group -> committed offsets: one request for all groups; if it fails, one request for each group."""
+    """Maps groups to committed offsets: one request for all groups; if that fails, one request for each group."""
     try:
         return inspector.committed(groups)
     except HoldfastError:

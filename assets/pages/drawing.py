@@ -1,4 +1,4 @@
-"""Draws bar charts as SVG: titled blocks of rows with a label, a bar and a note. Pure; the SVG uses no other file."""
+"""Draws bar charts as SVG: titled blocks of rows with a label, a bar and a note. The SVG uses no other file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 INK, MUTED, BLUE, GREEN, PALE, GREY, RED = "#1f2933", "#7b8794", "#2f80ed", "#27ae60", "#d9e2ec", "#9aa5b1", "#eb5757"
-#: Maximum rows of a block.
+#: Maximum number of rows of a block.
 ROWS_MAX = 32
 _WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
 
@@ -29,7 +29,8 @@ class Bar:
 def bars(rows: Sequence[Bar]) -> list[str]:
     """The drawn rows of a block, in order.
 
-    If there are more than ``ROWS_MAX`` rows, only the longest are drawn, with the number of omitted rows.
+    If there are more than ``ROWS_MAX`` rows, only the rows with the longest bars are drawn, and the number of omitted
+    rows.
     """
     kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
     most = max((row.value for row in rows), default=0.0) or 1.0

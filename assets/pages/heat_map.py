@@ -1,4 +1,4 @@
-"""Draws the heat map of an audit: one row for each comparison of a partition, one cell for each bucket. Pure."""
+"""Draws the heat map of an audit: one row for each comparison of a partition, one cell for each bucket."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
 # tidy: allow-crumb because it is pure, and a picture of its own
-#: Maximum rows; if there are more, only those with the most differences are drawn.
+#: Maximum number of rows; if there are more, only the rows with the most differences are drawn.
 ROWS_MAX = 64
 _CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18
 _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"

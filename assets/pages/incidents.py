@@ -7,9 +7,9 @@ from datetime import datetime
 from holdfast.infra.database.records import Incident
 from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
-#: Maximum timeline rows; of a longer timeline, the first and last rows are shown.
+#: Maximum number of timeline rows; of a longer timeline, only the first and the last rows are shown.
 LINES_MAX = 60
-#: Maximum characters of one text, because a quoted log could otherwise fill the page.
+#: Maximum number of characters of one text, because a quoted log could otherwise fill the page.
 TEXT_MAX = 1_000
 
 

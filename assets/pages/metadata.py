@@ -21,7 +21,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
 
 
 def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
-    """A link to the page of the docs about the asset.
+    """A metadata entry that links an asset to a page of the docs.
 
     ``page`` is a file in the folder ``docs``, which the webserver serves. ``docs_below`` adds the webserver's path
     prefix.

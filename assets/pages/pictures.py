@@ -1,7 +1,7 @@
-"""Draws the picture on each asset's page, as Markdown. Pure.
+"""Draws the picture on each asset's page, as Markdown.
 
 processor   lag and restore time of each task
-changelog   number of offsets between start and end, one bar for each check
+changelog   number of offsets between start and end at each check, one bar for each check
 state       keys of each partition
 snapshot    keys and offsets of each partition, and the last snapshots
 """
@@ -32,9 +32,9 @@ from holdfast.processors.snapshots.coverage import shown
 from holdfast.processors.snapshots.facts import ChangelogNow
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
-#: Maximum snapshots, and maximum partitions, in one picture.
+#: Maximum number of snapshots, and maximum number of partitions, in one picture.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32
-#: Maximum checks of a changelog in one picture: a month of nightly checks.
+#: Maximum number of checks of a changelog in one picture: a month of nightly checks.
 CHECKS_MAX = 31
 
 

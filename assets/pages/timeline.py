@@ -1,9 +1,9 @@
 """Converts entries of a timeline to Dagster events that need no run.
 
 Invariants:
-    - A deploy from the command line becomes a materialization, like one of a run. Every other entry becomes an
-      observation, because observations do not change the state of checks.
-    - An event has its identity as a tag, so that the code can find out whether it was already reported.
+    - A deploy from the command line becomes a materialization, in the same way as a deploy by a run. Every other entry
+      becomes an observation, because observations do not change the state of checks.
+    - Each event has a tag with its identity, so that an event that was already reported is found by this tag.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ from holdfast.processors.lifecycle.recovery.timeline import Event
 
 #: The tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
-#: Number of newest events of an asset among which a reported event is searched for.
+#: Number of newest events of an asset among which an already reported event is searched.
 LOOKED_THROUGH = 50
-#: Maximum characters of a description, because Dagster shows it in one line of a list.
+#: Maximum number of characters of a description, because Dagster shows the description in one line of a list.
 TEXT_MAX = 1_000
 
 
@@ -32,7 +32,7 @@ def key_of(event: Event) -> dg.AssetKey:
 
 
 def as_dagster(event: Event) -> dg.AssetMaterialization | dg.AssetObservation:
-    """Converts an event to a Dagster event."""
+    """Converts a timeline event to a Dagster event: a materialization or an observation."""
     kind = dg.AssetMaterialization if event.materializes else dg.AssetObservation
     return kind(
         asset_key=key_of(event),

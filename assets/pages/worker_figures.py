@@ -2,7 +2,7 @@
 
 Invariants:
     - A number has the same name in observations and in materialisations, so that Dagster plots both as one line.
-    - A number that a worker does not report is left out. It is never shown as zero.
+    - A number that a worker does not report is left out, never shown as zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
     """The numbers of this observation, and the values from which the next observation computes rates.
 
-    ``before`` has these values from the last observation.
+    ``before`` has the values that the last observation returned for this purpose.
     """
     tasks = [task for status in statuses for task in status.tasks]
     processed = sum(status.records.get("processed", 0) for status in statuses)
@@ -46,7 +46,7 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)
     at = max((status.heartbeat_at for status in statuses), default=0.0)
-    # the differences of totals give rates only if the same workers still run
+    # rates are differences of totals, so they are computed only if the same workers still run
     started = sorted(status.started_at for status in statuses)
     if before and before.get("started") == started and at > before.get("at", at):
         seconds = at - before["at"]
@@ -58,7 +58,7 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
 def details_of(processor: str, statuses: Sequence[ProcessorStatus], paths: Paths) -> Mapping[str, dg.MetadataValue]:
     """A table of the live workers, and the path of each worker's log.
 
-    If there are several subtopologies, also a table of the subtopologies.
+    If the processor has several subtopologies, they are listed in a second table.
     """
     rows = [
         {

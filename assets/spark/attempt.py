@@ -26,14 +26,14 @@ class Work:
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The declared schema of the store, which may be "inferred". ``schema`` is the schema that this attempt writes.
+    #: The declared schema of the store, possibly an inferred one. ``schema`` is the schema that this attempt writes.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
     #: The name of the table to write: the store's table, or a side table if the columns change.
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The version from which the branch was created; another run may have changed the main branch since.
+    #: The version from which the branch was created. Another run may have changed the main branch after this.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
@@ -43,11 +43,9 @@ class Work:
     shape: int = 0
     counted: Mapping[int, Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Store partition -> fingerprint of the typed columns, computed from all rows before they were written; None if
-    #: only changes were written.
+    #: Maps store partitions to fingerprints of typed columns, computed from all rows; None if only changes are written.
     typed: Mapping[int, Fingerprint] | None = None
-    #: The expected fingerprints after the changes are merged; None unless they were computed while the changes were
-    #: parsed.
+    #: The fingerprints that the table must have after the merge; None if parsing the changes did not compute them.
     merged: Prints | None = None
     #: Function that reports the start of a step.
     doing: Callable[[str], None] = lambda step: None
@@ -62,7 +60,7 @@ class Work:
         return versions.at_version(self.spark, self.history, self.history_ref)
 
     def ranges(self) -> list[PartitionRange]:
-        """The changelog offset ranges that the table reads."""
+        """The changelog offset ranges whose changes the table gets."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
     def feeds(self) -> list[PartitionRange]:
@@ -78,7 +76,7 @@ class Work:
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Partition -> counts for the manifest; computed once per attempt."""
+        """Maps each partition to its counts for the manifest; computed once per attempt."""
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
@@ -90,7 +88,7 @@ class Work:
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
-        """The changes; if they fit in memory, with a hint that Spark joins them in memory."""
+        """The changes. If they fit in memory, a hint tells Spark to join them in memory."""
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
@@ -98,11 +96,11 @@ class Work:
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether this is the first snapshot and reads the whole changelog, so that the history has every change."""
+        """Whether the history has every change, because this is the first snapshot and reads the whole changelog."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:
-        """All live keys, from the full source, which is the checkpoint or the changelog."""
+        """All live keys, read from the source of a full snapshot: the checkpoint or the changelog."""
         plan = self.plan
         if isinstance(plan.source, FromCheckpoint):
             return checkpoint_rows(self.spark, plan)

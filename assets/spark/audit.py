@@ -1,4 +1,6 @@
-"""Copies of an audit that Spark computes, from a table or a folded changelog; results are identical to Python's.
+"""Copies for an audit that Spark computes, from a table or a folded changelog.
+
+The results are identical to those of the Python code in ``processors.audits.copies``.
 
 Invariants:
     - Spark returns only fingerprints of buckets, and the rows of buckets that differ, never a whole store.
@@ -17,9 +19,9 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """The copies of all partitions, from rows (store_partition, key, value) of live keys.
+    """The copies of all partitions of a store, from rows (store_partition, key, value) of live keys.
 
-    One Spark job computes all.
+    One Spark job computes the fingerprints of all partitions.
     """
 
     def __init__(self, pairs: DataFrame) -> None:
@@ -31,7 +33,7 @@ class FrameCopies:
 
     @cached_property
     def prints(self) -> dict[int, BucketPrints]:
-        """Partition -> fingerprints of its buckets; partitions without rows are absent."""
+        """Maps each partition to the fingerprints of its buckets; partitions without rows are absent."""
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:

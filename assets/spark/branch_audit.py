@@ -1,8 +1,9 @@
-"""Audits a branch after it was written and before it is published: its keys, its values, and its typed columns.
+"""Audits the keys, values and typed columns of a branch after it was written and before it is published.
 
 Keys and values must equal the worker's checkpoint. Without a checkpoint, they must equal the records that were read.
-Typed columns must equal the JSON values. A full snapshot compares them with the values that it parsed. An incremental
-snapshot adds the parsed values to the fingerprint of the base, so that an unexpected change in another row is found.
+Typed columns must equal the JSON values. A full snapshot compares the typed columns with the values that it parsed. An
+incremental snapshot adds the parsed values to the fingerprint of the base, so that an unexpected change of an unchanged
+row is found.
 
 Spark SQL computes these fingerprints, so they cannot show an error in that SQL. For this reason, Python also reads the
 values of some rows with the model's own names (``assets.spark.typed_sample``).
@@ -27,7 +28,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Maximum columns that an error lists.
+#: Maximum number of columns that an error lists.
 SHOWN = 5
 
 
@@ -36,7 +37,7 @@ class SnapshotAuditFailed(HoldfastError):
 
 
 def audit_branch(work: Work) -> Prints:
-    """The fingerprints of the written branch, after they were compared with the expected ones.
+    """Compares the fingerprints of the written branch with the expected fingerprints, and returns them.
 
     Raises:
         SnapshotAuditFailed: The fingerprints differ; the published table is unchanged.
@@ -109,7 +110,7 @@ def _expected(work: Work) -> Prints:
 
 
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
-    """The fingerprints of the typed columns if the base has none: computed during parsing, or from the branch."""
+    """The expected fingerprints of the typed columns if the base has none: from the parsing or from the branch."""
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:
         return work.typed or {}

@@ -2,7 +2,7 @@
 
 Invariants:
     - Every partition has a fixed start and end, so each read of a range gives the same records.
-    - A record in an unknown format makes the read fail. It is never skipped.
+    - A record in an unknown format makes the read fail, and is never skipped.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Milliseconds after which Spark fails the read of a partition that returns no record.
 POLL_TIMEOUT_MS = 20_000
-#: Maximum milliseconds that a broker waits for more records. The time is short, because all records of a range exist
-#: already. Most ranges end with a transaction marker at the end of the log, and the fetch of that marker finds no
-#: record.
+#: Maximum milliseconds that a broker waits for more records; short, because all records of a range already exist.
+#: Most ranges end with a transaction marker, where a fetch finds no record and waits for this whole time.
 FETCH_WAIT_MS = 20
 
-#: SQL condition: this code knows the formats of the record's key and value.
+#: SQL condition: the formats of the record's key and value are known to this code.
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
@@ -53,7 +52,7 @@ class PartitionRange:
 class ChangelogSource:
     """The Kafka cluster of a changelog.
 
-    ``look`` returns the changelog's present facts, None if the topic does not exist.
+    ``look`` is a function that returns the changelog's present facts; None if the topic does not exist.
     """
 
     bootstrap: str
@@ -96,9 +95,9 @@ def require_readable(records: DataFrame, topic: str) -> None:
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Raises ChangelogUnreadable if there are records in an unknown format.
+    """Raises ChangelogUnreadable if ``strange`` is not empty, because these records have an unknown format.
 
-    ``strange`` lists them as (partition, number of records, first offset).
+    ``strange`` lists such records as (partition, number of records, first offset).
     """
     if strange:
         partition, _, offset = min(strange)

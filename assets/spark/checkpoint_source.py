@@ -1,12 +1,12 @@
 """A Spark data source for RocksDB checkpoints: reads the keys and values of a store from its checkpoints' files.
 
 Executors read large checkpoints, one store partition per Spark partition. The driver reads small checkpoints. Folders
-are opened read-only, so their files never change. Executors need this package, and the folders at the given paths. On a
-cluster, use shared storage, or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
+are opened read-only, so their files never change. Executors need this package, and must find the folders at the given
+paths. On a cluster, use shared storage, or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
 
 Invariants:
-    - A missing or damaged checkpoint makes the read fail, and the error names it. A part of its keys is never used as
-      if it were all keys.
+    - A missing or damaged checkpoint makes the read fail, and the error names the checkpoint. A read never returns only
+      a part of its keys.
     - One Spark partition has one store partition, sorted by key, so a write by partition needs no sort.
 """
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 #: The name of the data source in Spark.
 FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
-#: Rows of one Arrow batch; larger batches take more memory and are not faster.
+#: Number of rows of one Arrow batch; larger batches take more memory and are not faster.
 BATCH_ROWS = 8192
-#: Maximum bytes of keys and values that the driver reads itself. Larger checkpoints are read by Spark's Python workers,
-#: which start slower, because Spark asks them for the schema, the plan and the rows of each query.
+#: Maximum bytes of keys and values in checkpoints that the driver reads.
+#: Larger checkpoints are read by Spark's Python workers, which start more slowly.
 SMALL_BYTES = 16 << 20
 
 
@@ -56,9 +56,9 @@ class CheckpointPart:
 
 
 def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
-    """The rows of all partitions of a plan, like ``read_checkpoints``; empty if no partition has a checkpoint.
+    """The rows of all partitions of a plan, with the columns of ``read_checkpoints``; empty without any checkpoint.
 
-    The driver reads small checkpoints itself.
+    The driver reads small checkpoints; executors read larger checkpoints.
     """
     parts = [CheckpointPart(part.partition, Path(part.path), plan.store) for part in plan.partitions if part.path]
     small = _small(parts)
@@ -81,7 +81,9 @@ def _small(parts: Sequence[CheckpointPart]) -> pa.Table | None:
 
 
 def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
-    """Columns store_partition, key and value of a store's partitions; key and value are encoded as in the changelog.
+    """The rows of a store's partitions: store_partition, key and value.
+
+    Key and value are encoded as in the changelog.
 
     Raises:
         CheckpointMissing: A folder is missing or has no checkpoint.
@@ -111,7 +113,7 @@ def _require(part: CheckpointPart) -> None:
 
 
 class _Part(InputPartition):
-    """One part as plain data, because Spark pickles it for executors."""
+    """One part as plain data, because Spark pickles the parts for executors."""
 
     def __init__(self, partition: int, path: str, store: str) -> None:
         self.partition, self.path, self.store = partition, path, store

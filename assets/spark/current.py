@@ -2,7 +2,7 @@
 
 Invariants:
     - A merge moves no rows between Spark tasks, because table and history are both partitioned by ``store_partition``.
-    - Only other branches are written, never the branch ``main``.
+    - Only branches of attempts are written, never the branch ``main``.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # otherwise Spark would broadcast a small table, which is also an exchange
+    # otherwise Spark would broadcast a small table, which is an exchange, too
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-#: For a query of a few rows, interpreting the plan is faster than generating and compiling Java code. Adaptive planning
-#: is off, because the stages of the query are known before it runs.
+#: Settings for queries of a few rows, because interpreting the plan is faster than generating and compiling Java code.
+#: Adaptive planning is off, because the query's stages are known before the query runs.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-#: Maximum rows of a snapshot for which Spark interprets the plan.
+#: Maximum number of rows of a snapshot for which Spark interprets the plan instead of compiling it.
 FEW_ROWS = 50_000
 _CHANGES = "holdfast_changes"
-#: Maximum bytes of keys and values for which changes are joined in memory. Larger changes are sorted, and Spark may
-#: spill them to disk. The result is the same.
+#: Maximum bytes of keys and values of changes that are joined in memory.
+#: Larger changes are sorted for the join, and Spark may spill them to disk. The result is the same.
 FEW_BYTES = 16 << 20
-#: Spark uses a hash join without a sort if the table is three times as large as the changes. Neither side of this MERGE
-#: can be broadcast.
+#: With these settings, Spark uses a hash join without a sort if the table is three times as large as the changes.
+#: A broadcast join is not possible, because neither side of this MERGE can be broadcast.
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
 
 
@@ -83,7 +83,10 @@ def joined_in_memory(changed: DataFrame) -> DataFrame:
 
 
 def merging(spark: SparkSession, *, few: bool) -> AbstractContextManager[None]:
-    """In this context, a MERGE of few changes uses a hash join; a setting is needed, because MERGE ignores hints."""
+    """In this context, a MERGE of few changes uses a hash join.
+
+    Settings are needed, because MERGE ignores hints.
+    """
     return _configured(spark, _BY_HASH if few else {})
 
 
@@ -96,7 +99,7 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge folded changes into a branch of the table; ``few`` means that the changes have at most ``FEW_BYTES``."""
+    """Merge folded changes into a branch of the table; ``few`` is true if the changes have at most ``FEW_BYTES``."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):
@@ -122,7 +125,7 @@ def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
 def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
     """Replace the content of a branch by rows with (store_partition, key, value, offset, timestamp).
 
-    Columns that the schema no longer has become null.
+    Columns of the table that are not in the schema become null.
     """
     typed = typed_rows(rows, schema)
     gone = [field for field in rows.sparkSession.table(quoted(table)).schema.fields if field.name not in typed.columns]
@@ -145,7 +148,8 @@ def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
     """The keys of the store (``wanted``) and of the history (``known``); ``differs`` is true if their values differ.
 
-    The value is null if the store does not have the key. Offset and timestamp are null unless the values are equal.
+    ``value`` is the store's value, null if the store does not have the key. Offset and timestamp are taken from the
+    history, and are null if the values differ.
     """
     left = wanted.selectExpr("store_partition", "key", "value")
     right = known.selectExpr(
@@ -162,12 +166,12 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def from_table(rows: DataFrame) -> DataFrame:
-    """Rows of the current table with the columns of folded changes; generation 0 makes them older than any change."""
+    """Rows of the current table with the columns of folded changes; generation 0 is before that of any change."""
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value")
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
-    """The live keys after the changes in ``fed`` are applied to the table's former rows in ``before``."""
+    """The live keys after the changes in ``fed`` are applied to the table's rows in ``before``."""
     columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

@@ -1,4 +1,4 @@
-"""Computes order-independent fingerprints with Spark; they equal those of ``processors.engine.state.fingerprint``.
+"""Computes order-independent fingerprints with Spark, equal to those of ``processors.engine.state.fingerprint``.
 
 Typed columns have separate fingerprints, which only Spark computes, from the key and all typed columns of each row.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
 #: SQL: the hash of a key-value pair.
 _HASH = "xxhash64(key, value)"
-#: SQL condition: the value of a row of ``type_rows`` could not be read.
+#: SQL condition for a row of ``type_rows``: its value could not be read.
 _UNREADABLE = "why IS NOT NULL"
 _MASK = (1 << 64) - 1
 
@@ -76,7 +76,10 @@ def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
 
 
 def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
-    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``. One scan computes both kinds."""
+    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``.
+
+    One scan computes the fingerprints of pairs and of typed columns.
+    """
     columns = [] if typed is None else [f"{typed} AS typed"]
     sums = [*_sums("hash"), *([] if typed is None else _sums("typed"))]
     found = _hashed(rows, *columns).groupBy("store_partition").agg(*sums).collect()
@@ -84,9 +87,10 @@ def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
 
 
 def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], dict[int, int]]:
-    """Store partition -> fingerprint of the typed columns of ``type_rows``; and -> number of unreadable values.
+    """Two mappings, from the rows of ``type_rows``: store partition to fingerprint, and to number of unreadable values.
 
-    One scan computes both. Partitions without unreadable values are absent from the second mapping.
+    The fingerprints cover the typed columns. One scan computes both mappings. Partitions without unreadable values are
+    absent from the second mapping.
     """
     sums = (*_sums("typed"), F.expr(f"count_if({_UNREADABLE})").alias("strange"))
     found = _hashed(rows, f"{typed} AS typed", "why").groupBy("store_partition").agg(*sums).collect()
@@ -94,10 +98,10 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 
 
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
-    """The fingerprints ``known`` after a merge: replaced rows are subtracted, and new rows are added.
+    """The fingerprints after a merge: from ``known``, replaced rows are subtracted, and merged rows are added.
 
-    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. The other arguments
-    are those of ``replacing_sums``.
+    If ``typed`` (the result of ``typed_hash``) is given, both frames must have the typed columns. ``replacing_sums``
+    explains the other arguments.
     """
     return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
 
@@ -105,9 +109,11 @@ def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str
 def typed_prints_after(
     known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str
 ) -> tuple[Prints, dict[int, int]]:
-    """The fingerprints after a merge, and store partition -> number of unreadable values; one scan computes both.
+    """The fingerprints after a merge, and a mapping from store partition to number of unreadable values.
 
-    The arguments are those of ``prints_after``. ``changed`` must also have the column ``why`` of ``type_rows``.
+    One scan computes both.
+
+    ``prints_after`` explains the arguments. ``changed`` must also have the column ``why`` of ``type_rows``.
     """
     rows = replacing_sums(changed, live, before, typed).collect()
     return _after(known, rows, typed), _strange(rows)
@@ -134,15 +140,17 @@ def _replaced(
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str | None = None) -> DataFrame:
-    """The sums over replaced rows and over new rows, one result row for each changed partition, computed in one join.
+    """The sums over replaced rows and over changed rows; one result row for each changed partition.
+
+    One join computes both sums.
 
     Args:
         changed: The newest row of each changed key: store_partition, key, value, and the columns that ``live`` uses.
-        live: SQL condition: a row of ``changed`` has a value.
+        live: SQL condition that is true if a row of ``changed`` has a value, so is no deletion.
         before: The rows before the changes, each key once: store_partition, key, value.
         typed: SQL: the hash of a row's typed columns. If given, both frames must have these columns.
 
-    Where ``changed`` has the column ``why``, ``strange`` is the number of its unreadable values.
+    If ``changed`` has the column ``why``, the result has the column ``strange`` with the number of unreadable values.
     """
     named = {"": _HASH} if typed is None else {"": _HASH, "typed_": typed}
     hashes = [f"if({live}, {each}, NULL) AS {name}new" for name, each in named.items()]
@@ -160,7 +168,7 @@ def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
-    """Partition -> fingerprints of its 256 buckets of key-value pairs; partitions without pairs are absent.
+    """Maps each partition to the fingerprints of its 256 buckets of key-value pairs; empty partitions are absent.
 
     Spark tasks exchange only sums, at most 256 rows for each partition and task.
     """
@@ -188,9 +196,9 @@ def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
 
 
 def _sums(name: str) -> list[Column]:
-    """The sums that make up the fingerprint of a column of hashes; a null hash does not count.
+    """The SQL sums from which the fingerprint of a column of hashes is made; null hashes are ignored.
 
-    The total is summed in two halves, because a 64-bit sum overflows under ANSI rules.
+    The lower and the upper 32 bits are summed separately, because a sum of 64-bit numbers overflows under ANSI rules.
     """
     return [
         F.expr(f"count({name})").alias(f"{name}_pairs"),

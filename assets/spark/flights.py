@@ -2,7 +2,7 @@
 
 Totals are compared key by key with their tables. Windows are compared with the union of the sent (closed) windows and
 the windows in the table, which can still be open. The union contains each window once. For ``carriers``, all closed
-hours are compared with the sent hours, and the newest hours with the table.
+hours are compared with the sent hours, and the newest hour of each carrier with the table.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
 
-#: Maximum differing keys in a result.
+#: Maximum number of differing keys in a result.
 EXAMPLES_MAX = 20
-#: Number of comparisons that run in parallel; while Spark plans one, it computes another.
+#: Number of comparisons that run in parallel, because Spark can compute one while it plans the other.
 AT_ONCE = 2
 
 _FLEET = (
@@ -60,10 +60,10 @@ _COLUMNS = (
 )
 #: Number of flights that one Spark task reads.
 _GROUP_ROWS = 100_000
-#: SQL: the departed flights with their departure time ``left_ms`` (milliseconds since 1970) and their order ``place``.
-#: Flights with equal departure times keep the order of the feed. Time and order are combined in one number, because
-#: Spark sorts numbers faster than pairs. A year has fewer than 10^6 flights, so the order fits into the last six
-#: digits.
+#: SQL: the departed flights with departure time ``left_ms`` (milliseconds since 1970) and sort number ``place``.
+#: Flights with equal departure times keep the order of the feed.
+#: ``place`` combines departure time and position in the feed, because Spark sorts numbers faster than pairs.
+#: A year has fewer than 10^6 flights, so the position in the feed fits into six digits.
 _LEFT = """
 SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
     SELECT *, unix_millis(to_timestamp(time_hour)) + (minute + dep_delay) * 60000L AS left_ms
@@ -141,8 +141,8 @@ FROM (SELECT *, left_ms - left_ms % {delays.HOUR // timedelta(milliseconds=1)} A
 GROUP BY origin, start
 """
 
-#: SQL: disrupted departures, each with the newest observation of its airport. Rows are sorted by time; at equal times,
-#: observations come first.
+#: SQL: disrupted departures, each with the newest observation of its airport.
+#: Rows are sorted by time; at equal times, observations come first.
 _OBSERVED = f"""
 SELECT *, if(at_ms - newest.at_ms <= {weather.TOLERANCE // timedelta(milliseconds=1)}, newest, NULL) AS seen FROM (
     SELECT *, last_value(observation) IGNORE NULLS OVER (PARTITION BY origin ORDER BY at_ms, place) AS newest
@@ -178,8 +178,8 @@ FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN
 """
 
 _CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
-#: SQL: the hours that are closed when the last flight has departed. Each closed hour was sent; the newest closed hour
-#: of a carrier is its row in the table.
+#: SQL: the hours that are closed when the last flight has departed.
+#: Each closed hour was sent; the table contains the newest closed hour of each carrier.
 _CARRIERS_SQL = f"""
 WITH closed AS (
     SELECT carrier, start, named_struct(
@@ -209,8 +209,8 @@ class _Result:
     processor: str
     expected: str
     columns: str
-    #: Function that reads the processor's own result. Arguments: Spark session, table name, file with sent records,
-    #: this object.
+    #: Function that reads the result that the processor published.
+    #: Arguments: Spark session, table name, file with sent records, this object.
     seen: Callable[[SparkSession, str, Path | None, _Result], DataFrame]
     #: Further columns of a result's key, besides the message key.
     parts: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result
 
 
 def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The sent windows, and the table's rows with the newest windows."""
+    """The union of the sent windows, and of the table's rows, which have the newest windows."""
     closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
     newest = spark.table(table).where("state_key = 'row'")
     return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))
@@ -263,7 +263,7 @@ _RESULTS = (
     _Result("carriers", _CARRIERS_SQL, _CARRIERS, _sent_and_newest, ("place", "start")),
 )
 
-#: The names of the additional CSV files beside the flights, with their columns.
+#: The names and columns of the CSV files other than the flights.
 _BESIDE = {
     "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
     "wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour STRING",
@@ -277,8 +277,8 @@ _BESIDE = {
 class FlightsComparison:
     """The comparison of one processor's result.
 
-    ``keys`` is the number of keys or windows on either side, ``mismatches`` the number that differ, ``examples`` the
-    first differences.
+    ``keys`` is the number of keys or windows that at least one side has. ``mismatches`` is the number of these that
+    differ. ``examples`` are the first differences.
     """
 
     processor: str
@@ -293,11 +293,13 @@ def verify_flights(
     published: Callable[[str], Path | None],
     months: int = len(BY_MONTH),
 ) -> dict[str, FlightsComparison]:
-    """Processor -> comparison of its table with a recomputation from the CSV files of the first ``months``.
+    """Maps each processor to the comparison of its table with a recomputation from the CSV files.
+
+    ``months`` is the number of months of the CSV files that are used.
 
     ``table_of`` returns the table name for a processor and a store. ``published`` is called with a processor, from
-    several threads, after the recomputation; it returns when the processor's table exists. For a processor with
-    windows, it returns a file of JSON lines with the sent records and their ``message_key``.
+    several threads, after the recomputation. The function waits until the processor's table exists. For a processor
+    with windows, its result is a file of JSON lines: the sent records with their ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -328,8 +330,8 @@ def verify_flights(
 def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
     """The flights of the first months, with their position in the feed as ``place``.
 
-    Arrow reads and sorts the CSV file, and writes it as Parquet into ``folder``, because Spark needs several times as
-    long for this. Spark computes everything else.
+    Arrow, not Spark, reads and sorts the CSV file, and writes it as Parquet into ``folder``, because Spark needs
+    several times as long. Spark computes everything else.
     """
     import pyarrow as pa
     from pyarrow import parquet

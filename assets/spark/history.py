@@ -1,12 +1,12 @@
 """The history table of a store: every change in its changelog. Folding it gives the state at any covered time.
 
 Invariants:
-    - Folding the whole history gives the current table. To fold means to keep the newest row of each key. If a full
-      snapshot differs from the changes, it appends rows with op ``base`` and ``base_delete``.
-    - A change is appended only once, because the summary of a version has the end offsets of the history. A snapshot
-      whose changes are already in the history appends nothing.
-    - A tag protects the version with that summary from expiry. A history with rows but without such a version is an
-      error. It is never treated as a new history.
+    - To fold means to keep the newest row of each key. The folded history equals the current table. If the state of a
+      full snapshot differs from the folded history, the snapshot appends rows with op ``base`` and ``base_delete``.
+    - A change is appended only once, because the summary of a history version records the end offsets of the history. A
+      snapshot whose changes are already in the history appends nothing.
+    - A tag protects the version with these end offsets from expiry. A history with rows but without such a version is
+      an error, and is never treated as an empty history.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: The summary property of a history version that has the offsets up to which the history is complete.
+#: The property in a history version's summary that contains the offsets up to which the history is complete.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL condition: a row is a changelog record.
 LOGGED = f"op IN ('{PUT}', '{DELETE}')"
-#: SQL: the ``op`` of a row that is a changelog record.
+#: SQL: the value of ``op`` for a row that is made from a changelog record.
 OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
 #: SQL condition: a row has a value.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
@@ -43,8 +43,7 @@ MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
 #: SQL: the event time in a stored value, milliseconds since 1970; the codec stores it as a signed 8-byte integer.
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
-#: The first and last event times (ms since 1970) that become timestamps: years 1 to 9999, which every reader of a table
-#: supports.
+#: Smallest and greatest event time (ms since 1970) that become timestamps: years 1 to 9999, which all readers support.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
 JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
@@ -64,12 +63,12 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of one partition's changes: changelog records, tombstones among them, and bytes of keys and values."""
+    """Counts of one partition's changes: changelog records, tombstones among these, and bytes of keys and values."""
 
     records: int = 0
     tombstones: int = 0
     size: int = 0
-    #: Number of records in an unknown format, and the offset of the first one.
+    #: Number of records in an unknown format, and the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
 
@@ -79,9 +78,12 @@ class HistoryUnclear(HoldfastError):
 
 
 def reaching_version(versions: Versions) -> int | None:
-    """The newest version of the history with its end offsets, an ancestor of main or a tagged version; None if none.
+    """The newest version of the history whose summary has the end offsets; None if there is none.
 
-    The tagged version counts only if no row was appended after it, so that main has the same number of rows.
+    The version is on the branch main, or is the version with the tag ``REACH_TAG``.
+
+    The tagged version is returned only if main has the same number of rows, because then no row was appended after the
+    tag.
     """
     found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
     kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
@@ -91,7 +93,7 @@ def reaching_version(versions: Versions) -> int | None:
 
 
 def history_head(versions: Versions, table: str) -> HistoryHead | None:
-    """The end of a history, according to its versions; None for an empty history.
+    """The end offsets of a history, as a version's summary records them; None for an empty history.
 
     Raises:
         HistoryUnclear: The history has rows, but no version has the property with its end offsets.
@@ -152,7 +154,7 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (possibly none) to the snapshot's branch of the history, and record the new end offsets."""
+    """Append rows (possibly no rows) to the snapshot's branch of the history, and record the end offsets after them."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -167,7 +169,7 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """SQL condition: a row is a change in one of the offset ranges ``[start, end)``.
 
     A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
-    has only comparisons, AND and OR, so that Iceberg can skip files without such rows.
+    has only comparisons, AND and OR, so that Iceberg can skip files without matching rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
@@ -178,7 +180,7 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
 
 
 def counted(rows: DataFrame) -> dict[int, Counted]:
-    """Partition -> counts of its rows; partitions without rows are absent."""
+    """Maps each partition to the counts of its rows; partitions without rows are absent."""
     found = rows.groupBy("store_partition").agg(
         F.expr(f"count_if({LOGGED})").alias("records"),
         F.expr(f"count_if({LOGGED} AND value IS NULL)").alias("tombstones"),
@@ -193,9 +195,10 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key, with columns store_partition, key, op, value, offset, timestamp.
 
-    At one offset, a changelog record is newer than a base row. Of two base rows, the row of the later checkpoint is
-    newer. Offset and timestamp of a base row become null, because they do not belong to the value. Folding one history
-    needs no exchange in Spark, because its files are partitioned by ``store_partition``.
+    If a changelog record and a base row have the same offset, the changelog record counts as newer. Of two base rows
+    with the same offset, the row of the later checkpoint counts as newer. Offset and timestamp of a base row become
+    null, because they belong to the checkpoint, not to the value. Folding one history needs no exchange in Spark,
+    because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     return (

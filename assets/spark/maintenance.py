@@ -1,6 +1,7 @@
 """Maintains a store's tables: deletes expired tags and versions, compacts small files, and deletes orphan files.
 
-Each step is safe while other programs read the current version or a kept tag. An interrupted step can run again.
+Each step can run while other programs read the current version or a version with a kept tag. An interrupted step can be
+repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from holdfast.processors.snapshots.names import (
 )
 from holdfast.processors.snapshots.table_retention import Reference, Retention, expired_references
 
-#: Minimum age of orphan files before they are deleted, hours; younger files may belong to a commit in progress.
+#: Minimum age in hours at which orphan files are deleted, because younger files may belong to a commit in progress.
 LEFTOVER_HOURS_MIN = 24.0
 
 
@@ -65,7 +66,9 @@ def maintain_store(
     now: datetime,
     needed: Collection[int] = (),
 ) -> tuple[Kept, ...]:
-    """Maintain all existing tables of a store; values of snapshots without a tag are deleted from the quarantine.
+    """Maintain all existing tables of a store.
+
+    Values of snapshots without a tag are deleted from the quarantine table.
 
     Tags of the versions in ``needed`` are kept, because an unfinished apply reads these versions.
 
@@ -130,7 +133,7 @@ class _Sourced(msgspec.Struct):
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
     """Delete the quarantined values of snapshots that have neither a tag nor a branch; returns their number.
 
-    This includes snapshots that were never published, and unpublished attempts at a published snapshot.
+    Also deleted are values of snapshots that were never published, and of unpublished attempts at a published snapshot.
     """
     seen = Versions.of(spark, current)
     refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]
@@ -151,7 +154,7 @@ def _texts(words: Iterable[str | None]) -> str:
 
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:
-    """The number of main's versions since the last compaction; if there was none, the number of all its versions."""
+    """The number of main's versions since the last compaction; without a compaction, the number of all its versions."""
     seen, line = Versions.of(spark, table), metadata_of(spark, table).snapshot_log
     published = set(seen.ancestors())
     was = [each.snapshot_id for each in reversed(line) if each.snapshot_id in published]
@@ -174,7 +177,7 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Expire versions without a tag that are older than ``older_than``, and delete the files that only they use."""
+    """Expire versions without a tag that are older than ``older_than``, and delete files that no other version uses."""
     before = len(Versions.of(spark, table).summaries)
     row = _call(
         spark,
@@ -187,10 +190,10 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 
 
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Delete files in the table's folder that no version uses; such files are left by killed runs.
+    """Delete files in the table's folder that no version uses, for example files of killed runs.
 
-    For an object store, files are listed by prefix, with the same client that writes them, because Hadoop's client is
-    not installed.
+    For an object store, the client that writes the files also lists them, by prefix, because Hadoop's client is not
+    installed.
     """
     latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
     folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))

@@ -1,10 +1,10 @@
 """Reads facts about tables from the catalog and the metadata files, without a Spark query.
 
-A query of a metadata table needs a Spark job, which takes half a second in a new session. Reading the file takes
-milliseconds.
+A query of a metadata table needs a Spark job, which takes half a second in a new session. Reading the metadata file
+takes milliseconds.
 
 Invariants:
-    - All other modules use this one for versions, references, properties and the existence of a table.
+    - All other Spark modules use this module to read versions, references, properties and the existence of a table.
     - Nothing is cached between two calls, so every result is current.
 """
 
@@ -20,7 +20,7 @@ from holdfast.infra.warehouse.errors import CatalogUnavailable, CatalogUnusable,
 from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.infra.warehouse.table_metadata import MetadataReader, TableMetadata
 
-#: Spark session -> reader of its catalog. The catalog of a session does not change.
+#: Maps each Spark session to the reader of its catalog, which stays the same for the session.
 _readers: WeakKeyDictionary[Any, MetadataReader] = WeakKeyDictionary()
 
 
@@ -56,7 +56,7 @@ def view_queries(spark: Any, view: str) -> frozenset[str]:
 
 
 def pointers_of(spark: Any) -> CatalogPointers:
-    """The rows of the session's catalog, which point to the metadata files of tables."""
+    """The catalog's pointers: the rows of the session's catalog that name the metadata file of each table."""
     return _reader(spark).pointers
 
 

@@ -11,8 +11,8 @@ In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228
 Invariants:
     - A time that the history does not cover is refused.
     - The published table does not change. A past version is written on its own branch, audited, and tagged.
-    - A past version is built on a snapshot (the base), or on the whole history. The base has no checkpoint after the
-      requested time, and has the table's present columns.
+    - A past version is built from a snapshot (the base) and later changes, or from the whole history. The base has no
+      checkpoint after the requested time, and has the table's present columns.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from holdfast.processors.snapshots.coverage import base_for, covering, seconds_o
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
-#: Part of a past version's id. Increase it if the method of building past versions changes. Existing versions are then
-#: built again when their time partition is materialised. Since 2, the base has no checkpoint after the requested time.
-#: Since 3, the base also has the same columns.
+#: Number in a past version's id. Increase the number if the method of building past versions changes.
+#: Existing past versions are then built again when their time partition is materialised.
+#: Since 2, the base has no checkpoint after the requested time.
+#: Since 3, the base also has the table's present columns.
 _WAY = 3
 
 
@@ -65,7 +66,7 @@ class KeyState:
     state_key: str
     #: The stored bytes; None if the key was deleted.
     value: bytes | None
-    #: Offset and time (seconds since 1970) of the changelog record; None if only a full snapshot contained the value.
+    #: Offset and time (seconds since 1970) of the changelog record; None if only a full snapshot has the value.
     offset: int | None
     since: float | None
 
@@ -86,7 +87,9 @@ def state_at(spark: SparkSession, processor: str, store: str, at: datetime | flo
 def key_at(
     spark: SparkSession, processor: str, store: str, message_key: bytes | str, at: datetime | float
 ) -> list[KeyState]:
-    """The states of one message key at a past time; a deleted state has value None. A text key is encoded as UTF-8.
+    """The states of one message key at a past time, one for each state key.
+
+    A deleted state has value None. A key given as text is encoded as UTF-8.
 
     Raises:
         TableUnknown, NotCovered, MomentUnclear: For the same reasons as in ``state_at``.
@@ -166,7 +169,7 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The schema with the typed columns of these rows.
+        """The schema of the past version; an inferred schema gets the typed columns that these rows have.
 
         The table has all these columns, because each row was published before.
         """
@@ -174,7 +177,7 @@ class _Past:
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write a branch: the newest older snapshot, merged with the later changes up to the requested time."""
+    """Write and audit a branch: the base snapshot, merged with the changes between base and requested time."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -183,7 +186,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     base = base_for(manifests, at, known)
     shape = schema_version(spark, table)
     if base is not None and base.schema_version != shape:
-        base = None  # the base's rows have other columns, whose values would be null in the new version
+        base = None  # the base has other columns, so values of present columns would be null
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)
@@ -216,7 +219,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    """The offset ranges of the changes between base and requested time; without a base, they begin at offset 0."""
+    """The offset ranges of the changes after the base, up to the offsets of ``known``; from offset 0 without a base."""
     return [
         PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
         for part in known.partitions
@@ -226,7 +229,7 @@ def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[Part
 def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
-    """Partition -> (offset after its last change, number of changes, number of deletions)."""
+    """Maps each partition to: offset after its last change, number of changes, number of deletions."""
     logged = f"{history.LOGGED} AND {history.between(known.generation, ranges)}"
     counted = changes.where(logged).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
@@ -245,7 +248,10 @@ def _manifest(
     measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """The manifest of a past version. It has no input offsets, because only checkpoints record input offsets."""
+    """The manifest of a past version.
+
+    The manifest has no input offsets, because only checkpoints record input offsets.
+    """
     parts = []
     for part in known.partitions:
         start = 0 if base is None else base.ends[part.partition]

@@ -36,8 +36,8 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
 def planned_shape(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
     """The schema version that the table will have after the snapshot; this call changes no column.
 
-    For an inferred schema it is the present version, because its columns are known only when a snapshot reads the
-    values.
+    For an inferred schema, the present schema version is returned, because the columns are known only when a snapshot
+    reads the values.
 
     Raises:
         SchemaChangeRefused: A column cannot be converted to the type in the schema; the table is unchanged.

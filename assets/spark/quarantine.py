@@ -3,8 +3,9 @@
 The store's table also has these rows, with key, value and JSON, but their typed columns are null.
 
 Invariants:
-    - Each row belongs to one attempt at a snapshot, which is identified by its branch. Parallel attempts may read
-      values differently, so no attempt changes the rows of another. The rows of the published attempt are kept.
+    - Each row belongs to one attempt at a snapshot, which is identified by its branch. Parallel attempts may judge
+      values differently, so no attempt changes the rows of another attempt. After publication, the rows of the
+      published attempt are kept.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def write_quarantine(
 ) -> dict[int, int]:
     """Write the unreadable rows of ``type_rows`` to the quarantine table, for this attempt.
 
-    The table is created when there is a first row. Returns store partition -> number of unreadable rows, only for
-    partitions with such rows. ``counted`` is this mapping if the caller already has it.
+    The table is created when there is a first row. Returns a mapping from each store partition with unreadable rows to
+    their number. ``counted`` is the same mapping, if the caller has already computed it.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id, attempt)
     if counted is None:
@@ -62,8 +63,8 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 def _unreadable(rows: DataFrame) -> DataFrame:
     """The rows in which ``why`` is not null, selected by an explode.
 
-    A filter would be slow, because Spark pushes it below the projections, and then parses each value for each use in
-    ``why``, six times or more (SPARK-47672). Spark pushes nothing below an explode.
+    A filter would be slow: Spark evaluates a filter before the projections, and then parses each value six times or
+    more, once for each use in ``why`` (SPARK-47672). Spark moves no expression before an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

@@ -18,7 +18,7 @@ from holdfast.assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, SnapshotManifest
 
 _ATTEMPTS = 5
-#: Maximum files that one Spark task writes; more files are distributed over several tasks.
+#: Maximum number of files that one Spark task writes; more files are distributed over several tasks.
 _FILES_OF_A_TASK = 64
 
 
@@ -39,7 +39,8 @@ def record_snapshot(
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        # The branch starts from this version of main, because another run may record this snapshot at any time.
+        # The branch starts from the version in ``seen``.
+        # If another run records a snapshot after this read, publishing the branch fails.
         if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
@@ -66,11 +67,11 @@ def _is_recorded(
     snapshot_id: str,
     unpublished: versions.Versions | None,
 ) -> bool:
-    """Whether main has a snapshot's rows, from the summaries of versions since its publication, otherwise from a scan.
+    """Whether main has a snapshot's rows, judged by version summaries, or by a scan if a summary is missing.
 
-    Versions of compactions and of older Holdfast releases have no summary that names their snapshot, and maintenance
-    may have expired a version. In these cases, the rows are scanned. The first branch of an empty table begins with a
-    version without rows.
+    Only versions that are not in ``unpublished`` can have the rows. Versions of compactions and of earlier Holdfast
+    releases name no snapshot in their summary, and maintenance may have expired a version. In these cases, the rows are
+    scanned. Versions without rows are ignored, because the first branch of an empty table begins with such a version.
     """
     head = next(seen.ancestors(), None)
     if head is None:
@@ -118,8 +119,8 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
         }
         for part in manifest.partitions
     ]
-    # All rows are passed as one JSON text. Converting Python rows to a DataFrame needs a Spark job, which costs more
-    # than the append. Arguments of `spark.sql` do not work here, because older extensions of its parser drop them.
+    # All rows are passed as one JSON text, because converting Python rows to a DataFrame needs an additional Spark job.
+    # The text is no argument of `spark.sql`, because old versions of parser extensions drop arguments.
     timed = {name for name, kind, _ in SNAPSHOT_COLUMNS if kind == "timestamp"}
     shape = ", ".join(f"`{name}` {'bigint' if name in timed else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]

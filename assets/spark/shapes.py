@@ -1,8 +1,8 @@
 """Changes the typed columns of a store's table: compares present and needed columns, and makes SQL statements.
 
 All branches of an Iceberg table share one present set of columns, so readers of main see a change of columns
-immediately. ``Shape.in_place`` tells whether readers may see the changes before the values are written. Otherwise the
-changes are made on a side table (``assets.spark.sides``).
+immediately. ``Shape.in_place`` is true if readers may see the changes before the values are written. If it is false,
+the changes are made on a side table (``assets.spark.sides``).
 
 Invariants:
     - Iceberg identifies columns by id, so a change of columns does not affect published versions.
@@ -53,10 +53,10 @@ class SchemaChangeRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The changes that a table needs for a schema, with the schema versions before and after them.
+    """The column changes that a table needs for a schema, with the schema versions before and after the changes.
 
-    The schema version is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the schema.
-    ``again`` is true if unchanged rows have values for an added column, so that all rows must be written again.
+    The schema version of a table is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the
+    schema. ``again`` is true if unchanged rows have values for an added column, so that all rows must be written again.
     """
 
     before: int
@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def changed(self) -> bool:
-        """Whether the table's present schema differs."""
+        """Whether the table's present schema differs from the needed schema."""
         return self.version != self.before
 
     @property
@@ -97,7 +97,7 @@ def resolve_schema(
         f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
         f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
     )
-    # Otherwise Spark merges the fields of {"a": 1} and {"A": 2} into one, and loses the second name.
+    # Without this setting, Spark merges the fields of {"a": 1} and {"A": 2} into one field, and loses the second name.
     with names_by_case(spark):
         [found] = values.collect()
     return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
@@ -146,8 +146,8 @@ def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
     """Apply a shape to the columns of a table; a repeated call changes nothing."""
     target = f"ALTER TABLE {quoted(table)}"
     if shape.changed:
-        # The properties are set first. If a later statement fails, this schema version has no snapshot, so the next
-        # snapshot is full.
+        # The properties are set first.
+        # If a later statement fails, this schema version has no snapshot, so the next snapshot is full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
     for statement in _statements(shape):
@@ -172,7 +172,7 @@ def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
 def _statements(shape: Shape) -> Iterator[str]:
     """The SQL statements for a shape's changes, in order.
 
-    Each statement is one commit of the table, so consecutive added columns share one statement.
+    Consecutive added columns share one statement, because each statement is one commit of the table.
     """
     comments: dict[tuple[str, ...], str] = {(name,): f" COMMENT {literal(comment)}" for name, comment in shape.comments}
 

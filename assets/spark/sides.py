@@ -1,4 +1,4 @@
-"""Side tables: readers see a change of a table's columns together with the new values, or not at all.
+"""Side tables, with which readers see a change of a table's columns only together with the changed values.
 
 All branches of an Iceberg table have the same present columns. If a column is renamed, dropped or recreated for a
 branch, it also changes for readers of main. For this reason, such a change is made on a side table. A side table is a
@@ -6,11 +6,11 @@ second name in the catalog for the table's metadata, with the same files, versio
 
     register ─► change the columns ─► write, audit, seal on its branch ─► its main moves ─► exchange ─► forget
                                                                                             │
-    readers of the table see nothing until here: one update of the catalog's row moves the table to the side's metadata
+    readers of the table see nothing until here: one update of the catalog moves the table to the side's metadata
 
 Invariants:
     - The exchange happens only if no other run committed to the table after the side was registered.
-    - Until the exchange, the side's metadata is in a separate folder, where a search for lost tables does not look.
+    - Until the exchange, the side's metadata is in a separate folder, which a search for lost tables does not read.
     - A side table is removed only from the catalog, and its files are never deleted, because the table uses them.
 """
 
@@ -60,14 +60,14 @@ def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
 
 
 def exchange(spark: SparkSession, side: Side) -> None:
-    """Publish a side table: from now on, the original table has its columns and its main branch.
+    """Publish a side table: the original table gets the columns and the main branch of the side table.
 
     Raises:
         TableMoved: Another run committed to the table after the side was opened.
     """
     pointers = pointers_of(spark)
-    # Check this before the side's metadata file is written to the table's folder, because the newest file in that
-    # folder is used if the catalog is lost.
+    # Check this before the side's metadata file is written to the table's folder.
+    # The newest file in the table's folder is used if the catalog is lost.
     if pointers.place(_within(side.table)) == side.seen:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
         if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):

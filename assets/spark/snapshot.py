@@ -3,13 +3,14 @@
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
             (each attempt on its own branch)            └─ readers see nothing until here
 
-A run that is killed after any step can run again and gives the same result. Two runs of one plan write to separate
-branches. The branch of one run becomes main, and the other run then finds the snapshot published.
+A run that is killed after any step can run again and gives the same result. If two runs write the same plan, each
+writes to its own branch. The branch of one run becomes main; the other run then finds that the snapshot is published.
 
 Invariants:
     - A published version has passed the audit: it equals the worker's checkpoint or, without one, the records read.
     - The manifest has the fingerprints that were measured on the written branch.
-    - The history is published first, so it may be ahead of the table, but never behind.
+    - The history is published before the table. So the history may contain later changes than the table, but never
+      lacks a change that the table has.
     - Readers see a renamed, dropped or recreated column only together with its values (``assets.spark.sides``).
 """
 
@@ -54,9 +55,9 @@ from holdfast.processors.snapshots.names import branch_name, history_name, quara
 from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, has_every_change
 
 _log = structlog.get_logger("snapshot")
-#: Maximum attempts at a snapshot if other runs, for example maintenance, publish to its table at the same time.
+#: Maximum number of attempts at a snapshot if other runs, for example maintenance, change its table at the same time.
 ATTEMPTS = 3
-#: Source -> text about the rows that it reads, for progress lines.
+#: Maps each source of a snapshot to a text about the rows that are read, for progress lines.
 _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
 
 
@@ -89,7 +90,7 @@ class SnapshotResult:
 
     @property
     def rows_per_s(self) -> float:
-        """Table rows and changelog records that were processed per second, over the whole duration of the snapshot."""
+        """Table rows plus changelog records, divided by the seconds of the whole snapshot."""
         handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
         return handled / max(self.seconds, 1e-9)
 
@@ -106,14 +107,15 @@ def write_snapshot(
 ) -> SnapshotResult:
     """Write and publish the snapshot of a plan; repeated runs of one plan publish it only once.
 
-    The written table must have the fingerprints ``stored``, which are those of the checkpoint's partitions. Without
-    ``stored``, the table is compared with the records that were read. ``tell`` gets progress lines every few seconds.
+    ``stored`` has the fingerprints of the checkpoint's partitions, which the written table must have, too. Without
+    ``stored``, the table is compared with the records that were read. ``tell`` is called with a progress line every few
+    seconds.
 
     Raises:
         ChangelogUnreadable: The changelog has records in an unknown format.
         ChangelogMoved: The changelog was truncated, recreated or compacted during the read.
         SnapshotAuditFailed: The written table differs from the checkpoint.
-        TableMoved: Another snapshot was published at the same time.
+        TableMoved: Another run published to the table at the same time.
         SparkFailed: The read or the write failed; nothing was published.
     """
     started = time.monotonic()
@@ -157,7 +159,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """Maximum rows to read from changelog, checkpoint and base; a full snapshot also reads the history."""
+    """Maximum number of rows read from changelog, checkpoint and base; a full snapshot also reads the history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -225,7 +227,10 @@ def feed_history(work: Work) -> None:
 
 
 def write_branch(work: Work) -> None:
-    """Write the table's branch from the planned source; a full snapshot also appends missing values to the history."""
+    """Write the table's branch from the planned source.
+
+    A full snapshot also appends values that are missing in the history to it.
+    """
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source.name]}")
     if plan.builds_on is not None:
@@ -254,7 +259,7 @@ def replace_branch(work: Work, rows: DataFrame) -> None:
 def open_branch(work: Work, rows: DataFrame) -> bool:
     """Create the branch to write on, with the columns that the values of these rows need.
 
-    Returns False if a column is created again, because then every row of the table must be written.
+    Returns False if a column is created again. Then every row of the table must be written, not only the changed rows.
     """
     spark, plan = work.spark, work.plan
     seen = versions.Versions.of(spark, plan.table)
@@ -270,7 +275,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     shapes.reshape(spark, work.target, shape)
     if inferred and work.schema is not None:
         work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
-        # An earlier attempt or another run may have changed the columns after this snapshot was planned.
+        # Compare with the plan, because an earlier attempt or another run may have changed the columns since then.
         whole = plan.builds_on is not None and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
@@ -283,15 +288,14 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine; ``whole`` means that the rows are the whole table."""
+    """Write values that do not fit the columns to the quarantine; ``whole`` is true if the rows are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
         return
     counted, hashed = None, typed_hash(work.schema)
     typed = type_rows(current.current_rows(rows, keep=() if whole else ("op",)), work.schema)
-    # One scan counts the unreadable values and computes the fingerprints that the audit expects, because parsing costs
-    # more than hashing.
+    # One scan counts unreadable values and computes the expected fingerprints, because parsing costs more than hashing.
     if whole and hashed is not None:
         work.typed, counted = typed_prints(typed, hashed)
     elif hashed is not None and plan.base is not None and plan.base.typed_fingerprints:
@@ -309,13 +313,13 @@ def _moments(plan: SnapshotPlan) -> str:
 
 
 def _replace_and_correct(work: Work) -> None:
-    """Replace the table with the source's rows, and append values that are missing in the history."""
+    """Replace the table's rows with the source's rows, and append to the history the values that it lacks."""
     plan = work.plan
     wanted = work.full()
     both = current.with_differences(wanted, _known(work)).persist()
     try:
         differing = both.where("differs")
-        work.appended = differing.count()  # this count also fills the cache, in the same job
+        work.appended = differing.count()  # the job of this count also fills the cache
         if work.history_ref != versions.MAIN and work.appended:
             ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
             rows = differing.selectExpr(
@@ -335,7 +339,7 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _known(work: Work) -> DataFrame:
-    """The live keys of the history after this attempt has appended its changelog records."""
+    """The live keys according to the history, including the changelog records that this attempt has appended."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
@@ -352,7 +356,7 @@ def seal(work: Work, measured: Prints) -> None:
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        work.corrections = 0  # no other run has written to the history
+        work.corrections = 0  # this attempt appended none, and no other run has written to the history
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()

@@ -1,4 +1,7 @@
-"""Columns and properties of all warehouse tables, and their creation; table names: ``processors.snapshots.names``."""
+"""Columns and properties of all warehouse tables, and their creation.
+
+The names of tables are built in ``processors.snapshots.names``.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ COLUMNS: tuple[Column, ...] = (
     ("event_timestamp", "timestamp", "event time of the message that wrote the value"),
 )
 
-#: The columns of the history. Rows with op ``put`` and ``delete`` are changelog records. Rows with ``base`` and
-#: ``base_delete`` come from a full snapshot: the store had, or did not have, this value at the offset. Their changelog
-#: record is unknown.
+#: The columns of the history. Rows with op ``put`` and ``delete`` are changelog records.
+#: Rows with op ``base`` and ``base_delete`` come from a full snapshot, and their changelog record is unknown.
+#: At the row's offset, the store had this value (``base``), or no value (``base_delete``).
 HISTORY_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("generation", "int", "number of the changelog: 1, and one more after each recreation"),
@@ -105,7 +108,7 @@ def create_history(spark: SparkSession, table: str) -> None:
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the quarantine table of a store if it is missing, and add columns that an older table lacks."""
+    """Create the quarantine table of a store if it is missing; add columns that a table of an earlier version lacks."""
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
     there = spark.table(quoted(table)).columns
     for name, kind, comment in QUARANTINE_COLUMNS:
@@ -155,10 +158,10 @@ def create_namespace(spark: SparkSession, namespace: str) -> None:
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:
-    """Run a CREATE statement; its error is ignored if another run has created the same object at the same time.
+    """Run a CREATE statement; an error is ignored if another run has created the same object at the same time.
 
-    Iceberg's JDBC catalog first checks and then inserts. So the second of two runs gets the database's duplicate-key
-    error instead of an "already exists" error.
+    Iceberg's JDBC catalog first checks and then inserts. So if two runs create an object at once, one gets the
+    database's duplicate-key error instead of an "already exists" error.
     """
     try:
         spark.sql(statement)

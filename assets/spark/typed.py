@@ -4,7 +4,7 @@ The JSON of a value is parsed once for each row. If a value does not fit the sch
 All typed columns of the row are then null, and ``why`` has the reason.
 
 Invariants:
-    - Every row is kept, and has either all its typed columns or none.
+    - No row is left out. A row has either all its typed columns or none of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from holdfast.processors.engine.schema.types import (
 )
 from holdfast.processors.engine.state.own_keys import RESERVED
 
-#: Maximum characters of a value that does not fit, in the reason.
+#: Maximum number of characters that a reason quotes of a value that does not fit.
 SHOWN = 60
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
-#: Types that are converted from JSON texts, each with the pattern that a text must match, because a cast also accepts
-#: other texts.
+#: Maps SQL types that are read from JSON texts to the pattern that such a text must match.
+#: The pattern is needed, because a cast also accepts other texts.
 _CONVERTED = {
     "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
@@ -60,7 +60,8 @@ def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
     """The rows with their typed columns, and the column ``why``, which is null if the value is readable.
 
     The rows must have the columns value, state_key and json. A null value, which is a deletion, gives null columns.
-    ``schema`` is the result of ``shapes.resolve_schema``. If it is None, ``why`` reports only unknown formats.
+    ``schema`` is the result of ``shapes.resolve_schema``. Without a schema (None), ``why`` reports only unknown
+    formats.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -87,10 +88,12 @@ OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 
 
 def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
-    """SQL that parses a value's JSON, wrapped in an object with one field so that numbers, texts and nulls parse, too.
+    """SQL that parses a value's JSON.
 
-    ``beside`` has all value schemas of the store, because the schema for any state key must skip keys that have their
-    own schema.
+    The JSON is wrapped in an object with one field, so that numbers, texts and nulls can also be parsed.
+
+    ``beside`` has all value schemas of the store. They are needed because the schema for "any state key" must leave out
+    state keys that have a separate schema.
     """
     shape, apart = _shape(value), _shape(value, apart=True)
     name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
@@ -114,15 +117,15 @@ def _begins(value: ValueSchema) -> str:
 
 
 def _is_mixed(value: ValueSchema) -> bool:
-    """Whether a store has both objects, which get a column for each field, and other values, which get one column."""
+    """Whether a store has mixed values: objects (a column for each field), and other values (one column in total)."""
     return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
     """The SQL type for parsing a value: field ``v`` has all paths of its columns, or is the whole value.
 
-    For mixed values, field ``w`` is a value that is not an object. The parser distinguishes upper and lower case in
-    names, but queries do not. With ``apart``, fields get names that differ even without regard to case.
+    For mixed values, field ``w`` is a value that is not an object. With ``apart``, fields get names that differ even if
+    case is ignored, because the parser distinguishes upper and lower case, but queries do not.
     """
     whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
     v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)
@@ -130,7 +133,7 @@ def _shape(value: ValueSchema, *, apart: bool = False) -> str:
 
 
 def _tree(value: ValueSchema) -> dict[str, Any]:
-    """The JSON names of all columns as nested dictionaries; the innermost value is the column's type."""
+    """The JSON paths of all columns as nested dictionaries; the innermost value is the column's type."""
     tree: dict[str, Any] = {}
     if value.version is not None:
         tree[value.version[0]] = TEXT
@@ -153,7 +156,7 @@ def _struct(tree: Mapping[str, Any], apart: bool) -> str:
 
 
 def _apart(names: Iterable[str]) -> dict[str, str]:
-    """Name -> an alias that is unique even if case is ignored."""
+    """Maps each name to an alias that is unique even if case is ignored."""
     found: dict[str, str] = {}
     for name in names:
         again = sum(each.lower() == name.lower() for each in found)
@@ -162,7 +165,10 @@ def _apart(names: Iterable[str]) -> dict[str, str]:
 
 
 def _wire(kind: ColumnType, *, apart: bool = False) -> str:
-    """The SQL type with which a column is parsed; some types are first parsed as text. ``apart``: as in ``_shape``."""
+    """The SQL type with which a column is parsed; some types are first parsed as text.
+
+    ``apart`` has the same meaning as in ``_shape``.
+    """
     match kind:
         case Number():
             return "string"
@@ -183,13 +189,13 @@ def _wire(kind: ColumnType, *, apart: bool = False) -> str:
 
 
 def _name(parsed: str) -> str:
-    """A new lambda variable for an item of ``parsed``, different from those of the enclosing lambdas."""
+    """The name of a lambda variable for an item of ``parsed``, different from the names in the enclosing lambdas."""
     within = [int(found) for found in re.findall(r"\bx([0-9]+)\b", parsed)]
     return f"x{max(within, default=0) + 1}"
 
 
 def _is_plain(kind: ColumnType) -> bool:
-    """Whether the parsed type already is the table's type, so that no conversion is needed."""
+    """Whether a column is parsed with the table's type, so that no conversion is needed."""
     match kind:
         case Number() | Quotient() | Moment() | Held():
             return False
@@ -234,7 +240,10 @@ def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
 
 
 def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
-    """A field of a parsed object, which is the first of its names that exists in the object."""
+    """SQL: a member of a parsed object.
+
+    If the member has several names, the first name that exists in the object is used.
+    """
     names = _apart(source for each in members for source in each.sources)
     return _first(parsed, [(names[source],) for source in member.sources])
 
@@ -270,7 +279,7 @@ def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
 
 
 def _why(values: tuple[ValueSchema, ...]) -> str:
-    """SQL: the reason why a value cannot be read, or null; cheap tests come first."""
+    """SQL: the reason why a value cannot be read, or null. Cheap tests come first."""
     cases = [
         ("value IS NULL", "NULL"),
         (
@@ -282,7 +291,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
-    if values:  # internal records have no model
+    if values:  # the store's internal records have no model
         cases.append((OWN_RECORD, "NULL"))
     by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
     begin = [_begins(each) for each in values if each.prefixes]
@@ -332,13 +341,13 @@ def _why_value(at: int, value: ValueSchema) -> str:
 
 
 def _misfit(value: ValueSchema) -> str:
-    """SQL: a text that names the first column that does not fit the value; used only if a column does not fit."""
+    """SQL: a text that names the first column whose type does not fit the value; used only if a column does not fit."""
     shown = f"left(json, {SHOWN})"
     cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
     for column in value.columns:
         for path in filter(None, column.paths):
             one = ValueSchema(None, (Column(column.name, column.type, False, (path,)),))
-            # get_json_object allows neither quotes nor brackets in a name; it is used only for display here
+            # "?" for names with quotes or brackets, which get_json_object does not allow; the result is only displayed
             name = path[-1] if path[-1].isidentifier() else "?"
             steps = ".".join((*path[:-1], name))
             seen = f"left(coalesce(get_json_object(json, {literal('$.' + steps)}), '?'), {SHOWN})"
@@ -354,7 +363,7 @@ def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, 
     match kind:
         case Number():
             cast = f"try_cast({parsed} AS {kind.sql})"
-            # compared with the exact number, because try_cast rounds without an error
+            # compare with the exact number, because try_cast rounds without an error
             test = f"({cast} IS NULL OR try_cast({parsed} AS decimal(38,18)) <> {cast})"
             yield f"{parsed} IS NOT NULL AND {test}", f"{where} is no {kind.sql}"
         case Scalar(sql, allowed):

@@ -1,7 +1,7 @@
 """Compares typed columns of a sample of rows in a written table with values that Python reads from the stored bytes.
 
 A small table is compared completely. For a larger table, the sample has the rows of one store partition whose key hash
-has a certain remainder. Only that partition is scanned, and another snapshot samples another partition.
+has a certain remainder. Only that partition is scanned. The next snapshot can sample another partition.
 
 Invariants:
     - The same version of a table gives the same sample.
@@ -25,7 +25,7 @@ from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, V
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
-#: Approximate number of rows to compare, and maximum bytes of a value; rows with longer values are left out.
+#: Approximate number of rows to compare, and maximum bytes of a value; rows with longer values are not compared.
 ROWS, VALUE_BYTES = 500, 1 << 16
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}")"""
@@ -65,7 +65,7 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
             found += misread
         elif misread:
             without[row["store_partition"], key] = misread
-    if without:  # a value that does not fit the schema has no typed columns, because it is in the quarantine
+    if without:  # rows in the quarantine do not count, because their values do not fit and they have no typed columns
         plain = sample.select("store_partition", "key", "value", "state_key", "json")
         for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():
             found += without.get((row["store_partition"], bytes(row["key"])), [])

@@ -1,7 +1,8 @@
 """Reads and changes the versions of an Iceberg table: branches to write on, tags, and manifests in summaries.
 
 Invariants:
-    - The branch main is moved only by ``fast_forward``, which fails if another run has moved main first.
+    - Only ``fast_forward`` moves the branch main. ``fast_forward`` fails if another run has moved main since the branch
+      was created.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Version:
 class Versions:
     """The versions, branches and tags of a table, read from its metadata at one time.
 
-    Maintenance expires versions without a tag, so a chain of ancestors may be incomplete. Snapshots are therefore also
-    found by their tags.
+    Maintenance expires versions without a tag, so a chain of ancestors may be incomplete. For this reason, snapshots
+    are also searched by their tags.
     """
 
     summaries: Mapping[int, Mapping[str, str]]
@@ -66,7 +67,7 @@ class Versions:
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
-        """The versions of a branch, newest first; may end early, because old versions expire."""
+        """The versions of a branch, newest first; the oldest versions may be missing, because versions expire."""
         at: int | None = self.refs[ref][1] if ref in self.refs else None
         while at is not None and at in self.summaries:
             yield at
@@ -93,7 +94,10 @@ class Versions:
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
-        """The version of a branch with this snapshot id; None if there is none. On main, tags are searched, too."""
+        """The version of a branch with this snapshot id; None if there is none.
+
+        For the branch main, tags are searched, too.
+        """
         named = (at for at in self.ancestors(ref) if self.summaries[at].get(ID_PROPERTY) == snapshot_id)
         found = next(filter(None, map(self._version, named)), None)
         return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
@@ -128,8 +132,8 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
     """Create a branch with a unique name, from main's version in ``seen``; returns the branch's name.
 
-    Main may have moved since ``seen`` was read. The branch starts before that move, so it cannot overwrite the version
-    of another run.
+    Main may have moved since ``seen`` was read. The branch starts at the version in ``seen``, so publishing it fails
+    instead of overwriting the version of another run.
 
     Raises:
         TableMoved: The table was empty in ``seen``, but has a version now.
@@ -143,7 +147,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error of a run whose table got a version from another run at the same time."""
+    """The error for a run if another run published a version of its table at the same time."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",

@@ -1,11 +1,11 @@
-"""Creates two views over a store's history, in the same catalog: values with their time of validity, and changes.
+"""Creates two views over a store's history, in the same catalog: values with their validity time, and changes.
 
-    <store>_scd2   one row for each value of each key: valid_from, valid_to (null if still valid), their offsets
-    <store>_feed   one row for each change: insert, update or delete, with the former value and JSON
+    <store>_scd2   one row for each value of each key: valid_from, valid_to (null if still valid), the offsets of both
+    <store>_feed   one row for each change: insert, update or delete, with the previous value and JSON
 
-Changes are ordered by offset. Times are the changelog's timestamps. If a timestamp goes back within a key, it is raised
-to the greatest earlier one. ``exact`` is false for a change that only a full snapshot contains, because it happened at
-or before that time.
+Changes are ordered by offset. Times are the changelog's timestamps. If the timestamp of a change is smaller than that
+of an earlier change of the key, the greatest earlier timestamp is used instead. ``exact`` is false for a change that
+only a full snapshot contains, because the change happened at the row's time or before it.
 
 Invariants:
     - The current rows of ``<store>_scd2`` are the rows of the store's table.
@@ -38,7 +38,7 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
     for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
-        # replaced only if needed, because each replacement adds a file to the warehouse
+        # replace a view only if its query changed, because each replacement adds a file to the warehouse
         if query not in view_queries(spark, view):
             spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
@@ -47,7 +47,7 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 def _changes(history: str) -> str:
     """The rows of a history that changed a value, each with the previous value."""
     rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
-    # a base row that repeats the known value does not count as a change
+    # a base row with the same value as before does not count as a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
         f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "
@@ -73,7 +73,10 @@ def scd2_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def feed_query(history: str, schema: StoreSchema | None) -> str:
-    """The query of ``<store>_feed``; ``history`` is the quoted table name. Typed columns are those of the new value."""
+    """The query of ``<store>_feed``; ``history`` is the quoted table name.
+
+    The typed columns belong to the value after the change.
+    """
     before = _JSON.replace("value", "value_before").replace(" AS json", " AS json_before")
     changed = f"SELECT *, {_JSON}, {before} FROM ({_changes(history)})"
     change = "CASE WHEN value IS NULL THEN 'delete' WHEN value_before IS NULL THEN 'insert' ELSE 'update' END AS change"
@@ -88,8 +91,8 @@ def feed_query(history: str, schema: StoreSchema | None) -> str:
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
     """A store's keys at one time, with their typed columns: rows of ``<store>_scd2``, for one message key or for all.
 
-    ``at`` is a time in the changelog's timestamps: a datetime with a zone, or seconds since 1970. A time outside of the
-    history is not refused here, unlike in ``assets.spark.past.state_at``.
+    ``at`` is a time in the changelog's timestamps: a datetime with a zone, or seconds since 1970. Unlike
+    ``assets.spark.past.state_at``, this function accepts a time that the history does not cover.
 
     Raises:
         TableUnknown: The store has no history, because it was never published.

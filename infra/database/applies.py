@@ -22,7 +22,7 @@ from holdfast.infra.database.writes import upsert
 
 #: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Minimum size of a stage whose rate is measured, in units of work (such as records); smaller stages say little.
+#: Minimum units of work (such as records) of a stage whose rate is measured. Rates of smaller stages are too inexact.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
@@ -66,8 +66,8 @@ class ApplyJournal:
     ) -> tuple[ApplyRecord, bool]:
         """Create an apply and hold it, unless the processor has an open apply.
 
-        Returns the open apply, and whether this call created it. If a recovery run holds the processor but is silent,
-        the run loses the processor.
+        Returns the open apply, and whether this call created it. If a recovery run holds the processor, but its last
+        heartbeat is older than ``SILENT_S``, the run loses the processor.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -89,7 +89,8 @@ class ApplyJournal:
         """Become the holder of an open apply; returns the token of the hold, or None if another run holds the apply.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
-        effect. The apply is free if it has no holder, a silent holder, or if ``is_gone`` (the holder is known dead).
+        effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``.
+        It can also be claimed if ``is_gone`` is True (the holder is known to be dead).
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -155,7 +156,7 @@ class ApplyJournal:
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """Name of a stage -> sums of units and of seconds over its past executions, to estimate durations.
+        """Name of a stage -> its total units of work and total seconds in past executions, to estimate durations.
 
         Executions with less than ``RATED_FROM`` units are left out.
         """

@@ -67,16 +67,16 @@ class Connections:
             return connection.execute(query).all()
 
     def changed(self, statement: Any) -> bool:
-        """Execute an update in a separate transaction; returns whether it changed exactly one row."""
+        """Execute an update in a separate transaction; returns whether the update changed exactly one row."""
         with self.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
 
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
-        """Insert a row, or find the existing row by the query ``there``; returns the row and whether it is new.
+        """Insert a row, or find the existing row by the query ``there``. Returns the row, and whether it was inserted.
 
-        The table must have a unique index that refuses a second such row. If two processes insert at the same moment,
-        the index decides which one succeeds.
+        The table must have a unique index that refuses a second row like this. If two processes insert at the same
+        moment, the index lets only one process succeed.
         """
         while True:
             with self.writing() as connection:
@@ -87,7 +87,7 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # The row that refused the insert was closed by another process before the query, so try again.
+                # Another process closed the existing row between the refused insert and the query, so try again.
 
     @contextmanager
     def reported(self) -> Iterator[None]:

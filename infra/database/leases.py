@@ -1,4 +1,4 @@
-"""Leases: record which run holds a processor. The holder is either an apply or the recovery run of an incident.
+"""Leases. A lease records which run holds a processor: either an apply, or the recovery run of an incident.
 
     take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
                                                      a late write with token 7 ──► HoldLost
@@ -12,7 +12,7 @@ Invariants:
       So a late write of a former holder, for example of a process that was frozen, has no effect.
     - The age of a heartbeat is measured only by the database's clock. On Postgres, this is the server's clock. On
       SQLite, it is the machine's monotonic clock, which a change of the time of day does not affect. This clock starts
-      again at a reboot; a heartbeat from before a reboot counts as silent.
+      again at a reboot, so a heartbeat from before a reboot counts as older than ``SILENT_S``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: Seconds of silence for a holder without a heartbeat, which an older version of Holdfast recorded.
+#: The assumed age of a missing heartbeat, seconds. Holders that an older version of Holdfast recorded have none.
 NEVER_S = 1e9
 
-#: Parts of sentences that say why a holder counts as dead.
+#: Two parts of sentences that say why a holder counts as dead.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
@@ -87,7 +87,7 @@ class Fence:
 
 
 def take(connection: Connection, processor: str) -> int:
-    """Lock the processor's lease until the end of the transaction; returns a new token, greater than all before."""
+    """Lock the processor's lease until the end of the transaction; returns a new token, the greatest so far."""
     first = insert_into(connection, tables.leases).values(processor=processor, token=1)
     counted = first.on_conflict_do_update(
         index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}
@@ -110,7 +110,7 @@ def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take the processor from a silent recovery run; does nothing without a recovery run.
+    """Take the processor from a recovery run whose heartbeats stopped; does nothing if no recovery run holds it.
 
     ``token`` is the new token that ``take`` issued in the same transaction.
 
@@ -138,10 +138,10 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
 
 
 def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
-    """Take the processor from the silent holder of its open apply; returns False if the holder is live.
+    """Take the processor from the holder of its open apply, if heartbeats stopped; returns False if the holder is live.
 
     ``token`` is the new token that ``take`` issued in the same transaction. ``gone`` is the token of a holder that is
-    known to be dead, so that no silence is required. The apply stays open, without a holder.
+    known to be dead, so that the age of its heartbeat does not matter. The apply stays open, without a holder.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))

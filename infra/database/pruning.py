@@ -1,9 +1,9 @@
 """Deletes old records of the registry: ended applies with their stages, closed incidents, and actions.
 
 Invariants:
-    - Open applies and open incidents are kept, and so are the newest failed incidents that nobody acknowledged.
-    - The newest applies and actions of each processor are kept, whatever their age. They contain the rates of stages,
-      the last rehearsal and the last rebuild.
+    - Open applies and open incidents are kept. The newest failed incidents that nobody acknowledged are kept, too.
+    - The newest applies and actions of each processor are kept, whatever their age. These records contain the rates of
+      stages, the last rehearsal and the last rebuild.
     - This module never deletes deployments, releases, snapshots and plans. Plans and releases have a maximum number. A
       snapshot's record is kept so that its table version is never published twice.
 """
@@ -57,7 +57,7 @@ def _prune(
 ) -> int:
     """Delete rows that meet ``conditions``, but keep the ``NEWEST_KEPT`` newest rows of each owner.
 
-    Only rows that meet ``among`` count for the newest rows. Returns the number of deleted rows.
+    The newest rows are chosen among the rows that meet ``among``. Returns the number of deleted rows.
     """
     rank = func.row_number().over(partition_by=owner, order_by=table.c.id.desc())
     ranked = select(table.c.id, rank.label("rank")).where(*among).subquery()

@@ -64,7 +64,7 @@ class Incident:
     retried_at: datetime | None = None
     #: Slot -> fault that only a person can repair; recovery continues with the other slots.
     asks: Mapping[str, str] = field(default_factory=dict)
-    #: The token of the present claim. Each claim gets a new token; writes with an older token have no effect.
+    #: The token of the present claim. Each claim gets another token; writes with an earlier token have no effect.
     token: int = 0
     #: Seconds between the claiming run's last heartbeat and the read of this record, by the database's clock.
     silent_s: float = field(default=0.0, compare=False)
@@ -88,7 +88,7 @@ class Deployment:
     code_version: str
     slots: tuple[str, ...]
     desired: DesiredState
-    #: Starts at 1, and grows with each change of this record.
+    #: A number that starts at 1 and grows with each change of this record.
     generation: int
     updated_at: datetime
 
@@ -145,9 +145,9 @@ class ApplyRecord:
     plan_hash: str
     plan: str
     who: str
-    #: Name of the process that executes the apply; None if no process does.
+    #: Name of the process that executes the apply; None if no process executes it.
     holder: str | None
-    #: Changes each time the holder changes. Only writes with the present token have an effect.
+    #: A number that changes each time the holder changes. Only writes with the present token have an effect.
     token: int
     started_at: datetime
     finished_at: datetime | None

@@ -66,7 +66,7 @@ class Registry:
 
     def _open(self, database: Connections) -> None:
         self._database = database
-        #: The same connections, for ``database.pruning``.
+        #: The connections to the database, for functions in ``database.pruning``.
         self.database = database
         self.journal = ApplyJournal(database)
         self.releases = ReleaseBook(database)
@@ -134,8 +134,8 @@ class Registry:
         """Claim an open incident for a run; returns the token of the claim, or None if the claim is refused.
 
         The claim is refused if another live run has claimed the incident, or a live process holds an apply of the
-        processor. A silent holder loses its claim or its apply; the apply stays open. ``gone`` is the token of an apply
-        whose holder is known to be dead.
+        processor. A holder whose heartbeats stopped loses its claim or its apply; the apply stays open. ``gone`` is the
+        token of an apply whose holder is known to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -162,7 +162,7 @@ class Registry:
     def release_incident(self, incident_id: int, run_id: str) -> bool:
         """End a run's claim of an open incident, so that another run may claim the incident.
 
-        Later writes of the former run are refused. Returns False if the run had no claim.
+        After the call, writes of this run are refused. Returns False if the run had no claim.
         """
         with self._database.writing() as connection:
             mine = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.claimed_by == run_id)
@@ -269,7 +269,7 @@ class Registry:
         *,
         after: int = 0,
     ) -> bool:
-        """Record a deployment, unless the processor already has one; returns False if it has.
+        """Record a deployment, unless the processor already has one; in this case returns False.
 
         The generation of the new record is ``after`` + 1.
         """
@@ -362,7 +362,7 @@ class Registry:
     def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
         """SQL conditions for a write to an incident.
 
-        Through the plain registry, the incident must not be claimed by a run. Through a fenced registry, no condition
+        In a plain registry, the condition is that no run has claimed the incident. In a fenced registry, no condition
         is needed, because the claim was checked at the start of the transaction.
         """
         return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)

@@ -67,7 +67,7 @@ class ReleaseBook:
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def before(self, processor: str) -> Release | None:
-        """The target of a rollback: among releases older than the present one, the release that worked last.
+        """The target of a rollback: of the releases older than the present release, the one that worked last.
 
         A release from which a rollback returned is newer than the present release, so it is never chosen. None if no
         such release exists.

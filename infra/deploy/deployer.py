@@ -14,7 +14,7 @@ from holdfast.infra.paths import Paths
 
 
 class Deployer(Protocol):
-    """Runs programs (workers), for example by a supervisor on one machine, or in a cluster."""
+    """A service that runs programs (workers), for example a supervisor on one machine, or a cluster."""
 
     def start(self, timeout_s: float = ...) -> int:
         """Start the deployer unless it runs; returns the deployer's process id. The deployer outlives the caller."""
@@ -65,7 +65,7 @@ class LocalDeployer(Deployer, Protocol):
         """Process id of the deployer; None if it does not run or does not answer."""
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> bool:
-        """Stop all programs and the deployer, even if the deployer does not answer; returns whether it was running."""
+        """Stop all programs and the deployer, even without an answer; returns whether the deployer was running."""
 
 
 def open_deployer(paths: Paths) -> LocalDeployer:

@@ -86,7 +86,7 @@ class ProgramStatus:
     exit_status: int | None
     #: Start time of the running process, otherwise end time of the last process; None before the first start.
     since: datetime | None
-    #: The signal that ended the last process, for example ``SIGKILL``; None without a signal.
+    #: The signal that ended the last process, for example ``SIGKILL``; None if no signal ended it.
     signal: str | None = None
     #: Start time of the running process, otherwise of the last process.
     started_at: datetime | None = None

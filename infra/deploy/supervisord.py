@@ -7,7 +7,8 @@ Files in the folder ``Paths.supervisor`` (mode 0700): ``supervisord.conf``, ``su
 the path of ``supervisor.sock`` is too long for a unix socket, ``socket.path`` names another folder for the socket.
 
 Invariants:
-    - Each home folder has at most one supervisord. A lock serialises starts, and a second start finds the first.
+    - Each home folder has at most one supervisord. A lock serialises starts, and a second start finds the supervisord
+      of the first start.
     - supervisord never restarts a program by itself; only recovery does.
     - Every running program has a program file. Applying an equal specification again changes nothing.
 """
@@ -134,7 +135,7 @@ class Supervisord:
 
     def start(self, timeout_s: float = START_WITHIN_S) -> int:
         with self._lock():
-            # Wait while a supervisord runs but does not answer. A second supervisord would take over its socket.
+            # Wait while a supervisord runs but does not answer, because a second supervisord would take its socket.
             wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
             pid = self.pid()
             if pid is not None:
@@ -167,7 +168,7 @@ class Supervisord:
                     raise self._silent(pid, f"it did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
             elif silent is not None and (mark := start_mark(silent)) is not None:
-                # It may be stopping, so first wait for its end. On Linux, its programs end with it (``launch``).
+                # First wait, because supervisord may be stopping. On Linux, its programs end when it ends (``launch``).
                 if not wait_until(lambda: start_mark(silent) is None, SILENT_STOP_S):
                     end_process(silent, mark, timeout_s=SILENT_STOP_S)
                 log.warning("supervisor.killed", pid=silent)

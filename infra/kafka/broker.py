@@ -6,7 +6,7 @@ configuration, log and address file.
 Invariants:
     - At most one broker runs on a folder.
     - A start returns after the broker has answered a metadata request.
-    - The broker runs in a session of its own, so it outlives the process that started it.
+    - The broker runs in a separate session (process group), so it outlives the process that started it.
     - A restart on the same folder keeps the data, and also the port if the port is still free.
     - ``log.retention.ms`` is -1, so that only a topic's own retention deletes records. Otherwise the broker would
       delete records whose event times are years old.
@@ -121,8 +121,8 @@ class BrokerAddress:
 class EmbeddedBroker:
     """The embedded broker of one folder, which has all files of the broker and is created if absent.
 
-    With ``port=None``, the broker uses its last port if this port is free, otherwise any free port. ``heap_mb`` is the
-    maximum heap of its JVM, MiB.
+    With ``port=None``, the broker uses the port of its last start if this port is free, otherwise any free port.
+    ``heap_mb`` is the maximum heap of the broker's JVM, MiB.
     """
 
     #: Whether this node is the cluster's only controller. If False, ``expire_registration`` is skipped, because one of
@@ -161,7 +161,8 @@ class EmbeddedBroker:
         Raises:
             BrokerAlreadyRunning: A broker runs on this folder.
             PortTaken: The configured port is in use.
-            BrokerDidNotStart: The broker ended, or did not answer in time and was killed. Has its last log lines.
+            BrokerDidNotStart: The broker ended, or was killed because it did not answer in time. The error has its last
+                log lines.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(self._folder / "start.lock"):  # a parallel second start waits, then finds the running broker
@@ -184,8 +185,8 @@ class EmbeddedBroker:
                 raise
             record_identity(_address_file(self._folder), process.pid)
             replace_text(_address_file(self._folder), json.dumps(asdict(address)))
-            # The broker keeps running; the address file identifies it from now on. A return code is set because Popen
-            # would otherwise warn that the process still runs.
+            # The broker runs on when this process ends, and the address file identifies it. Popen gets a return code,
+            # because otherwise it would warn that the broker still runs.
             process.returncode = 0
             return address
 

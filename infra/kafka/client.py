@@ -43,7 +43,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a line; if its kind was logged a short time ago, only count the line as suppressed."""
+        """Log a line; if a line of its kind was logged less than ``REPEAT_AFTER_S`` ago, only count the line."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -72,7 +72,7 @@ def library_logger() -> logging.Logger:
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """Bootstrap addresses of the configured cluster; without one, of the embedded broker of this home folder.
+    """Bootstrap addresses of the configured cluster; if none is configured, of this home folder's embedded broker.
 
     Raises:
         BrokerUnreachable: No cluster is configured, and no embedded broker has started.

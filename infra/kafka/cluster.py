@@ -48,7 +48,7 @@ class KafkaCluster:
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
         chosen = {**self._client, **(producer_config or {})}
-        # The queue is made large enough for the largest record. Otherwise the producer would wait forever for room.
+        # The queue is made large enough for the largest record. Otherwise the producer would wait forever for space.
         room = max(queued_bytes, 2 * (_record_bytes_max(chosen) or 0))
         self._producer = {"queue.buffering.max.kbytes": max(1, room >> 10), **chosen}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)

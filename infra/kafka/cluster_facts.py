@@ -21,7 +21,7 @@ from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.rights import Kind
 from holdfast.infra.kafka.topics import Topics
 
-#: Oldest version of brokers that have all requests that Holdfast uses.
+#: Oldest version of brokers that support all requests that Holdfast sends.
 BROKER_FROM = (3, 0)
 #: Internal topics whose records have timestamps from the brokers' clocks.
 _STAMPED = ("__consumer_offsets", "__transaction_state")

@@ -51,7 +51,7 @@ FETCH_BACKOFF_MS = 10
 LOOK_FOR_PARTITIONS_S = 0.02
 #: Timeout of a request for committed offsets, seconds.
 LOOKUP_TIMEOUT_S = 10.0
-#: Maximum seconds that librdkafka may take to prepare a new partition for a seek.
+#: Maximum seconds that librdkafka may take to prepare a newly assigned partition for a seek.
 SET_UP_S = 2.0
 #: Pause between two attempts to seek, and between two metadata requests to an unreachable broker, seconds.
 SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
@@ -144,7 +144,7 @@ class GroupConsumer:
         self._group, self._principal = group, principal_of(config or {})
         #: Partition that is assigned in librdkafka -> next offset that ``poll`` returns.
         self._next: dict[Partition, int] = {}
-        #: Whether a new assignment arrived during the last poll.
+        #: Whether an assignment from the group arrived during the last poll.
         self._came = False
         #: Partition that the group assigned, but ``resume`` has not started -> start offset.
         self._held: dict[Partition, int] = {}
@@ -249,7 +249,7 @@ class GroupConsumer:
     def _ask_for_broker(self) -> None:
         """Request metadata from time to time while all brokers are down.
 
-        An idle member would not notice otherwise that a broker answers again.
+        Otherwise an idle member would not notice that a broker answers again.
         """
         now = time.monotonic()
         if self._brokers_down_since is None or now < self._ask_at:
@@ -321,8 +321,8 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # The seek still fails. It may have come before the start of fetching (see ``_begin``), so assign the partition
-        # again, at the new offset.
+        # The seek still fails, perhaps because librdkafka has not begun to fetch the partition (see ``_begin``). So
+        # assign the partition again, at the new offset.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
@@ -330,9 +330,9 @@ class GroupConsumer:
     def _begin(self, starts: Mapping[Partition, int]) -> None:
         """Assign partitions in librdkafka, each at its start offset.
 
-        New partitions are not assigned in pause and resumed later. A pause or resume just before the start of fetching
-        can make librdkafka lose the start. Then the partition is never read (librdkafka issues 2190 and 5591; seen once
-        in 600 assignments).
+        Partitions are never assigned in a paused state to be resumed later. A pause or resume just before librdkafka
+        begins to fetch a partition can prevent the fetch. Then the partition is never read (librdkafka issues 2190 and
+        5591; seen once in 600 assignments).
         """
         self._next.update(starts)
         self._ends.begin(starts if self._cooperative else self._next)

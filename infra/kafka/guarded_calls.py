@@ -30,17 +30,17 @@ class _Call:
 
 
 class GuardedCalls:
-    """Makes calls one after the other on a single thread, which has the name ``name``."""
+    """Makes calls on one separate thread, one call after the other. ``name`` is the name of the thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: Whether a call was abandoned; then every later call raises CallHangs at once.
+        #: Whether a call was abandoned. If so, every further call raises CallHangs at once.
         self.lost = False
 
     def run(self, work: Callable[[], None], *, limit_s: float, on_wait: Callable[[], None]) -> None:
-        """Call ``work`` on the thread and wait for its end. The wait calls ``on_wait`` every ``WAIT_STEP_S``.
+        """Call ``work`` on the thread, and wait until it returns. Meanwhile, call ``on_wait`` every ``WAIT_STEP_S``.
 
         Raises:
             CallHangs: The call did not return within ``limit_s``.

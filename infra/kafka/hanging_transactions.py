@@ -58,9 +58,9 @@ class OpenTransaction:
 def state_of(transaction: OpenTransaction) -> TransactionState:
     """Classifies a transaction.
 
-    ``open``: a coordinator knows the transaction. ``hanging``: no coordinator knows it, and it is too old.
-    ``unexplained``: no coordinator knows it, but it is young. It may have begun or ended during the inspection, or this
-    client has no right to see its transactional id.
+    ``open``: a coordinator knows the transaction. ``hanging``: no coordinator knows it, and it has been open for longer
+    than the maximum timeout plus ``SLACK_S``. ``unexplained``: no coordinator knows it, but it has not been open for so
+    long. It may have begun or ended during the inspection, or this client has no right to see its transactional id.
     """
     if transaction.transactional_id is not None:
         return "open"

@@ -127,7 +127,7 @@ class Inspector:
         return found
 
     def committed(self, groups: Iterable[str]) -> dict[str, dict[Partition, int]]:
-        """Group -> partition -> committed offset, with one request to each coordinator."""
+        """Maps each group to its committed offsets by partition. Sends one request to each coordinator."""
         wanted = sorted(set(groups))
         if not wanted:
             return {}
@@ -202,7 +202,8 @@ class Inspector:
         worker's producer was committed, the marker commits. A worker never begins a transaction before the end of the
         previous one, so the committed transaction is the hanging transaction.
 
-        Only for hanging transactions, because their producer or the coordinator's timeout ends all others.
+        Call this only for hanging transactions. Any other transaction is ended by its producer, or by the coordinator
+        at the timeout.
         """
         return self._end_this(transaction, commit=self._committed_last(transaction.producer_id))
 
@@ -242,7 +243,7 @@ class Inspector:
         return ProducerState(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """Those of the partitions on which the producer has an open transaction."""
+        """The subset of ``partitions`` on which the producer has an open transaction."""
         return frozenset(place for place, producer in self._open_on(partitions) if producer[0] == producer_id)
 
     def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
@@ -289,7 +290,7 @@ class Inspector:
         from kafka.admin._transactions import AbortTransactionSpec
         from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-        # The marker needs the coordinator epoch of the producer's last marker; partitions refuse an older epoch.
+        # The marker needs the coordinator epoch of the producer's last marker: partitions refuse a smaller epoch.
         epoch = max(0, producer.coordinator_epoch)
         spec = AbortTransactionSpec(TopicPartition(*place), producer.producer_id, producer.producer_epoch, epoch)
         marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -316,7 +317,7 @@ class Inspector:
     def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], Any]:
         """The open transactions that the partitions' leaders report.
 
-        (partition, (producer id, epoch, first offset)) -> the leader's description of the producer.
+        Maps (partition, (producer id, epoch, first offset)) to the leader's description of the producer.
         """
         from kafka import TopicPartition
 

@@ -93,7 +93,7 @@ def _context(text: Mapping[str, str]) -> ssl.SSLContext:
 def _add_own_certificate(context: ssl.SSLContext, text: Mapping[str, str]) -> None:
     password = text.get("ssl.key.password")
     if "ssl.certificate.pem" in text:
-        # The folder is private (mode 0700), because Python's TLS library reads a key only from a file.
+        # Python's TLS library reads a key only from a file, so the key is written to a private folder (mode 0700).
         with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / "own.pem"
             path.touch(0o600)

@@ -16,8 +16,8 @@ from holdfast.infra.kafka.records import Headers, Partition
 class MessageHeaders(Sequence[Headers]):
     """The headers of each message in a batch, as a sequence; ``read`` is the function that decodes a message's headers.
 
-    Access raises HeadersUnreadable for the first message with unreadable headers. The error is kept, because these
-    headers must never be read again: a second read would return damaged objects that crash the process.
+    Access raises HeadersUnreadable for the first message with unreadable headers. Each further access raises the same
+    error without reading, because a second read would return damaged objects that crash the process.
     """
 
     __slots__ = ("_messages", "_offsets", "_partition", "_read", "_unreadable")
@@ -49,7 +49,7 @@ class MessageHeaders(Sequence[Headers]):
         known = min((at for at in self._unreadable if first <= at < last), default=None) if self._unreadable else None
         found: list[Headers] = []
         try:
-            # `extend` keeps the headers from before an error, so the list's length gives the message that raised.
+            # If a message raises, `found` has the headers of all messages before it, so its length tells which one.
             found.extend(map(self._read, self._messages[first : last if known is None else known]))
         except (SystemError, ValueError) as failure:
             known = first + len(found)

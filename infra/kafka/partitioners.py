@@ -18,7 +18,7 @@ BOTH = "both"
 #: A detected partitioner is sure if the probability that its keys match by chance is below this value.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
-#: From this number of keys on, numpy hashes them together: below it, its calls cost more than they save.
+#: Minimum number of keys that are hashed together with numpy. For fewer keys, numpy's calls cost more than they save.
 TOGETHER_MIN = 64
 
 
@@ -69,7 +69,7 @@ def _murmur2_of_length(np: Any, joined: bytes, length: int, count: int) -> list[
 
 @cache
 def _numpy() -> Any:
-    """numpy, which an installation of the engine alone may not have; None without it."""
+    """The module numpy; None if it is not installed. An installation of only the engine may not have numpy."""
     try:
         import numpy
     except ImportError:
@@ -90,8 +90,8 @@ def offsets_partition(group: str, count: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % count
 
 
-#: Name -> function (key, number of partitions) -> partition. murmur2 is used by Java, Spark and Holdfast; crc32 is the
-#: default of librdkafka.
+#: Maps the name of a partitioner to its function: (key, number of partitions) -> partition. murmur2 is used by Java,
+#: Spark and Holdfast; crc32 is the default of librdkafka.
 PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,
     CRC32: lambda key, count: zlib.crc32(key) % count,

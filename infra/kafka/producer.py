@@ -45,8 +45,8 @@ BATCH_BYTES_MAX = 1_000_000
 
 #: ``linger.ms`` outside of transactions: maximum time that a record waits for a fuller batch, milliseconds.
 LINGER_MS = 5
-#: ``linger.ms`` in transactions. It is longer, because readers see no record before the commit, and a flush does not
-#: wait. Larger batches save work of client and broker.
+#: ``linger.ms`` in transactions. It is longer, because readers see no record before the commit, and a flush sends
+#: records without this wait. Larger batches save work of client and broker.
 LINGER_IN_TRANSACTIONS_MS = 25
 
 #: Function that gets the offset of a delivered record.
@@ -58,9 +58,9 @@ HANG_AFTER_S = 5.0
 #: A new producer is faster: it connects at once, and its start aborts the transaction.
 ABORT_WITHIN_S = 5.0
 
-#: ``retry.backoff.ms``: if an answer is lost, librdkafka silently sends the request again after at least 0.8 of this.
+#: ``retry.backoff.ms``: if an answer is lost, librdkafka silently repeats the request after at least 80 % of this time.
 RETRY_BACKOFF_MS = 500
-#: Seconds. If a step of a commit took longer, its request may have been sent twice, and a copy may still arrive.
+#: If a step of a commit took more than these seconds, its request may have been sent twice: a copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
 #: Pause before the retry of a transactional request, seconds.
 RETRY_EVERY_S = 0.02
@@ -128,7 +128,7 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
-            # Successful deliveries need no report, because only transactions need the offsets.
+            # Outside of transactions, successful deliveries need no report, because their offsets are not needed.
             settings.setdefault("delivery.report.only.error", True)
         self._doubtful = False
         self._init_timeout_s = 2 * self._timeout_s
@@ -262,7 +262,7 @@ class EngineProducer:
         if error.code() == KafkaError._FATAL:
             return self._fatal(f"send a record to {topic}")
         if self._transactional and error.code() == KafkaError._STATE:
-            # The transaction has failed in the background; the delivery reports tell the reason.
+            # The transaction has failed in the background. The delivery reports contain the reason, so read them.
             self._serve(lambda: self._producer.poll(0))
             if self._refused is not None:
                 return self._refusal()
@@ -275,7 +275,7 @@ class EngineProducer:
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
-        """The error to raise for the first refused record; clears the record."""
+        """The error to raise for the first refused record; also resets ``_refused`` to None."""
         assert self._refused is not None
         (error, place), self._refused = self._refused, None
         if error.code() in _FENCED:

@@ -1,7 +1,7 @@
-"""Tracks which partitions a consumer has read to their ends. Only ends fetched since the partition's start count.
+"""Tracks which partitions a consumer has read to their ends. Ends from before a resume, seek or assignment are ignored.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
-                        └────────── E does not count ───────────────┘            └── counts
+                        └──────────── E is not used ────────────────┘            └── used
 
 librdkafka keeps the end offset of its last fetch across pauses, seeks and assignments. Afterwards this end offset is
 out of date. Newer records may exist, and their event times may be earlier than those of records from other inputs.
@@ -54,5 +54,5 @@ class ReadEnds:
         """Whether a partition is read to its end. ``position`` is the next offset; ``end`` is the last fetched end."""
         if partition not in self._fetched or position is None or end is None:
             return False
-        # After the last record there may be offsets of transaction markers. So the offset of a reported end counts too.
+        # After the last record there may be offsets of transaction markers. So the reported end is used too.
         return max(position, self._read_to.get(partition, 0)) >= end

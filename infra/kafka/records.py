@@ -139,7 +139,7 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
-#: Prefix of workers' transactional ids; transactional ids of loads from the warehouse have prefix and suffix.
+#: Prefix of workers' transactional ids. The transactional ids of loads from the warehouse have this prefix and suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 #: Serialised group metadata of confluent_kafka; only ``infra.kafka.consumer`` decodes it.
 GroupMetadata = Any

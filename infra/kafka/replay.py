@@ -48,9 +48,9 @@ def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
 class ChangelogConsumer:
     """Replays changelogs, without joining a group; implements the engine's protocol ``ChangelogReplayer``.
 
-    The settings in this class override ``config``. The consumer prefetches at most ``fetched_kb`` KiB, and at most
-    ``AHEAD_KB_MAX``. ``poll`` may return several batches of a partition. ``poll`` raises AccessRefused if this client
-    may not read the changelog, and KafkaFailed if the changelog was truncated or deleted.
+    The settings in this class override ``config``. The consumer prefetches at most the smaller of ``fetched_kb``
+    and ``AHEAD_KB_MAX``, KiB. ``poll`` may return several batches of a partition. ``poll`` raises AccessRefused if this
+    client may not read the changelog, and KafkaFailed if the changelog was truncated or deleted.
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
@@ -121,8 +121,8 @@ class ChangelogConsumer:
         left, wait_s = records_max, timeout_s
         while left > 0:
             asked = min(left, PIECE)
-            # Request one record first. If all were requested at once, librdkafka would wait for the whole timeout at
-            # the end of a changelog.
+            # Request one record first. If all records were requested at once, librdkafka would wait for the whole
+            # timeout at the end of a changelog.
             messages = self._consumer.consume(1, wait_s) if wait_s else []
             if messages or not wait_s:
                 messages += self._consumer.consume(asked - len(messages), GATHER_S if wait_s else 0)

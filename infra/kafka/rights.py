@@ -29,7 +29,7 @@ REFUSALS = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: Errors that a reader without a group ignores: librdkafka looks up the reader's group, although it is never used.
+#: Errors to ignore in a consumer that reads without a group: librdkafka looks up its group, although it is never used.
 WITHOUT_A_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
 #: Placeholder for the principal if the settings have no user name; brokers then derive it from a certificate or ticket.
@@ -77,7 +77,7 @@ def refused(what: str, right: Right, principal: str) -> AccessRefused:
 def refusal_of(
     error: KafkaError, what: str, principal: str, *, operation: str = "Write", names: Mapping[Kind, str] | None = None
 ) -> AccessRefused | None:
-    """The error about a missing right for a librdkafka error; None if the error has another cause.
+    """Converts a librdkafka error about a missing right to AccessRefused; None if the error has another cause.
 
     ``operation`` is the operation that the client needs on topics. ``names`` maps the kind of a resource to the name of
     the resource that the client uses.

@@ -29,9 +29,9 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
 
-#: Maximum size of a record that librdkafka can send, bytes; used because a restored topic must get all its old records.
+#: Maximum size of a record that librdkafka can send, bytes; used because the archive may have very large records.
 RECORD_BYTES_MAX = 1_000_000_000
-#: Number of records after which acknowledgements are checked.
+#: Acknowledgements are checked each time after this number of records.
 POLL_EVERY = 1_000
 #: Timeout of the request for a topic's configuration, seconds.
 DESCRIBE_WITHIN_S = 20.0

@@ -77,7 +77,7 @@ class Topics:
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
         self._principal = principal_of(self._extra)
-        #: The last authentication error that a broker reported for this client; None without one.
+        #: The last authentication error that a broker reported for this client; None if there was none.
         self._not_admitted: KafkaError | None = None
         self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
@@ -267,7 +267,7 @@ class Topics:
         return found
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Partition -> first offset with a timestamp at or after ``timestamp_ms``; without one, the high watermark."""
+        """Partition -> first offset with a timestamp of at least ``timestamp_ms``; if none, the high watermark."""
         found = self._offsets(topic, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
         if all(offset >= 0 for offset in found.values()):
             return found
@@ -316,7 +316,7 @@ class Topics:
         )
 
     def live_groups(self) -> dict[str, frozenset[str]]:
-        """Group with live members -> topics that its members read now; only groups that this client may see.
+        """Maps each group with live members to the topics that they read now. Has only groups that this client may see.
 
         A group with an unknown protocol counts as live, and its topics are empty because they are unknown.
         """
@@ -339,8 +339,8 @@ class Topics:
         return None
 
     def _groups(self, group: str) -> list[Any]:
-        """The description of a group, empty without a group; raises AccessRefused if this client may not see it."""
-        # The older request is used, because the newer one can crash (see ``committed_offsets``).
+        """The description of a group; empty if it is absent. Raises AccessRefused if this client may not see it."""
+        # The older request is used, because the newer request can crash (see ``committed_offsets``).
         what, right = f"describe group {group}", Right("Describe", "group", group)
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), what, right)
         if not any(known.id == group for known in found):

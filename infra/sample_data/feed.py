@@ -45,7 +45,7 @@ AIRLINES_TOPIC = "airlines"
 #: All topics of the demo. The first three get each flight once; the last three get the data to join with flights.
 TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
-#: Number of flights after which the rate is checked and throttled.
+#: Each time after this number of flights, the rate is checked, and the feed pauses if the rate is too high.
 _PACE_EVERY = 200
 #: Minimum seconds between two calls of ``progress``.
 _PROGRESS_EVERY_S = 0.25
@@ -110,7 +110,7 @@ def feed(
     with Feeder(bootstrap, extra_config) as feeder:
         for flight in flights:
             if sent == 0:
-                # The time is measured from here, because reading and sorting the file does not count.
+                # The time is measured from here, so that the rate does not include reading and sorting the file.
                 began = reported = time.monotonic()
             value, due, tailnum = encode(flight), due_ms(flight), flight["tailnum"]
             without_aircraft += tailnum is None

@@ -117,23 +117,23 @@ def flights_of(months: int) -> int:
 
 
 def route_of(flight: Flight) -> str:
-    """The route of a flight as a key, for example ``JFK-LAX-AA``: origin, destination and carrier."""
+    """The key of a route: origin, destination and carrier."""
     return f"{flight['origin']}-{flight['dest']}-{flight['carrier']}"
 
 
 def due_ms(flight: Flight) -> int:
-    """The scheduled departure of a flight, milliseconds since 1970 UTC (from the columns time_hour and minute)."""
+    """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
     return hour_ms(flight["time_hour"]) + int(flight["minute"]) * 60_000
 
 
-@lru_cache(maxsize=8_784)  # the number of hours in a leap year; many flights have the same hour
+@lru_cache(maxsize=8_784)  # the hours of a year; each of them has many flights
 def hour_ms(hour: str) -> int:
-    """Converts a ``time_hour`` of the files (ISO 8601 in UTC) to milliseconds since 1970."""
+    """Milliseconds since 1970 of a ``time_hour`` of the files, which is in UTC."""
     return int(datetime.fromisoformat(hour).timestamp() * 1000)
 
 
 def left(flight: Flight) -> bool:
-    """Whether the flight departed; False for a cancelled flight."""
+    """Whether the flight departed; a cancelled one did not."""
     return flight["dep_delay"] is not None
 
 
@@ -148,8 +148,8 @@ def is_disrupted(flight: Flight) -> bool:
 
 
 def left_ms(flight: Flight, key: object, due: int, headers: object) -> int:
-    """The actual departure of a flight, milliseconds since 1970; ``due`` is its scheduled departure.
+    """The departure, milliseconds since 1970, of a flight that departed; ``due`` is the scheduled one.
 
-    The flight must have departed. The signature is the one that ``set_timestamp`` requires.
+    The arguments are those of a function of ``set_timestamp``.
     """
     return due + int(flight["dep_delay"]) * 60_000

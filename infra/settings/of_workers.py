@@ -4,7 +4,7 @@ Invariants:
     - Each group and each setting is in ``OF_WORKERS`` or in ``OF_OTHERS``; a test fails for a setting that is in
       neither.
     - For a secret, only a keyed hash (digest) is recorded, never the value. The digest shows whether the secret
-      changed. The value comes from the program that starts the worker.
+      changed. When a worker is started, its secrets come from the environment of the program that starts it.
 """
 
 from __future__ import annotations

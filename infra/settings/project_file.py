@@ -95,7 +95,7 @@ class ProjectFile:
 
 
 def find_project(start: Path, chosen: str | Path | None) -> ProjectFile | None:
-    """The project file in the folder ``chosen``; if ``chosen`` is None, the nearest one from ``start`` upwards.
+    """The project file in the folder ``chosen``; without ``chosen``, the nearest project file from ``start`` upwards.
 
     None if no project file is found, or if ``chosen`` is empty.
 

@@ -98,7 +98,7 @@ def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
 
 
 def _of_group(variable: str | None, rest: tuple[str, ...]) -> str | None:
-    """``variable``, which may have a whole group as JSON, if its JSON contains the key ``rest``; otherwise None."""
+    """Returns ``variable`` if its value is JSON (of a whole group) that contains the key ``rest``; otherwise None."""
     if variable is None:
         return None
     try:

@@ -157,7 +157,7 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
 
     @property
     def workers_directory(self) -> Path:
-        """The working directory of workers: the project's folder; without one, the checkout, or the home's parent."""
+        """The working directory of workers: the project's folder; otherwise the checkout, or the home's parent."""
         return self.project or CHECKOUT or self.home.parent
 
     @property
@@ -201,8 +201,8 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
 def load_settings(**overrides: Any) -> Settings:
     """Read the settings from environment and project file; ``overrides`` have priority.
 
-    From now on, all secrets in the settings are masked in texts (``infra.masking``). Logs one warning for each unknown
-    ``HOLDFAST_`` variable.
+    After the call, all secrets in the settings are masked in texts (``infra.masking``). Logs one warning for each
+    unknown ``HOLDFAST_`` variable.
 
     Raises:
         SettingsInvalid: A value can't be used, or the project file has an unknown key. The error names the variable or
@@ -223,7 +223,7 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        raise _invalid(invalid, project) from None  # without the cause, because its text shows all values
+        raise _invalid(invalid, project) from None  # without the cause, because the cause's text shows all values
     remember(settings.secrets())
     remember(value for name in _FOREIGN_SECRETS if (value := os.environ.get(name)))
     check_memory_bound(settings.memory_max_mb << 20)
@@ -232,7 +232,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """Those of the names that begin with ``HOLDFAST_`` but are no setting -> most similar variable, or None."""
+    """Maps each name that begins with ``HOLDFAST_`` but is no setting to the most similar variable, or to None."""
     known = {each.variable: each.holds_keys for each in settings_of(Settings)}
     unknown: dict[str, str | None] = {}
     for name in sorted(names):

@@ -2,13 +2,13 @@
 
 ``make setup`` runs ``python3 -m holdfast.infra.setup.bootstrap [--browser]``.
 
-It creates the virtual environment ``.venv``. In ``.venv``, pip installs uv; then uv installs the project and exactly
-the packages of ``requirements.lock``, with a hash check of every file. Then ``holdfast.infra.machine`` prepares Java,
-jars and a browser. With ``--lock``, this module writes ``requirements.lock`` from ``requirements.in`` instead.
+The program creates the virtual environment ``.venv``. In ``.venv``, pip installs uv; then uv installs the project and
+exactly the packages of ``requirements.lock``, with a hash check of every file. Then ``holdfast.infra.machine`` prepares
+Java, jars and a browser. With ``--lock``, this module writes ``requirements.lock`` from ``requirements.in`` instead.
 
 Invariants:
-    - This module uses only the standard library. Old Pythons can parse it, so that they can report that they are too
-      old.
+    - This module uses only the standard library. Old versions of Python can parse this module, so that it can report
+      that the version is too old.
     - A step is repeated only if its inputs have changed or if it was interrupted. A lock prevents parallel runs.
 """
 
@@ -88,7 +88,7 @@ def requirements_of(lock: str, names: tuple[str, ...]) -> str:
 
 
 def _fingerprint() -> str:
-    """Text that changes if the environment must be installed again: lock and project hashes, Python version, folder."""
+    """A text that changes if a new installation is needed: hash of lock and pyproject.toml, Python version, folder."""
     seen = hashlib.sha256(LOCK.read_bytes() + (PROJECT / "pyproject.toml").read_bytes())
     return f"{seen.hexdigest()} {sys.version.split()[0]} {PROJECT}"
 
@@ -123,7 +123,8 @@ def _install() -> None:
 def _compile() -> None:
     """Compile all packages to bytecode, on all cores.
 
-    Without this step, the first processes compile their imports. If PYTHONDONTWRITEBYTECODE is set, every process does.
+    Without this step, a package is compiled when a process first imports it. If PYTHONDONTWRITEBYTECODE is set, every
+    process compiles its imports again.
     """
     # Errors are ignored (check=False), because packages contain files for other Python versions, and templates.
     folders = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages")]

@@ -64,7 +64,7 @@ class ClassData:
         return options if self.is_usable else ()
 
     def recording(self) -> tuple[str, ...]:
-        """The JVM options with which the JVM writes the archive at its end; call ``keep`` after that."""
+        """The JVM options with which the JVM writes the archive when it ends. Call ``keep`` after the JVM has ended."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written.unlink(missing_ok=True)
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)

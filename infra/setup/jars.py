@@ -158,7 +158,7 @@ def fetch_jars(
 
 
 class _Verified:
-    """Remembers which jars of a folder were verified, by size and modification time, so as not to hash them again."""
+    """Remembers size and modification time of each verified jar in a folder, so that the jar is not hashed again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -288,7 +288,7 @@ def _ivy_jar() -> Path:
 
 
 def _trust(java: Java) -> list[str]:
-    """The JVM option for the system's trust store; empty if the user or the Java installation already chose one."""
+    """The JVM option for the system's trust store; empty if the user or the Java installation chose a trust store."""
     options = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
     if "trustStore" in options or (java.home / "lib/security/cacerts").is_symlink():
         return []

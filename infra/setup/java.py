@@ -27,7 +27,7 @@ from holdfast.infra.system.process import completed
 #: Oldest supported major version of Java; Kafka 4 and Spark 4 require it.
 OLDEST_VERSION = 17
 #: JVM option for processes that run only for seconds or minutes: only the quick compiler (C1) is used. This halves the
-#: CPU of a broker's start, but makes processes that run for hours slower.
+#: CPU of a broker's start. It would slow down processes that run for hours.
 BRIEF = "-XX:TieredStopAtLevel=1"
 #: JVM option for Spark with ``BRIEF``: more space for compiled code, because ``BRIEF`` alone reserves only 48 MiB.
 CODE_CACHE = "-XX:ReservedCodeCacheSize=128m"

@@ -68,12 +68,12 @@ def uv_variables(
 
 
 def uv_flags(options: Mapping[str, str]) -> list[str]:
-    """The arguments for uv: only ``--no-index``, because it is the one option of pip without a variable of uv."""
+    """The arguments for uv: only ``--no-index``, because no other option of pip lacks a variable of uv."""
     return ["--no-index"] if options.get("no-index", "").lower() in {"1", "true", "yes", "on", "y", "t"} else []
 
 
 def _existing(places: list[str]) -> list[str]:
-    """Those of the places that are URLs or existing paths.
+    """The subset of ``places`` that are URLs or existing paths.
 
     Missing folders are left out, because pip ignores them but uv fails.
     """

@@ -1,8 +1,8 @@
 """Creates an archive of Spark's and Iceberg's loaded Java classes, so that Spark starts with less CPU.
 
-A Spark process with a temporary warehouse runs the same kinds of queries as a snapshot. At its end, it writes its
-loaded classes. This takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars,
-and Python environment.
+A Spark process with a temporary warehouse runs the same kinds of queries as a snapshot. When this process ends, its JVM
+writes the loaded classes to the archive. The creation takes 50 seconds of CPU and 210 MB in the cache folder, once for
+each Java, version of the jars, and Python environment.
 """
 
 from __future__ import annotations

@@ -67,10 +67,11 @@ def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> Cl
 
 
 def jars_on_class_path(settings: Settings) -> bool:
-    """Whether the jars can be put on the driver's class path, because Spark has no executors in other processes.
+    """Whether the jars can be put on the driver's class path.
 
-    Otherwise the jars are listed in `spark.jars`, which Spark copies and sends to executors. The class path is better:
-    Spark copies nothing, and Java can only archive classes from the class path.
+    True if Spark has no executors in other processes, and ``HOLDFAST_SPARK__CONF`` names no jars. If False, the jars
+    are listed in `spark.jars`, which Spark copies and sends to executors. The class path is better, because Spark
+    copies nothing, and Java can only archive classes from the class path.
     """
     conf = settings.spark.conf
     alone = settings.spark.master == WARM or re.match(r"local(\[|$)", settings.spark.master)

@@ -15,7 +15,7 @@ FORGOTTEN_AFTER_S = 60.0
 
 
 class PatientOnce(DefaultPolicy):
-    """Retries for ``AWAY_S`` after the first failure; after that, all further calls of the session fail at once.
+    """A policy that retries calls for ``AWAY_S`` after a session's first failure. After that, all calls fail at once.
 
     pyspark's own policy retries each call separately. A run that has lost its server makes several calls to clean up,
     so with pyspark's policy it would report the loss minutes later.

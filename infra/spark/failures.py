@@ -68,13 +68,13 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
 
 def _is_sparks(failure: BaseException) -> bool:
     modules = {kind.__module__.split(".")[0] for kind in type(failure).__mro__}
-    # ConnectionError counts, because a JVM that has ended causes refused or reset connections
+    # ConnectionError counts as an error of Spark, because an ended JVM causes refused or reset connections
     return bool(modules & {"pyspark", "py4j", "grpc"}) or isinstance(failure, ConnectionError)
 
 
 def _texts(failure: BaseException) -> list[str]:
-    """All texts of an exception: gRPC's details, its message, and the server's stack trace."""
-    details = getattr(failure, "details", None)  # only gRPC's errors have it: the message without a list of fields
+    """All texts of an exception: gRPC's details, the exception's message, and the server's stack trace."""
+    details = getattr(failure, "details", None)  # only in gRPC's errors: the message without a list of fields
     texts = [str(details() or "") if callable(details) else "", str(failure)]
     trace = getattr(failure, "getStackTrace", None)  # over Spark Connect, only the stack trace contains the causes
     with suppress(Exception):  # the call fails if the JVM has ended

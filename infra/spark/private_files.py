@@ -22,8 +22,8 @@ JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions
 def private_properties(folder: Path, name: str, configuration: Mapping[str, str]) -> Iterator[Path]:
     """Context manager that writes properties to files in ``folder``; yields the path for ``--properties-file``.
 
-    The files are deleted at the end of the block. The JVM must have read the files before; this is certain once the JVM
-    answers.
+    The files are deleted at the end of the block. So the block must wait until the JVM has read the files, for example
+    until the JVM answers.
     """
     properties = folder / f"{name}.properties"
     written = [properties]

@@ -15,7 +15,7 @@ TOLD_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Sums over Spark's running stages: number of tasks, of finished tasks, and of records read so far."""
+    """Totals of Spark's running stages: number of tasks, of finished tasks, and of records read so far."""
 
     tasks: int
     done: int
@@ -67,7 +67,7 @@ def is_remote(session: Any) -> bool:
 
 
 def progress_of(session: Any) -> Progress | None:
-    """Progress of the running stages in this process's JVM; None without running stages, and over Spark Connect."""
+    """Progress of the running stages in this process's JVM; None if no stage runs, and over Spark Connect."""
     if is_remote(session):
         return None
     with suppress(Exception):  # the calls fail if the JVM ends; the query itself then reports the failure

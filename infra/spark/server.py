@@ -135,7 +135,7 @@ def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
     """Stop the warm Spark, and kill it after ``within_s`` seconds; returns False if it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
-        with suppress(ProcessLookupError):  # after a kill, its Python workers remain in the same process group
+        with suppress(ProcessLookupError):  # after a kill, the server's Python workers may still run in its group
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
     identity_beside(_file(settings)).unlink(missing_ok=True)
@@ -148,7 +148,8 @@ def _configuration(
     """The properties of the server's JVM."""
     local = settings.paths.spark / "warm"
     local.mkdir(parents=True, exist_ok=True)
-    # The catalog is left out, because each client sets it for its own session. Otherwise all sessions would share one.
+    # The catalog is left out, because each client sets it for its own session. Otherwise all sessions would share
+    # one catalog.
     return {
         name: value
         for name, value in jvm_configuration(settings, jars, local, class_options).items()

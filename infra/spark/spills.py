@@ -54,7 +54,7 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that created this folder still runs."""
+    """Whether the process that created this folder of spilled data still runs."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,7 +31,7 @@ CHUNK_BYTES = 4 << 20
 READ_BYTES_MAX = 16 << 20
 #: Timeout of a connection to S3, seconds.
 CONNECT_TIMEOUT_S = 5
-#: Timeout of a read from S3, during which no byte arrives, seconds.
+#: Maximum seconds without a byte during a read from S3.
 READ_TIMEOUT_S = 30
 #: Maximum number of attempts of one request to S3.
 ATTEMPTS = 2
@@ -72,7 +72,7 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            _ = self._driver  # raises errors now; skipped for a folder, which always works, as fsspec imports slowly
+            _ = self._driver  # to raise errors now; not for a folder: it needs no check, and fsspec imports slowly
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
         if ignored and self._is_folder:  # checked here, because fsspec's driver of folders accepts every option
             raise StorageUnusable(
@@ -244,10 +244,10 @@ def is_object_name(name: str) -> bool:
 
 
 def at_most(name: str, chunks: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
-    """Passes the chunks of an object on, and raises if they have more than ``bytes_max`` bytes in total.
+    """Yields the chunks of an object; raises an error if they have more than ``bytes_max`` bytes in total.
 
     Raises:
-        ObjectTooLarge: The object is larger; the chunk that exceeds the limit is not passed on.
+        ObjectTooLarge: The object is larger; the chunk that exceeds the limit is not yielded.
     """
     seen = 0
     for piece in chunks:

@@ -1,11 +1,11 @@
-"""Names for the holders of applies. A name identifies a process, so that others can test whether it has ended.
+"""Names for the holders of applies. A name identifies a process, so that other processes can test whether it runs.
 
     HOST/BOOT/NAMESPACE/PID/START MARK/RANDOM
 
 Invariants:
     - Two holders never have the same name, not even in one process, because each name has a random part.
-    - A holder counts as ended only if this process can see its process. Containers may have the same host name, boot id
-      and process ids, so a process in another container is never judged.
+    - A holder counts as ended only if this process can see the holder's process. Containers may have the same host
+      name, boot id and process ids, so a process in another container is never judged.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
-#: State of another process. ``unseen`` means that it belongs to another boot, machine or container, so that this
-#: process can't tell.
+#: The state of another process. ``unseen``: the process belongs to another boot, machine or container, so that its
+#: state is unknown here.
 Fate = Literal["running", "ended", "unseen"]
 
 #: Interval at which a wait checks whether a process has ended, seconds.

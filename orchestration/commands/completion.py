@@ -24,7 +24,8 @@ def processors(incomplete: str) -> list[str]:
 def stores(incomplete: str) -> list[str]:
     """The names of stores that begin with ``incomplete``.
 
-    If the command line already names a processor, only its stores; otherwise the stores of all processors.
+    If the command line already names a processor, the result has only this processor's stores. Otherwise it has the
+    stores of all processors.
     """
     known = _deployed()
     asked = {name for name, _ in known} & _typed()

@@ -136,7 +136,7 @@ class Row(Answer):
 
 
 class Place(Answer):
-    """A partition that was read. ``inputs`` maps each input topic to the next offset after the read state."""
+    """A partition that was read. ``inputs``: input topic -> first offset whose message is not yet in the read state."""
 
     partition: int
     slot: str
@@ -448,8 +448,8 @@ class Event(Answer):
 
 
 _APPLIED: Any = TypeAdapter(Applied)
-#: Command, for example ``apply list`` -> type of its JSON document. The verbs of ``plan``, ``explain`` and ``apply``
-#: have the type of their group.
+#: Maps each command, for example ``apply list``, to the type of its JSON document. The verbs of ``plan``, ``explain``
+#: and ``apply`` are not in the mapping: they use the type of their group.
 ANSWERS: dict[str, Any] = {
     "error": TypeAdapter(Failed),
     "version": TypeAdapter(Version),

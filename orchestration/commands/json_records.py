@@ -49,7 +49,7 @@ class ShownLetter(ShownRecord):
 
 
 class DeadLetters(_Document):
-    """The newest dead letters of a processor, in order of age, oldest first."""
+    """The newest dead letters of a processor, sorted by age, oldest first."""
 
     processor: str
     topic: str
@@ -68,7 +68,7 @@ class NewestLost(_Document):
 class Arrivals(_Document):
     """Counts of a worker's messages that were not processed normally, since the first message of its tasks.
 
-    They came too late, were put aside as dead letters, or were skipped.
+    These messages came too late, were put aside as dead letters, or were skipped.
     """
 
     late: int = Field(description="Windows that messages came too late for, and messages dropped as too old.")

@@ -4,7 +4,7 @@ A lazy command is declared by its name, one line of help, and the place of its c
 is a function, a ``typer.Typer``, or a function named ``make_…`` that returns a function or a ``typer.Typer``.
 
 Invariants:
-    - The real command is imported to run the command, to print its ``--help`` and to complete its options.
+    - The real command is imported only when it runs, prints its ``--help``, or completes its options.
     - The declared line of help equals the help of the real command;
       ``tests/unit/orchestration/commands/test_lazy_commands.py`` compares both.
 """

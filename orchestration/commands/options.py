@@ -33,14 +33,15 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 
 def command_settings(log_level: str = "WARNING") -> Settings:
-    """Load the settings, configure logging from ``log_level`` on, and set the umask so that new files are private."""
+    """Load the settings, log messages of at least ``log_level``, and set the umask so that new files are private."""
     # imported here because `holdfast --help` must not load settings, logging and their libraries
     from holdfast.infra.log import configure_logging
     from holdfast.infra.settings import load_settings
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    # WARNING first, so that every command prints the warning of `keep_private` about a home that other users can read
+    # The level is WARNING at first, so that every command prints the warning of `keep_private` about a home folder
+    # that other users can read.
     configure_logging("WARNING", settings.log_format)
     keep_private(settings)
     configure_logging(log_level, settings.log_format)

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 
-#: On a narrow terminal, only words with more characters than this are broken.
+#: Maximum length of words that are never broken, characters. On a narrow terminal, longer words are broken.
 _WORD_MAX = 24
 #: Extra characters for each cell: in a table with a frame, and in a table without a frame.
 _FRAMED, _PLAIN = 3, 2

@@ -1,7 +1,8 @@
-"""Computes which windows the demo's processors must have sent: from the file of flights, without engine and Spark.
+"""Computes from the file of flights which windows the demo's processors must have sent. Uses neither engine nor Spark.
 
 A window is sent once, when the stream time of its partition reaches the window's end plus the grace period. Stream time
-is the latest departure among all keys of the partition. After a ``group_by``, it is the latest of all partitions.
+is the latest departure among all keys of the partition. After a ``group_by``, stream time is the latest departure among
+all keys of all partitions.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Turns sent windows (key, start) into (key, number), where number counts the expected windows of the key from 1.
+    """Turns sent windows (key, start) into (key, number): the place among the key's expected windows, from 1.
 
     The number is 0 for a window that is not expected.
     """

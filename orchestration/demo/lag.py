@@ -11,10 +11,10 @@ from holdfast.processors.application.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
-    """The number of unprocessed messages: of source topics, or of repartition topics if source topics have no lag.
+    """The number of unprocessed messages in source topics; if it is 0, the number of them in repartition topics.
 
     The lag of a repartition topic can't be computed from its end offset, because watermarks arrive all the time, and
-    transaction markers take offsets. So the topic's records after the committed offset are read and counted.
+    transaction markers take offsets. So the messages after the topic's committed offset are read and counted.
     """
     lag, grouped = 0, list[tuple[str, Mapping[Partition, int]]]()
     for one in definitions:

@@ -39,7 +39,7 @@ def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, i
     """Count the errors in the updates of a topic.
 
     Args:
-        updates: Pairs (key, sequence number), in the order of the partitions.
+        updates: Pairs (key, sequence number), in the order of the offsets in each partition.
         expected: Key -> expected number of updates.
     """
     records = disordered = 0

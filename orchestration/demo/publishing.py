@@ -33,7 +33,8 @@ from holdfast.processors.snapshots.names import table_name
 #: Maximum number of publishing runs that are active at once.
 SIDE_BY_SIDE = 4
 
-#: Table -> metadata name, such as ``store_fingerprint``, of the asset check ``copies_equal`` -> fingerprint.
+#: Maps each table to its fingerprints from the asset check ``copies_equal``. The keys of the inner mapping are names of
+#: the check's metadata, such as ``store_fingerprint``.
 Checked = dict[str, dict[str, str]]
 
 
@@ -46,7 +47,7 @@ _GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action=
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The Dagster runs that publish results. Runs start in the order in which ``begin`` got their processors."""
+    """The Dagster runs that publish results. They start in the order in which ``begin`` got their processors."""
 
     settings: Settings
     instance: dg.DagsterInstance
@@ -54,9 +55,9 @@ class Publishing:
     threads: ThreadPoolExecutor
     #: The Dagster ids of the started runs.
     run_ids: set[str] = field(default_factory=set)
-    #: Set if the demo failed or was interrupted; after that, no further run starts.
+    #: This event is set if the demo failed or was interrupted; after that, no further run starts.
     given_up: Event = field(default_factory=Event)
-    #: Processor -> future result of its run.
+    #: Maps each processor to the future result of its run.
     _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(

@@ -5,10 +5,10 @@
                                      three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    fed ───────┬─► state and snapshot of the others
-    caught up ─┼─► state and snapshot of the killed ─┬─► compare ─► verify
-               ├─► results recomputed with Spark ────┤
-               └─► outputs read ─────────────────────┘
+    fed ───────┬─► state and snapshot of processors that were not killed
+    caught up ─┼─► state and snapshot of the killed processors ─┬─► compare ─► verify
+               ├─► results recomputed with Spark ───────────────┤
+               └─► outputs read ────────────────────────────────┘
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
@@ -82,12 +82,12 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 #: Processor -> share of the flights after which it is killed. Processors that take longer to catch up are killed
 #: earlier: carriers has groups, windows and tables; rotations has sessions; weather joins two streams.
 VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
-#: Maximum seconds for the recovery of a killed processor, and for processing the remaining input afterwards.
+#: Maximum seconds until a killed processor has recovered; and maximum seconds until processors have no lag.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
-#: Interval at which the feed's progress is checked, to kill at the right time, seconds. It is short because the feed
-#: may take only a few seconds on a fast machine.
+#: Interval, in seconds, at which the feed's progress is checked to find the time of each kill. It is short because the
+#: feed may take only a few seconds on a fast machine.
 _LOOK_EVERY_S = 0.5
 #: Final statuses of a Dagster run.
 _ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
@@ -122,7 +122,7 @@ class Demo:
 
     @property
     def topics(self) -> Topics:
-        """One shared client for the cluster's topics, because it is used a few times a second."""
+        """The client for the cluster's topics. It is created once, because it is used a few times a second."""
         if self._topics is None:
             self._topics = Topics(bootstrap_servers(self.settings), client_config(self.settings))
         return self._topics
@@ -141,7 +141,7 @@ def run_demo(
     # set because Dagster's definitions, and the processes that the demo starts, read settings from the environment
     os.environ.update(environment_of(settings))
     # Broker and Spark run for two minutes only, in which Java's second compiler (C2) costs more time than it saves, so
-    # BRIEF switches it off. Java then reserves little memory for compiled code, too little for Spark: CODE_CACHE adds.
+    # BRIEF switches it off. Java then reserves too little memory for compiled code of Spark, so CODE_CACHE sets it.
     os.environ["JDK_JAVA_OPTIONS"] = f"{BRIEF} {CODE_CACHE}"
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
@@ -226,7 +226,7 @@ def _await_results(
 
 
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
-    """Read the outputs into ``folder`` and recompute all results with Spark, while tables are written; then compare."""
+    """Read the outputs into ``folder`` and recompute the results with Spark while tables are written; then compare."""
     side_by_side = demo.settings.spark.over_connect  # Spark in this process allows only one session
     with (
         ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
@@ -259,10 +259,10 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 
 
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
-    """Start broker, registry, supervisor and daemon. The daemon's start continues after the return, as a future."""
+    """Start broker, registry and supervisor; begin to start the daemon. The future ends when the daemon has started."""
     settings, terminal = demo.settings, demo.terminal
-    # These imports take seconds, so they run while the broker starts. No database may be used until they end, because
-    # they import SQLAlchemy's mapper: a statement would fail on a half-imported mapper.
+    # These imports take seconds, so they run while the broker starts. No database may be used before they end, because
+    # they also import SQLAlchemy's mapper, and a statement fails if the mapper is only partly imported.
     modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
     imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
     if settings.kafka.bootstrap_servers is None:
@@ -296,7 +296,7 @@ def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecut
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
-    """Start the warm Spark process in a separate thread; None if the settings name another Spark."""
+    """Start the warm Spark process in a separate thread; None if the settings name a Spark cluster."""
     if settings.spark.master != WARM:
         return None
     running.callback(stop_server, settings)
@@ -304,7 +304,7 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _end_queries(demo: Demo) -> None:
-    """End the running Spark queries by stopping the warm Spark process; another Spark is left alone."""
+    """End the running Spark queries by stopping the warm Spark process. A Spark cluster is not stopped."""
     if demo.settings.spark.master == WARM:
         stop_server(demo.settings)
 
@@ -396,7 +396,7 @@ def _feed_and_kill(
 
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Send the flights in a separate process, which is ended if the block ends before the process."""
+    """Context manager that sends the flights in a separate process. If the block ends first, the process is ended."""
     config = {
         "ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second, "months": demo.months}}}
     }
@@ -456,7 +456,7 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of the three copies of its store, from the run's checks; if missing, from an audit."""
+    """Processor -> fingerprints of its store's three copies, from the asset check; if it has none, from an audit."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]

@@ -2,7 +2,7 @@
 
 - An audit compares the three copies of each store (RocksDB, changelog, warehouse table), while no record is processed.
 - Each table is compared with the result that Spark computes from the file of flights.
-- Sequence numbers in the outputs show lost and duplicate records. Windows are numbered by their starts.
+- Sequence numbers in the outputs show lost and duplicate records. A window's number is found by the window's start.
 - The number of dead letters is compared with the expected number.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
 #: Maximum seconds that a processor without lag may take to send its last due windows. One commit closes at most 5,000
-#: windows. After a restart, a `group_by` waits 90 seconds before it trusts an older report about the end of an input.
+#: windows. After a restart, stream time behind a `group_by` stops until all upstream tasks have sent a watermark.
 CLOSED_WITHIN_S = 120.0
 
 
@@ -122,7 +122,7 @@ def compare_with_spark(
     """Compute all results with Spark from the file of flights, and compare the tables and sent windows with them.
 
     The flights are those of the first ``months`` of the year. After the computation, ``published`` is called with the
-    name of each processor. It waits for the processor's table and returns the processor's output.
+    name of each processor; ``published`` waits for the processor's table and returns the processor's output.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -292,7 +292,7 @@ def verify(
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
     """The fingerprint of each copy of a store over all partitions.
 
-    If a partition was compared at two offsets, the fingerprint at the newer offset counts.
+    If a partition was compared at two offsets, the fingerprint at the greater offset is used.
     """
     found: dict[Side, dict[int, Fingerprint]] = {side: {} for side in Side}
     for moment in reversed(audit.moments):

@@ -105,7 +105,8 @@ def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
 def judge_queue(limit: int) -> Finding:
     """Judges Dagster's limit for all concurrent runs.
 
-    It should be -1, no limit, because each lane of the queue (group of runs, such as recovery) has its own limit.
+    The limit should be -1 (no limit), because each lane of the queue (group of runs, such as recovery) has a separate
+    limit.
     """
     expected = "max_concurrent_runs: -1 in dagster.yaml, and a limit for each lane of the queue"
     if limit == -1:

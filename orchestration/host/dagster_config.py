@@ -115,9 +115,9 @@ def _holds_secret(name: str, value: str) -> bool:
 
 
 def _line_of(file: Path, path: list[str], message: str) -> int | None:
-    """The line number (from 1) of the entry at ``path``.
+    """The line number (from 1) of the entry at ``path``; None if it is not found.
 
-    If ``message`` quotes a key of this entry, it is the line of the key.
+    If ``message`` quotes a key of this entry, the line number of the key is returned instead.
     """
     node = yaml.compose(file.read_text(encoding="utf-8"))
     line = None

@@ -1,8 +1,8 @@
 """Ensures that a queued run is launched only once, even if two Dagster daemons take the run at the same moment.
 
-Dagster supports one daemon for each instance, but does not prevent a second one, for example during a restart or after
-a forgotten service. Both daemons then see the same queued run, and both launch the run. A daemon that was frozen may
-launch the run later, and set a run that has already ended to the status STARTING.
+Dagster supports one daemon for each instance, but does not prevent a second daemon. A second daemon may run during a
+restart, or because a service was not stopped. Both daemons then see the same queued run, and both launch the run. A
+daemon that was frozen may launch the run later, and set a run that has already ended to the status STARTING.
 
 Invariants:
     - Each time a run is put into the queue, only the first launch is executed. If Dagster puts a run into the queue
@@ -22,10 +22,10 @@ from sqlalchemy.engine import Connection
 
 from holdfast.infra.system.files import locked
 
-#: Run tag with the run's id and the count of times the run was queued. The id is part of the value because a run that
+#: The run tag with the run's id and the number of times it was queued. The id is part of the value because a run that
 #: repeats another run copies its tags.
 LAUNCHED_TAG = "holdfast/launched"
-#: Event of a launched run -> the run's status after the event.
+#: Maps each event of a launched run to the run's status after the event.
 TOLD = {
     DagsterEventType.RUN_START: DagsterRunStatus.STARTED,
     DagsterEventType.RUN_SUCCESS: DagsterRunStatus.SUCCESS,

@@ -7,7 +7,7 @@ Invariants:
       listens on loopback, unless ``HOLDFAST_WEBSERVER__HOST`` is another address. The daemon does not listen.
     - A process is ended by process id and start time, never by name. All processes that it started are ended too: code
       servers, runs, and the ``tail`` processes that copy the output of runs.
-    - Starting a process that runs is no error. Stopping a process that does not run is no error.
+    - It is no error to start a process that already runs, or to stop a process that does not run.
     - Each home folder has at most one webserver and one daemon. A start holds a lock until the process is ready, so a
       second start waits and then finds the first process. A stop takes the same lock.
 """
@@ -67,8 +67,8 @@ load_from:
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Default port of Dagster's UI; if the port is in use, a free port is chosen.
 PORT = 3000
-#: First 16 digits of the SHA-256 of each default ``dagster.yaml`` of an older version. A file with one of these digests
-#: was never edited, so it is replaced by the present default.
+#: First 16 digits of the SHA-256 of each default ``dagster.yaml`` of older versions of Holdfast. A file with one of
+#: these digests was never edited, so the file is replaced by the present default.
 FORMER_DEFAULTS = frozenset(
     (
         "5e75ee48977587ab",
@@ -87,14 +87,14 @@ FORMER_DEFAULTS = frozenset(
         "5cb42d8453415023",
     )
 )
-#: Pattern -> replacement in ``dagster.yaml``. Replaces the SQLite storage of an older version of Holdfast by Dagster's
-#: own SQLite storage, which has the same files and tables.
+#: Maps a pattern to its replacement in ``dagster.yaml``. An older version of Holdfast had a SQLite storage of its own,
+#: which is replaced by Dagster's SQLite storage; both have the same files and tables.
 _FORMER_STORAGE = (
     (re.compile(r"\bholdfast\.orchestration\.(host\.)?sqlite_storage\b"), "dagster.core.storage.sqlite_storage"),
     (re.compile(r"\bKeptSqliteStorage\b"), "DagsterSqliteStorage"),
 )
 _POLL_EVERY_S = 0.1
-#: Maximum seconds for the end of the process itself, then for the end of the processes that it started.
+#: Maximum seconds to wait until a process has ended; and then until the processes that it started have ended.
 _STOP_S = 20.0
 _STOP_CHILDREN_S = 10.0
 _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
@@ -128,7 +128,7 @@ class LocalProcess:
 
 
 def prepare(settings: Settings) -> Path:
-    """Write the default ``dagster.yaml`` if it is missing or is the default of an older version.
+    """Write the default ``dagster.yaml`` if the file is missing, or is the default of an older version of Holdfast.
 
     In an edited file, only the name of an older version's storage class is replaced. Returns DAGSTER_HOME.
     """
@@ -147,7 +147,7 @@ def prepare(settings: Settings) -> Path:
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
-    """The running webserver or daemon of this home folder; None if it does not run. ``name`` says which."""
+    """The running process of this home folder; None if it does not run. ``name`` is WEBSERVER or DAEMON."""
     found = _recorded(settings, name)
     return found if found is not None and _runs(settings, name, found) else None
 
@@ -212,9 +212,9 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
 
 
 def stop(settings: Settings, name: str) -> bool:
-    """End the webserver or the daemon with its process group; returns whether it was running.
+    """End the webserver or the daemon; returns whether the process was running.
 
-    The process group is needed because Dagster may leave code servers behind. This happens after a kill, with an
+    The whole process group is ended, because Dagster's code servers may still run. This happens after a kill, with an
     unfinished run, or if the database does not answer. In the last two cases, code servers ignore SIGTERM.
     """
     if not settings.paths.dagster.is_dir():
@@ -274,9 +274,10 @@ def _reached(host: str) -> str:
 
 
 def _own_token(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """HTTP headers for this process, and environment variables for the webserver, with a new common token.
+    """A pair with the same new token: HTTP headers for this process, and environment variables for the webserver.
 
-    With them, this process can check a webserver that requires tokens. Both are empty if no token is required.
+    With the headers, this process can check a webserver that requires tokens. Headers and variables are empty if the
+    webserver requires no token.
     """
     if not settings.webserver.asks:
         return {}, {}
@@ -307,8 +308,8 @@ def _launch(
             umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
-    # The process keeps running after this one, and its file identifies the process. A return code is set because Popen
-    # would otherwise warn that the process still runs.
+    # The started process runs on when this process ends, and a file in the home folder identifies it. Popen gets a
+    # return code, because otherwise it would warn that the started process still runs.
     process.returncode = 0
     record_identity(_file(settings, name), process.pid)
     replace_text(_file(settings, name), json.dumps(asdict(found)))
@@ -329,7 +330,8 @@ def _runs(settings: Settings, name: str, found: LocalProcess) -> bool:
 def _left_its_group(settings: Settings, ended: LocalProcess) -> bool:
     """Whether a process that ended by itself left members of its process group, such as code servers.
 
-    Only processes whose DAGSTER_HOME is this home's count, because a later group may have the same id.
+    Only processes with the DAGSTER_HOME of this home folder count, because another program's group may have the same
+    id now.
     """
     home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
     for pid in group_members(ended.pid):
@@ -385,7 +387,7 @@ def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def _recorded(settings: Settings, name: str) -> LocalProcess | None:
-    """The process in the file of the last start, which may have ended; None without a readable file."""
+    """The process that the file of the last start names. It may have ended. None if there is no readable file."""
     try:
         return LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):

@@ -63,7 +63,7 @@ class Deleted:
 def prune_dagster(
     instance: dg.DagsterInstance, keep: UpkeepSettings, needed: Iterable[str], now: datetime, until: Deadline
 ) -> Deleted:
-    """Delete runs, events and check results that are older than the settings keep them.
+    """Delete runs, events and check results that are older than the maximum ages in the settings.
 
     Runs whose ids are in ``needed`` (open incidents and applies) are kept. Deletion stops when ``until`` has passed.
 
@@ -176,7 +176,7 @@ def _delete_shards(instance: dg.DagsterInstance, events: SqlEventLogStorage, now
 
 
 def _delete_output(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Delete old output files of sensor and schedule ticks; returns their number."""
+    """Delete output files of sensor and schedule ticks that are older than ``before``; returns their number."""
     count = 0
     for path in (Path(instance.storage_directory()) / REPOSITORY).rglob("*"):
         with suppress(OSError):
@@ -193,7 +193,7 @@ def _modified(file: Path) -> float:
 
 
 def _delete_tags_without_run(runs: SqlStorage) -> None:
-    """Delete tags of deleted runs. SQLite keeps them, because Dagster does not enable its foreign keys."""
+    """Delete tags of deleted runs. SQLite keeps these tags, because Dagster does not enable foreign keys."""
     with runs.connect() as connection:
         known = sa.select(RunsTable.c.run_id)
         connection.execute(sa.delete(RunTagsTable).where(RunTagsTable.c.run_id.not_in(known)))

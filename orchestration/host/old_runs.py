@@ -30,7 +30,7 @@ class OldRun:
 
 
 def to_delete(runs: Iterable[OldRun], keep: UpkeepSettings, now: float) -> tuple[str, ...]:
-    """The ids of the ended runs that are not needed and are older than the settings keep them; ``now`` in seconds."""
+    """The ids of ended runs that are not needed and exceed the maximum age in ``keep``; ``now``: seconds since 1970."""
     return tuple(
         run.run_id
         for run in runs

@@ -1,9 +1,10 @@
 """Opens Dagster's instance, workspace and log with the functions that Dagster's own commands use.
 
 ``LocalInstance`` allows several runs in one process. At the start of each run, Dagster normally configures Python's
-logging and closes the log handlers of other runs. If another run holds its handler while it waits for the database, and
-the database's holder waits for logging, both wait forever (deadlock). The configuration is only needed for handlers
-that ``dagster.yaml`` names. So without such handlers, ``LocalInstance`` configures no logging.
+logging and closes the log handlers of other runs. A run may hold the lock of a handler while it waits
+for the database. If the run that holds the database then waits for this handler, both wait forever (deadlock). The
+configuration is only needed for handlers that ``dagster.yaml`` names. Without such handlers, ``LocalInstance``
+configures no logging.
 
 Invariants:
     - This module imports no heavy library except Dagster, because every process that opens a ``LocalInstance`` imports
@@ -44,7 +45,7 @@ class LocalInstance(dg.DagsterInstance):
 
     @classmethod
     def config_schema(cls) -> Mapping[str, Any]:
-        """The schema of this class's fields in ``dagster.yaml``: it has none."""
+        """The schema of this class's configuration in ``dagster.yaml``, which has no fields."""
         return {}
 
     @classmethod
@@ -81,7 +82,8 @@ def open_instance(command: str, *, temporary: bool) -> AbstractContextManager[dg
 
     Args:
         command: The name of the command that opens the instance, for Dagster's messages.
-        temporary: If DAGSTER_HOME is not set: True opens an instance that is deleted at the end, False raises.
+        temporary: If DAGSTER_HOME is not set: True opens an instance that is deleted at the end; False
+            raises an error.
     """
     logger = logging.getLogger("dagster")
     if not temporary:

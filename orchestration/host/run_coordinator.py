@@ -30,13 +30,13 @@ from dagster import DagsterRun
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
 
-#: Name of the job that recovery runs execute.
+#: Name of the job that each recovery run executes.
 RECOVERY = "recover_processor"
 #: Tag of the jobs of verbs; its value is ``lifecycle``.
 KIND_TAG = "holdfast/kind"
-#: Run tag whose value is the run's lane.
+#: The run tag whose value is the run's lane.
 QUEUE_TAG = "holdfast/queue"
-#: Run tag whose value is the processor that the run changes; ``dagster.yaml`` allows one run at a time for each value.
+#: The run tag with the processor that the run changes. ``dagster.yaml`` allows one run at a time for each value.
 CHANGES_TAG = "holdfast/changes"
 
 Lane = Literal["recovery", "urgent", "verb", "long", "shared"]
@@ -59,7 +59,7 @@ class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
 
 
 def tags_of(run: DagsterRun) -> dict[str, str]:
-    """The tags to add to a queued run: its lane, its processor, and the processor that it changes."""
+    """The tags to add to a queued run: its lane and its processor. In most lanes, also ``CHANGES_TAG``."""
     pools = run.run_op_concurrency.all_pools if run.run_op_concurrency else None
     lane = lane_of(run.job_name, run.run_config, pools or (), is_verb=run.tags.get(KIND_TAG) == "lifecycle")
     given = run.tags.get(PROCESSOR_TAG, "")
@@ -75,7 +75,7 @@ def tags_of(run: DagsterRun) -> dict[str, str]:
 def lane_of(job: str, run_config: Mapping[str, Any], pools: Iterable[str] = (), *, is_verb: bool) -> Lane | None:
     """The lane of a run, derived from its job, config and pools; None for a run that is limited by a pool.
 
-    ``is_verb`` is whether the job carries out a verb.
+    ``is_verb`` is True if the job carries out a verb.
     """
     if job == RECOVERY:
         return "recovery"

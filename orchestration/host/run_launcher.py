@@ -13,7 +13,7 @@ Invariants:
       clock never fails a run. The daemon writes the identity of the run's process (``system.process``) to the run's
       log. A tag would not be reliable, because the starting process overwrites the tags of its run.
     - If a run has no such log entry, for example a run of an older version, its process is found by process id. The
-      DAGSTER_HOME of this process is compared, and the entry is written.
+      process must have the DAGSTER_HOME of this instance; then the entry is written.
     - A run is launched only once, even by two daemons (``launches``).
     - A process gets a signal only if it runs on this machine, for this instance, and is recorded for this run.
 """
@@ -104,7 +104,7 @@ class LocalRunLauncher(DefaultRunLauncher):
             if NEVER_REACHED in str(lost):
                 raise  # no process was started, and this error makes Dagster queue the run again
             if ANSWERS_LATE in str(lost):
-                # On a busy machine, the run's process may still start. If not, Dagster's `run_monitoring` fails it.
+                # On a busy machine, the run's process may start late. If not, Dagster's `run_monitoring` fails the run.
                 self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
                 return
             # The run's process may be running. This error type makes Dagster fail the run, not launch it twice.
@@ -177,7 +177,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         self._instance.report_engine_event(overdue_words(run.run_id, run.job_name, {**run.tags, **tags}) or "", run)
 
     def _own_process(self, run: DagsterRun) -> ProcessIdentity | None:
-        """The live process of a run; None if it has ended, or is not known for sure."""
+        """The live process of a run; None if the process has ended, or is not certain to belong to the run."""
         if not _is_on_this_machine(run):
             return None
         identity = self.recorded(run.run_id)
@@ -189,7 +189,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         return identity
 
     def _record(self, run_id: str, pid: int) -> ProcessIdentity | None:
-        """Write the identity of a run's process to the run's log; returns it, or None if the process has ended."""
+        """Write the identity of a run's process to the run's log. Returns this identity; None if the process ended."""
         identity = identity_of(pid)
         ours = _dagster_home("self")
         # if DAGSTER_HOME differs, the run's process has ended, and another program got its process id
@@ -222,8 +222,9 @@ class LocalRunLauncher(DefaultRunLauncher):
 def record_own_process(instance: DagsterInstance, run_id: str, job_name: str) -> None:
     """Record this process as the process of a run, before this process executes the run itself.
 
-    Without this entry, the health check would compare DAGSTER_HOME, and it sees only the variables from the start of a
-    process. If this program set DAGSTER_HOME later, the health check would fail the run.
+    Without this entry, the health check would read the DAGSTER_HOME of this process. The system shows only the
+    variables from the start of a process. So if this program set DAGSTER_HOME later, the health check would fail the
+    run.
     """
     instance.report_engine_event(*_told(own_identity()), run_id=run_id, job_name=job_name)
 

@@ -19,9 +19,9 @@ Kind = Literal["snapshot", "verb", "recovery", "audit", "rehearsal", "maintenanc
 
 #: Dagster's run tag with the maximum runtime of the run, seconds.
 MAX_RUNTIME_TAG = "dagster/max_runtime"
-#: Run tag with the kind of the run.
+#: The run tag with the kind of the run.
 KIND_TAG = "holdfast/run-kind"
-#: Run tag of a run that was ended at its limit; the value is the runtime at the end, seconds.
+#: The tag of a run that was ended at its limit; the value is the runtime at the end, seconds.
 OVERDUE_TAG = "holdfast/ended-after"
 
 _BY_JOB: Mapping[str, Kind] = {
@@ -74,7 +74,7 @@ def new_tags(
 
 
 def overdue_s(tags: Mapping[str, str], started_at: float | None, now: float) -> float | None:
-    """The runtime of a run that has exceeded its limit, seconds; None if it has not, or has no limit.
+    """The runtime of a run that has exceeded its limit, seconds; None if the run is within its limit or has no limit.
 
     ``started_at`` and ``now`` are seconds since 1970.
     """

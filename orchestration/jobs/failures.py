@@ -42,7 +42,8 @@ class StepError(Protocol):
 def own_words(error: StepError | None) -> str | None:
     """The message of the outermost error whose class is not Dagster's; None without an error.
 
-    Deeper causes are not used: Holdfast's error names the action, and the client's error below it does not.
+    Deeper causes are not used, because an error of Holdfast names the action, and the library's error that caused it
+    does not.
     """
     while error is not None and error.cause is not None and (error.cls_name or "").startswith("Dagster"):
         error = error.cause

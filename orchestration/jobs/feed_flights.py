@@ -1,4 +1,4 @@
-"""The job that sends the demo's flights, and the weather, aircraft and airlines to join, to the source topics.
+"""The job that sends the demo's data to the source topics: flights, weather, aircraft and airlines.
 
 Invariants:
     - A run fails if the topics already hold records, unless the run's config has ``again: true``.
@@ -13,12 +13,12 @@ from holdfast.infra.sample_data.flights import BY_MONTH
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 
-#: Number of flights after which the run's log gets the next progress line.
+#: The run's log gets a progress line each time after this number of flights.
 _LOG_EVERY = 25_000
 
 
 class FeedConfig(dg.Config):
-    """Run config of the job ``feed_flights``: how fast and how many flights are sent."""
+    """The run config of the job ``feed_flights``: rate and number of the flights to send."""
 
     flights_per_second: int | None = Field(
         default=None, ge=1, description="Flights to send per second; empty: no limit."

@@ -52,7 +52,7 @@ _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
 class PlanConfig(dg.Config):
-    """Run config that the jobs of all verbs have in common."""
+    """The run config that the jobs of all verbs have in common."""
 
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
@@ -61,13 +61,13 @@ class PlanConfig(dg.Config):
 
 
 class VerbConfig(PlanConfig):
-    """Run config of a verb that changes one processor."""
+    """The run config of a verb that changes one processor."""
 
     processor: str = Field(description="Name of the processor.")
 
 
 class CleanConfig(PlanConfig):
-    """Run config of the job ``archive_orphans``: which orphans to archive."""
+    """The run config of the job ``archive_orphans``: the orphans to archive."""
 
     only: list[str] = Field(
         default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
@@ -79,7 +79,7 @@ class CleanConfig(PlanConfig):
 
 
 class ClearConfig(VerbConfig):
-    """Run config of the job ``clear_state``; exactly one of ``keys``, ``prefix`` and ``everything`` must be set."""
+    """The run config of the job ``clear_state``; exactly one of ``keys``, ``prefix`` and ``everything`` must be set."""
 
     stores: list[str] = Field(default_factory=list, description="Only these stores; empty: all stores.")
     keys: list[str] = Field(default_factory=list, description="Delete these message keys (text).")
@@ -113,7 +113,7 @@ class ClearConfig(VerbConfig):
 
 
 class BackfillConfig(VerbConfig):
-    """Run config of the job ``backfill_store``: the store to fill, and where its data come from."""
+    """The run config of the job ``backfill_store``: the store to fill, and the source of the data."""
 
     store: str = Field(description="The store to fill.")
     source: Literal["local", "topic", "table"] = Field(
@@ -136,7 +136,7 @@ class BackfillConfig(VerbConfig):
 
 
 class RestoreConfig(VerbConfig):
-    """Run config of the job ``restore_state``: restore from changelogs, or from the warehouse if ``at`` is set."""
+    """The run config of the job ``restore_state``: restore from changelogs, or from the warehouse if ``at`` is set."""
 
     partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
     source: Literal["newest", "changelog"] = Field(
@@ -166,7 +166,7 @@ class RestoreConfig(VerbConfig):
 
 
 class ScaleConfig(VerbConfig):
-    """Run config of the job ``scale_processor``: the new number of workers, and timeouts."""
+    """The run config of the job ``scale_processor``: the number of workers after the change, and timeouts."""
 
     workers: int = Field(ge=1, description="Number of workers, each with its share of the partitions.")
     warm_s: float = Field(
@@ -180,7 +180,7 @@ class ScaleConfig(VerbConfig):
 
 
 class RollbackConfig(VerbConfig):
-    """Run config of the job ``rollback_processor``: the release to return to."""
+    """The run config of the job ``rollback_processor``: the release to return to."""
 
     to: str = Field(
         default="", description="The release or its version; empty: the one that worked before the present one."
@@ -272,9 +272,9 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 class _Job(NamedTuple):
-    """Name, purpose and config class of one verb's job; the config class creates the request.
+    """Name, purpose and config class of one verb's job. The config class creates the request.
 
-    The default ``VerbConfig`` is for a verb whose only argument is the processor.
+    The default class ``VerbConfig`` is for verbs whose only argument is the processor.
     """
 
     name: str
@@ -282,8 +282,8 @@ class _Job(NamedTuple):
     config: type[PlanConfig] = VerbConfig
 
 
-#: Request class -> its job. Provision and deploy have no job, because materialising an asset carries them out. Put-back
-#: has no job, because only a person may run it, by command.
+#: Maps each class of request to its job. Provision and deploy have no job, because the materialisation of an asset
+#: carries them out. Put-back has no job, because only a person may run it, by command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
     Backfill: _Job(
@@ -340,6 +340,6 @@ def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
     return verb_job
 
 
-#: Request class -> Dagster job, for the verbs in ``_JOBS``.
+#: Maps each class of request in ``_JOBS`` to its Dagster job.
 JOB_OF: Mapping[type[Request], dg.JobDefinition] = {verb: _verb_job(verb, job) for verb, job in _JOBS.items()}
 VERB_JOBS = tuple(JOB_OF.values())

@@ -25,7 +25,7 @@ def rotate_logs(paths: Paths, max_mb: int) -> tuple[str, ...]:
 
 
 def copies_to_delete(copies: Iterable[Archived], days: float | None, now: datetime) -> tuple[Archived, ...]:
-    """The archived copies older than ``days`` (None: no copy); the age counts from the end of the deletion."""
+    """The copies whose originals were deleted more than ``days`` ago. Empty if ``days`` is None."""
     if days is None:
         return ()
     before = now - timedelta(days=days)
@@ -37,7 +37,7 @@ def copies_to_delete(copies: Iterable[Archived], days: float | None, now: dateti
 
 
 def prune_archive(root: Path, days: float | None, now: datetime) -> int:
-    """Delete archived copies of orphans older than ``days`` (None: no copy); returns the number of deleted copies.
+    """Delete copies of orphans older than ``days`` from the archive; returns their number. None deletes no copy.
 
     Raises:
         ArchiveBusy: Another process is archiving or deleting orphans.
@@ -54,7 +54,7 @@ def prune_archive(root: Path, days: float | None, now: datetime) -> int:
 
 
 def prune_exports(root: Path, days: float | None, now: datetime) -> int:
-    """Delete export files of cleared keys older than ``days`` (None: no file); returns the number of old files."""
+    """Delete export files of cleared keys older than ``days``; returns their number. None deletes no file."""
     if days is None:
         return 0
     before = (now - timedelta(days=days)).timestamp()

@@ -1,8 +1,8 @@
 """The Dagster job that recovers one processor from one incident.
 
 Invariants:
-    - A run works on one incident. A claim in the registry stops a second run for the same incident, and stops an apply
-      to the processor during its recovery.
+    - A run works on one incident. A claim in the registry prevents a second run for the same incident, and prevents
+      an apply to the processor during the recovery.
     - Recovery runs have their own limit in Dagster's run queue (``run_coordinator``), so no other kind of run delays
       them.
 """
@@ -37,21 +37,21 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
-#: Run tag whose value is the incident's number.
+#: The run tag whose value is the incident's number.
 INCIDENT_TAG = "holdfast/incident"
-#: Run tag whose value is the time when the incident was opened or last retried. It distinguishes two incidents with
-#: the same number, for example after the registry was lost and created again.
+#: The run tag whose value is the time when the incident was opened or last retried. This time distinguishes incidents
+#: with the same number, for example after the registry was lost and created again.
 SINCE_TAG = "holdfast/incident-since"
 
 
 def tags_of_incident(incident: Incident) -> dict[str, str]:
-    """The tags by which a run is found as a run for this incident: number and time of the incident."""
+    """The tags of each recovery run of this incident: the incident's number and time."""
     since = incident.retried_at or incident.opened_at
     return {INCIDENT_TAG: str(incident.id), SINCE_TAG: since.isoformat()}
 
 
 class RecoverConfig(dg.Config):
-    """Run config of the job ``recover_processor``: the processor and its incident."""
+    """The run config of the job ``recover_processor``: the processor and its incident."""
 
     processor: str = Field(description="Name of the processor.")
     incident: int = Field(default=0, description="Number of the incident; 0: diagnose the processor now.")

@@ -14,7 +14,7 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class RehearseConfig(dg.Config):
-    """Run config of the job ``rehearse_restore``. By default it chooses a random partition, the same all day."""
+    """The run config of the job ``rehearse_restore``. By default, all runs of a day use the same random partition."""
 
     processor: str = Field(default="", description="Name of the processor; empty: a random one.")
     partition: int = Field(default=-1, description="Partition number; -1: a random one.")

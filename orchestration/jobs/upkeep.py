@@ -1,8 +1,7 @@
 """The job that deletes old data of Dagster, registry, logs, archive, exports and Spark, and checks the free disk space.
 
 Invariants:
-    - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. The run fails at
-      its end.
+    - If one kind of data can't be deleted, the error is logged and the remaining kinds are deleted. Then the run fails.
     - The run also fails if the disk had enough free space at the last run and has too little now. So a full disk is
       reported once, not every hour.
     - Data that an open apply, an open incident or the newest result of an asset needs are never deleted.
@@ -33,7 +32,7 @@ def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> N
     """Delete each kind of old data. If one kind can't be deleted, the rest is still deleted, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
-    # The check is updated before the deletions too, because they may fail on a full disk.
+    # The check is also updated before the deletions, because the deletions may fail on a full disk.
     context.instance.report_runless_asset_event(room_result(settings).evaluation())
     failed = []
     for name, prune in _parts(context, settings, lifecycle).items():

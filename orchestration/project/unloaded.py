@@ -1,7 +1,7 @@
-"""Records in files which code locations and processor definitions can't be loaded.
+"""Writes and reads files that list the code locations and processor definitions that can't be loaded.
 
-So a process that does not import the project's code can report the errors. The daemon writes the code locations that
-do not load. The project's code location writes the definitions that can't be used.
+With these files, a process that does not import the project's code can report the errors. The daemon writes the code
+locations that do not load. The project's code location writes the definitions that can't be used.
 """
 
 from __future__ import annotations

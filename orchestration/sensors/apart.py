@@ -15,7 +15,7 @@ import time
 
 import dagster as dg
 
-#: Name of the code location.
+#: Name of the code location that imports no code of the project.
 LOCATION = "recovery"
 #: Seconds without a tick of the copy in `recovery` after which the copy in the project's location becomes active.
 FRESH_S = 60.0

@@ -100,8 +100,8 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. If False, it waits for a while, because other sensors may report its checks,
-    #: or may report that a command deployed an asset. The same run can then execute the checks of that asset.
+    #: Whether the run is requested now. If False, the run is requested later, because other sensors may soon report its
+    #: checks. Or they may report that a command deployed an asset; then this run can execute this asset's checks too.
     at_once: bool = True
 
     @property
@@ -158,10 +158,10 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         withheld = [each for each in missing if each.layer in SPARK_LAYERS]
         decision.reasons |= {each.name: memory.sentence for each in withheld}
         missing = [each for each in missing if each.layer not in SPARK_LAYERS]
-    # a snapshot (layer `warehouse`) reads the newest checkpoint, so the state is materialised first: it checkpoints
+    # The state is materialised too, because that makes a checkpoint, from which the snapshot (`warehouse`) is made.
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
-    # only checks of assets that this run does not materialise: a materialised asset runs its own checks
+    # Checks of assets that this run materialises are left out, because the run executes these checks anyway.
     others = [each for each in subject.assets if each not in missing]
     checks = tuple((each.name, check) for each in others for check in each.checks_alone)
     if not missing and not checks:

@@ -1,4 +1,4 @@
-"""The sensor ``kept_green``: after a deploy it materialises and checks all assets of the processor, without a click.
+"""The sensor ``kept_green``: after a deploy, it materialises and checks all assets of the processor automatically.
 
 ``grey_assets`` decides. This module reads the facts from Dagster, Kafka and the workers, and requests the runs.
 
@@ -44,7 +44,7 @@ OTHERS_WAIT_S = 45.0
 OBSERVE_EVERY_S = 300.0
 #: Dagster tag on each run that this sensor requests.
 GREEN_TAG = "holdfast/green"
-#: Number of newest runs with this tag that a tick reads, to count failures.
+#: Number of newest runs with the tag ``GREEN_TAG`` that a tick reads, to count failures.
 _RUNS_MAX = 50
 
 _Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
@@ -176,7 +176,7 @@ class _Reading:
         run = self._checks.get(check)
         event = None if run is None or run.event is None else run.event.dagster_event
         if run is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return False  # the check is only planned: its run has not executed the check yet, or failed before
+            return False  # the check is only planned: its run has not executed it yet, or failed first
         if last is None or run.run_id == last.run_id:
             return True
         target = event.asset_check_evaluation_data.target_materialization_data
@@ -198,7 +198,7 @@ def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
 
 
 def _tell(file: Path, decision: Decision) -> None:
-    """Write the reasons why assets are grey. If Dagster has another home folder, the file's folder is created here."""
+    """Write the reasons why assets are grey. Creates the file's folder, because DAGSTER_HOME may be another folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(decision.reasons))
 
@@ -249,7 +249,7 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to request a run now; False while it still waits for reports of other sensors."""
+    """Whether to request a run now; False while the run still waits for reports of other sensors."""
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
@@ -272,7 +272,7 @@ def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.Run
 
 
 def _memo(cursor: str | None) -> Memo:
-    """The decoded cursor of the last tick; an empty one if another version of Holdfast wrote the cursor."""
+    """The decoded cursor of the last tick; an empty cursor if another version of Holdfast wrote it."""
     try:
         return msgspec.json.decode(cursor or "{}", type=Memo)
     except msgspec.MsgspecError:

@@ -62,7 +62,7 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 RECOVERY_SENSOR = "processor_recovery"
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: Interval of observations while no figure changed much, seconds. Long, because each takes 5 KB of Dagster's log.
+#: Seconds between two observations if no figure changed much. Long, because each one takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
 #: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000
@@ -155,7 +155,7 @@ class _Tick:
     before: dict[str, _Remembered]
     #: Processor -> its open apply.
     begun: dict[str, ApplyRecord]
-    #: Has the status of all workers. They were asked in parallel, so several silent workers cost only one timeout.
+    #: The status of all workers. All status requests are parallel, so that workers without an answer cost one timeout.
     world: World
     after: dict[str, _Remembered] = field(default_factory=dict)
     requests: list[dg.RunRequest] = field(default_factory=list)
@@ -198,7 +198,7 @@ class _Tick:
         self._check_apply(begun, seen.diagnoses)
 
     def _check_working(self, name: str, seen: Notice, kept: _Remembered) -> None:
-        """Update the check ``working`` if its result changed, or if its last update is old."""
+        """Update the check ``working`` if its result changed, or if its last update is half an hour old."""
         world = self.lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
@@ -336,8 +336,9 @@ def arrival_news(
 def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, now: float) -> bool:
     """Whether to log an observation now.
 
-    True if the number of workers or tasks changed, the lag doubled or halved, or the last observation is old. ``told``
-    has the facts of the last observation and its time ``told_at``; times are seconds since 1970.
+    True if the number of workers or tasks changed, the lag doubled or halved, or the last observation is
+    ``OBSERVE_EVERY_S`` old. ``told`` has the facts of the last observation and its time ``told_at``; times are seconds
+    since 1970.
     """
     if not told or abs(now - told.get("told_at", 0.0)) >= OBSERVE_EVERY_S:
         return True

@@ -23,7 +23,7 @@ from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
-    """All schedules of Holdfast. ``settings`` decide whether snapshots are hourly or daily, and on by default."""
+    """All schedules of Holdfast. ``settings`` has the interval of snapshots, and whether their schedule is on."""
     return [
         dg.ScheduleDefinition(
             name="compaction_checks_nightly",
@@ -65,7 +65,7 @@ def upkeep_hourly(*, apart: bool = False) -> dg.ScheduleDefinition:
         "has room.",
     )
     def hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        # If the recovery sensor in the code location `recovery` ticks, the copy of this schedule there is active.
+        # If the recovery sensor in the code location `recovery` ticks, that location's copy of this schedule is active.
         if not apart and works_apart(context.instance, RECOVERY_SENSOR):
             return dg.SkipReason(SKIPPED)
         return dg.RunRequest()

@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 WATCH_EVERY_S = 15
 #: Timeout of each Kafka request of a tick, seconds.
 REQUEST_S = 8.0
-#: Verbs that replace a changelog or the committed offsets. After them, such changes are no fault.
+#: Verbs that replace a changelog or the committed offsets. If such a verb was applied, the replacement is no fault.
 REPLACING_VERBS = ("backfill", "clear", "reposition", "restore")
 
 
@@ -76,10 +76,10 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 def _registered(
     processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
-    """The changed results of the check ``registered`` of each processor, and the updated memory.
+    """The changed results of the check ``registered`` of each processor, and the updated memory for the next tick.
 
-    The check reports processors that were adopted into a rebuilt registry, or whose deployment is newer than the
-    registry. Its result is reported once more when it passes again.
+    The check fails for a processor that was adopted into a rebuilt registry. It also fails if the processor's newest
+    deployment is missing in the registry. When the check passes again, this result is reported too.
     """
     known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = topic_checks.adopted_now(lifecycle)
@@ -100,7 +100,7 @@ def _judge(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> tuple[list[topic_health.Finding], WatchMemory]:
-    """The findings about all topics, and the memory for the next tick."""
+    """The findings about all topics, and the facts to remember for the next tick."""
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)

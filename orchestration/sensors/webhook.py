@@ -78,7 +78,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
             unread = {each.need.subject for each in former.values() if each.need.processor is not None}
             states = state_messages.follow(former, needs, unread, now_utc())
         else:
-            if known is None:  # at the first tick: incidents that already ended count as sent
+            if known is None:  # at the first tick, messages about ended incidents count as sent
                 outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
@@ -100,7 +100,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # ids of old messages may only be forgotten if the registry was read
+        if is_readable:  # without the registry, it is unknown which ids are still needed
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states)
         _store(context, cursor)

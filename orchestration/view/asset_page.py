@@ -47,14 +47,14 @@ class Execution(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Check(msgspec.Struct, frozen=True, rename="camel"):
-    """One asset check; ``execution_for_latest_materialization`` is None if it did not run since then."""
+    """One asset check. ``execution_for_latest_materialization`` is None if the check did not run since that time."""
 
     name: str
     execution_for_latest_materialization: Execution | None
 
     @property
     def last(self) -> Execution | None:
-        """The check's execution since the asset was last materialised; None without one."""
+        """The check's execution since the asset was last materialised; None if it did not run since that time."""
         return self.execution_for_latest_materialization
 
 

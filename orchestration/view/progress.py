@@ -24,7 +24,7 @@ class SeenRun:
     status: str
     created_at: float
     started_at: float | None = None
-    #: The assets that the run materialises, as text; otherwise the name of its job.
+    #: The assets that the run materialises, as text; the name of its job if it materialises none.
     what: str = ""
     #: The Dagster pools that the run's steps need; None if Dagster does not report the pools.
     pools: frozenset[str] | None = None

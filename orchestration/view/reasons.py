@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 #: Colours in order of severity, most severe first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
-#: Separates the description from the action in the text of a check (``assets.checks.result.worded``).
+#: The text between the description and the action in the text of a check (``assets.checks.result.worded``).
 _TODO = " What to do: "
 #: Service -> a sentence about the features that are missing while the service does not run.
 _MISSED = {
@@ -96,7 +96,7 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
 
 
 def _last_line(error: str) -> str:
-    """The line of the last error that a traceback names, as a sentence; its first line if none names an error."""
+    """The last line of a traceback that names an error, as a sentence; the first line if no line names an error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
     return said[:300].rstrip(".") + "."
@@ -123,7 +123,7 @@ def of_assets(
     """One reason for each failed check, and for each asset that is not materialised or not checked.
 
     ``running`` are the processors that should run. Assets of processors that should not run are left out, because
-    another line already reports such a processor. ``why_grey`` is the result of ``read_grey``.
+    a separate reason already reports such a processor. ``why_grey`` is the result of ``read_grey``.
     """
     found: list[Reason] = []
     for page in pages:
@@ -202,7 +202,7 @@ def _of_check(subject: str, check: Check) -> Reason | None:
 def _is_told(page: AssetPage, check: Check) -> bool:
     """Whether the line about the processor already reports this check, so that it is not reported twice.
 
-    A warning (growing lag) is reported only with the check.
+    The line about the processor contains no warning (growing lag), so the check reports a warning.
     """
     warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
     return page.key[0] == PROCESSORS and check.name == WORKING and not warns

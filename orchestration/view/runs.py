@@ -48,7 +48,7 @@ query($id: ID!) {{
     }}
   }}
 }}"""
-#: Queries all unfinished runs, to find the runs that a queued run waits for; and the daemon's last heartbeat.
+#: The GraphQL query for all unfinished runs (a queued run may wait for them) and for the daemon's last heartbeat.
 _UNFINISHED = f"""{_SEEN}
 {{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
   ... on Runs {{ results {{ ...Seen }} }} }}

@@ -70,16 +70,16 @@ class Application(ApplicationTables):
         broker_address: Kafka's bootstrap servers; None uses the settings, or the embedded broker.
         consumer_group: The consumer group. It is also the processor's name.
         auto_offset_reset: Where the first start of a group begins: ``earliest`` or ``latest``. A partition that is
-            added later is read from its first offset.
+            added after the first start is read from its first offset.
         commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
             it catches up.
         commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` is then used while
             it catches up.
-        commit_every: Commit after this many messages; 0 commits by time only.
+        commit_every: The number of messages after which the worker commits; 0 commits by time only.
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
         state_dir: The root folder of local state; None uses the settings.
         use_changelog_topics: Whether each store has a changelog. Without changelogs, state is lost with the disk.
-        renamed_stores: New store name to former store name. The state stays stored under the former name.
+        renamed_stores: Maps the new name of a store to its former name, under which the state stays stored.
         changelog_config: For each store, configuration entries of its changelog in addition to the standard ones. An
             entry that could lose state is refused.
         auto_create_topics: Whether the start creates missing topics.
@@ -94,8 +94,8 @@ class Application(ApplicationTables):
             only the newest records. None uses the settings.
         state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
         memory_max_bytes: Maximum memory of the process; None uses the settings.
-        max_wait: Maximum time that streams which share a store wait for a stream that still has input. Milliseconds or
-            a timedelta. None waits without limit, so that messages are processed in the order of event times.
+        max_wait: Maximum time, in milliseconds or a timedelta, for which streams that share a store wait for a stream
+            that still has input. None waits without limit, so that messages are processed in the order of event times.
         description: One sentence about the processor, for the catalog.
         owners: The owners in Dagster's form: ``team:<name>`` or a mail address.
         prove: Whether a deployment first tests a new version on the last messages; False for functions with side
@@ -205,8 +205,8 @@ class Application(ApplicationTables):
             upgrades: For each version, a function that converts a stored JSON object to the next version. The last
                 function returns the newest version. If ``model`` is a mapping, a mapping of such functions by state
                 key.
-            ttl: How long a value is readable after its message's event time, in milliseconds or as a timedelta. ``"by
-                value"``: only values set with ``ttl=`` expire. None: values never expire.
+            ttl: Time for which a value is readable after its message's event time, in milliseconds or a timedelta.
+                ``"by value"``: only values set with ``ttl=`` expire. None: values never expire.
 
         Raises:
             StoreInvalid: An argument is invalid, or the store is already declared.
@@ -249,9 +249,9 @@ class Application(ApplicationTables):
 
         Args:
             dataframe: Ignored, because all declared streams run. Accepted for code that was written for Quix Streams.
-            count: Stop after this many messages, and after the windows and timers that they make due; 0 means no limit.
-            timeout: Stop after this many seconds without a message; 0 means never. Messages in tasks before a
-                repartition topic extend it by 10 seconds.
+            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
+            timeout: The run ends after this many seconds without a message; 0 means never. Messages in tasks before a
+                repartition topic extend this time by 10 seconds.
 
         Raises:
             HoldfastError: The error that stopped the worker. All earlier messages are committed.
@@ -292,10 +292,10 @@ class Application(ApplicationTables):
         Args:
             cluster: The Kafka cluster, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: Stop after this many messages, and after the windows and timers that they make due; 0 means no limit.
-            timeout: Stop after this many seconds without a message; 0 means never.
+            count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
+            timeout: The run ends after this many seconds without a message; 0 means never.
             serve: Whether to serve status and control over HTTP.
-            databases: The databases of local state; None opens those of ``state_backend``.
+            databases: The databases of local state; None opens the databases of ``state_backend``.
             storage: The checkpoint store; None uses the settings.
         """
         from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
@@ -348,7 +348,7 @@ class Application(ApplicationTables):
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
-        # State in memory ends with the process. In a re-seed, a standby's disk may hold the state to re-seed from.
+        # State in memory ends with the process. In a re-seed, a standby could overwrite the state to re-seed from.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
             return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas

@@ -14,7 +14,7 @@ from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.topology import StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
-#: The default commit interval adapts between these seconds.
+#: The minimum and the maximum of the default commit interval, which adapts to the load, in seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
 #: Maximum commit interval in seconds. It is well below ``TRANSACTION_S``, after which the broker aborts a transaction.
 COMMIT_INTERVAL_MAX_S = 10.0
@@ -193,8 +193,8 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
     """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
 
-    Windows close, timers fire and values expire in commits that may move no offset. Only a changelog shows whether such
-    a commit has happened.
+    Windows close, timers fire and values expire in commits that may not change any input offset. Only a changelog shows
+    whether such a commit has happened.
     """
     for store in stores:
         if loses_commits and (store.kind == "window" or store.timed):
@@ -209,9 +209,9 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
 def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
     """Raises ApplicationInvalid for timers and TTL before ``group_by`` in an application without changelogs.
 
-    A timer fires in a commit that may move no offset. Without a changelog, nothing shows whether such a commit has
-    happened, so its messages could be grouped twice. ``feeds`` has for each repartition topic the inputs whose messages
-    it gets.
+    A timer fires in a commit that may not change any input offset. Without a changelog, nothing shows whether such a
+    commit has happened, so its messages could be grouped twice. ``feeds`` maps each repartition topic to the inputs
+    whose messages reach this topic.
     """
     for store in stores:
         topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)

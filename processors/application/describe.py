@@ -134,7 +134,7 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies,
-        # A test of a new version uses only the last messages, so it lacks the earlier rows of tables.
+        # A test of a new version uses only the last messages, so it would miss rows that older messages wrote.
         prove=app.prove and not app.global_tables and not app.source_logs,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
@@ -182,7 +182,7 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[str]) -> None:
-    """Raises JoinInvalid if the messages of one of these topics come from the tasks that read the same topic."""
+    """Raises JoinInvalid if one of these topics gets its messages from the tasks that read this topic."""
     for name in topics:
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)

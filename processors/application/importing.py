@@ -2,7 +2,7 @@
 
 Invariants:
     - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start
-      a worker, and wait for its end.
+      a worker and wait until the worker ends.
 """
 
 from __future__ import annotations

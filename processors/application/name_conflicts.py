@@ -1,6 +1,7 @@
 """Finds conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
 
-The functions are pure functions of descriptions. ``processors.engine.changelog.names`` checks single names.
+All functions are pure: they compare only descriptions of processors. ``processors.engine.changelog.names`` checks
+single names.
 
 Invariants:
     - Only one processor writes to a changelog: the processor that owns its store.

@@ -30,7 +30,7 @@ class ProcessorUnknown(HoldfastError):
 
 
 class ProcessorBroken(HoldfastError):
-    """A definition can't be imported or used. Field: target."""
+    """A definition can't be imported or used. The error's field ``target`` is the definition's place in the code."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -50,7 +50,7 @@ class ProcessorDefinition:
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     """Imports and returns all processors of the settings.
 
-    If the names of a processor conflict with an earlier processor, it becomes a ``BrokenDefinition``.
+    If the names of a processor conflict with a processor before it, a ``BrokenDefinition`` is returned in its place.
     """
     import_from_project(settings)
     loaded: list[ProcessorDefinition | BrokenDefinition] = []

@@ -1,7 +1,7 @@
 """Tables with ``changelog="source"``: checks whether a declaration allows them, and describes their topics.
 
-The store of such a table is restored from the table's topic. The store may therefore hold only data that follows from
-the topic's records. This module refuses every declaration that breaks this rule, and gives the reason.
+The store of such a table is restored from the table's topic. The store may therefore hold only data that can be
+computed from the topic's records. This module refuses every declaration that breaks this rule, and gives the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
     """Describes a table's topic as the changelog of its store.
 
     Raises:
-        ApplicationInvalid: The rows do not follow from the topic's records alone.
+        ApplicationInvalid: The rows can't be computed from the topic's records alone.
     """
     if has_history:
         raise _refused(
@@ -62,7 +62,7 @@ def check_source_tables(
     """Raises ApplicationInvalid if the application does not allow its tables with ``changelog="source"``.
 
     Args:
-        logs: The descriptions of these tables.
+        logs: The descriptions of the topics of these tables.
         sources: For each topic, the source node of its steps.
         declared: The stores that ``app.store`` or ``changelog_config`` names; None without changelogs.
         skips_old: Whether a partition without a committed offset is read from its end.
@@ -105,7 +105,10 @@ def check_source_tables(
 def check_time_of_tables(
     logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid if a table's message may fail because of its event time, and is then set aside."""
+    """Raises ApplicationInvalid if a table's message may fail because of its event time, and the worker continues.
+
+    ``aside`` is True if the worker continues after a failed message.
+    """
     timed = {store.name for store in stores if store.timed or store.kind == "window"}
     for log in logs:
         sub = next(each for each in subs if log.topic in each.inputs)

@@ -81,8 +81,9 @@ class ApplicationTables:
             topic: The topic. A message with the value None deletes the row of its key.
             name: The name of the store; None means ``<topic>-table``.
             model: The model of the rows, which gives typed columns in the warehouse.
-            history_retention: How long older rows are kept, in milliseconds or as a timedelta. ``join_table`` then
-                finds the row that was valid at the message's time. None keeps only the last received row.
+            history_retention: The time for which a replaced row is kept, in milliseconds or as a timedelta. With it,
+                ``join_table`` finds the row that was valid at the message's time. None keeps only the last received
+                row.
             changelog: ``own`` writes a changelog of the store. ``source`` restores the store from the topic itself, so
                 that no second topic is needed.
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The end of a worker's run, and the display of its progress.
+    """Options for a worker's run: when the run ends, and how its progress is displayed.
 
     A run ends after ``count`` messages, or after ``timeout`` seconds without a message; 0 means no limit.
     """

@@ -6,8 +6,8 @@ Copies are never compared at different offsets. A ``Moment`` is one partition at
 copies.
 
 Invariants:
-    - Every differing key is counted; the first ``SHOWN`` are kept with their values.
-    - Only a few buckets are in memory at a time, never a whole store.
+    - Every differing key is counted; the first ``SHOWN`` differing keys are kept with their values.
+    - The entries of only a few buckets are in memory at a time, never a whole store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES_AT_ONCE = 200_000
 
 
 class Side(Enum):
-    """The three copies of a store, in the order of the data flow."""
+    """The three copies of a store, in the order in which data flows: store, changelog, warehouse."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """Names the copy of a key that differs from two equal copies, or the copies that differ from each other."""
+    """Names the one copy that differs from two equal copies of a key, or all copies that differ from each other."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -58,8 +58,8 @@ class Odd(Enum):
 class Entry:
     """The content of one copy for one key.
 
-    ``values`` is normally one value, and empty if the key is absent. ``offset`` and ``timestamp_ms`` are those of the
-    newest record, if known.
+    ``values`` is empty if the key is absent, and normally has one value otherwise. ``offset`` and ``timestamp_ms`` are
+    those of the key's newest record; None if unknown.
     """
 
     values: tuple[bytes, ...] = ()
@@ -74,14 +74,14 @@ class Copy(Protocol):
     """One copy of one partition at the offset of the comparison."""
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of the copy's 256 buckets."""
+        """The fingerprints of the 256 buckets into which the copy's keys are divided by hash."""
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """The keys of the copy in these buckets, with their values."""
 
 
-#: Function that returns those of the given keys that have a record after the offset. Compaction may have removed the
-#: older records of these keys.
+#: Function that returns the given keys that have a changelog record at or after the compared offset.
+#: Compaction may have removed earlier records of these keys.
 Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
@@ -133,7 +133,7 @@ class Moment:
 
     @property
     def sentence(self) -> str | None:
-        """The difference as text, without a full stop; None if all copies are equal."""
+        """The differences of the partition as text, without a full stop; None if all copies are equal."""
         if not self.differing:
             return None
         copies = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())

@@ -1,9 +1,9 @@
 """The three copies of a partition: a RocksDB checkpoint, the folded changelog, and a table version.
 
-Each kind of copy has its own code for reading, so that an error in one reader shows as a difference.
+Each kind of copy is read by separate code, so that an error in one reader shows as a difference.
 
 Invariants:
-    - Nothing is changed. This module reads the worker's checkpoint, because only the worker may open a live store.
+    - This module changes nothing. The worker's checkpoint is read, because only the worker may open its live store.
     - A checkpoint is refused if its offsets differ from those in its manifest.
 """
 
@@ -33,14 +33,17 @@ Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A copy is not at its recorded offset. Fields: ``topic``, ``partition``, ``seen``, ``expected``."""
+    """A copy has another offset than its manifest or checkpoint records.
+
+    Fields: ``topic``, ``partition``, ``seen``, ``expected``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
     """Committed changelog records after the worker's offset ``end`` that the worker did not write.
 
-    ``records`` is their number; ``offset`` and ``timestamp_ms`` are those of the first one.
+    ``records`` is the number of these records. ``offset`` and ``timestamp_ms`` belong to the first of these records.
     """
 
     partition: int
@@ -56,7 +59,7 @@ class StoreCopy:
     Args:
         path: The folder of the task's checkpoint.
         store: Name of the store.
-        place: The point in the changelog according to the manifest.
+        place: The changelog's topic id and the offset, as the manifest records them.
     """
 
     def __init__(self, path: Path, store: str, place: Place) -> None:
@@ -98,12 +101,12 @@ class StoreCopy:
 
 
 class ChangelogCopy:
-    """One changelog partition, reduced to the newest value of each key before ``end``, with a plain Python dict.
+    """One changelog partition, folded up to ``end`` with a plain Python dict to the newest value of each key.
 
     Args:
         topics: Access to Kafka topics and groups.
         partition: The changelog partition.
-        end: The end offset, which is not read.
+        end: The offset before which records are read; the record at this offset is not read.
         config: Security settings of the Kafka client.
         log: Conversion of records to rows, if the changelog is the source topic of a table; otherwise None.
 
@@ -155,7 +158,7 @@ class ChangelogCopy:
         return found
 
     def superseded(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """Those of the keys that have a committed record at ``end`` or later."""
+        """Returns the keys that have a committed record at ``end`` or a later offset."""
         wanted = frozenset(keys)
         found: set[bytes] = set()
         for there, _ in self._read(self.end, self._stable):
@@ -163,10 +166,11 @@ class ChangelogCopy:
         return frozenset(found)
 
     def stray(self) -> Stray | None:
-        """The committed records at ``end`` or later that another program wrote; None if there are none.
+        """Describes the committed records at ``end`` or later that another program wrote; None if there are none.
 
         A transaction of the worker ends with a meta record, and is visible completely or not at all. Records after the
-        last meta record are therefore from another program. Records before it will be part of the next audit.
+        last meta record are therefore from another program. Records before the last meta record will be part of the
+        next audit.
         """
         if self._log is not None:
             # a table's source topic has other writers, and its records at `end` or later are not processed yet
@@ -194,7 +198,10 @@ class ChangelogCopy:
                 yield rows_of(self._log, batch.keys, batch.values, batch.timestamps)
 
     def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
-        """The parsed record. In a table's source topic it is converted to a row; the key is None if it is not a row."""
+        """The parsed record.
+
+        A record of a table's source topic is converted to a row; its key is None if it is no row.
+        """
         key, value, offset, timestamp_ms = record
         if self._log is not None:
             keys, values = rows_of(self._log, [key], [value], [timestamp_ms])
@@ -236,11 +243,11 @@ def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
 
 
 def _reaching(topics: Topics, partition: Partition, end: int) -> int:
-    """The end offset of a changelog's committed records; raises AuditImpossible if it is before ``end``."""
+    """The end offset of a changelog's committed records; raises AuditImpossible if this offset is below ``end``."""
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # the records exist, but their transaction may still be open for a moment
+        try:  # the records exist, but their transaction can be open for a short time after the commit
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

@@ -1,4 +1,4 @@
-"""The repair plan of an audit: sentences with the commands to run, chosen by the copy that differs. Pure.
+"""The repair plan of an audit: sentences with the commands to run, chosen by the copy that differs.
 
     differing copy         repair
     changelog              recreated from local state, before any restore reads it
@@ -10,7 +10,7 @@
     store, warehouse       a full snapshot, while the changelog still has its records
 
 Invariants:
-    - No step deletes the only correct copy: the copy that differs is repaired from the two that agree.
+    - No step deletes the only correct copy: the copy that differs is repaired from the two equal copies.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Subject:
     changelog: str
     #: The instruction for taking a full snapshot, without a full stop.
     full_snapshot: str
-    #: The source topic of a table, if it is used as changelog; otherwise None.
+    #: The source topic that restores the table, if the store has no changelog of its own; otherwise None.
     log: SourceLog | None = None
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
-    """The repair steps in order, one text for each; empty if nothing differs."""
+    """The repair steps in order, each as one text; empty if no copy differs."""
     partitions: dict[Odd, set[int]] = defaultdict(set)
     keys: dict[Odd, int] = defaultdict(int)
     for moment in moments:
@@ -55,7 +55,7 @@ def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
     return tuple(steps)
 
 
-#: The order of repairs: a changelog comes first, before any restore reads it.
+#: The order of repairs: the changelog is repaired first, because restores read the changelog.
 _IN_ORDER = (
     *(Odd.CHANGELOG, Odd.ALL, Odd.STORE_CHANGELOG, Odd.STORE, Odd.WAREHOUSE),
     *(Odd.CHANGELOG_WAREHOUSE, Odd.STORE_WAREHOUSE),
@@ -63,7 +63,7 @@ _IN_ORDER = (
 
 
 def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    """The sentence that names the wrong copy and the command that repairs it, for one kind of difference."""
+    """The repair of one kind of difference, as a sentence: the wrong copy, and the command that repairs the copy."""
     if subject.log is not None:
         return (
             f"store and topic {subject.log.topic} differ. The rows are what the topic has, so the store is wrong. "

@@ -11,7 +11,7 @@ from holdfast.processors.audits.copies import Stray
 from holdfast.processors.audits.repair import Subject
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 
-#: Maximum characters of a value that is shown.
+#: Maximum number of characters of a value that are shown.
 VALUE_CHARACTERS = 120
 
 UNJUDGED = (
@@ -36,7 +36,7 @@ def key_row(difference: KeyDifference) -> dict[str, Any]:
 
 
 def stray_warning(subject: Subject, stray: Stray) -> str:
-    """The warning that another program wrote records after the worker's last commit, with the action."""
+    """The warning that another program wrote records after the worker's last commit, with the action to take."""
     return (
         f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} after the worker's offset "
         f"{stray.end} are not the worker's (the first at offset {stray.offset}, {_time(stray.timestamp_ms)}). The "

@@ -2,7 +2,7 @@
 
     checkpoint (at offsets A) ── changelog up to A          audits the store
     table (at offsets B) ─────── changelog up to B          audits the warehouse
-                  └───────────── a kept checkpoint at B     also against the store, if such a checkpoint exists
+                  └───────────── a kept checkpoint at B     if it exists, the table is also compared with it
 
 To fold a changelog means to reduce it to the newest value of each key. If A equals B in a partition, all three copies
 are compared at once.
@@ -61,7 +61,7 @@ class MeasuredPartition:
     """One compared partition.
 
     ``mib`` is the size of the checkpoint. ``records`` is the number of changelog records that were read. ``stray``
-    describes records of other programs after the checkpoint's offset.
+    describes records after the checkpoint's offset that other programs wrote.
     """
 
     part: StorePartition
@@ -89,7 +89,7 @@ class StoreAudit:
     partitions: tuple[MeasuredPartition, ...]
     #: Changelog partitions that contain state, but that no worker owns.
     unowned: tuple[int, ...]
-    #: Comparisons of table partitions at the table's own offsets, if these differ from the checkpoint's.
+    #: Comparisons of table partitions at the table's own offsets, if these offsets differ from the checkpoint's.
     earlier: tuple[Moment, ...] = ()
     #: A text for each partition of the table that cannot be compared.
     unproved: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class StoreAudit:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """All comparisons: first at the checkpoint's offsets, then at the table's."""
+        """All comparisons: first those at the checkpoint's offsets, then those at the table's offsets."""
         return (*(each.moment for each in self.partitions), *self.earlier)
 
     @property
@@ -114,7 +114,7 @@ class StoreAudit:
 
     @property
     def repair(self) -> tuple[str, ...]:
-        """The repair, one text for each step; empty if nothing differs."""
+        """The repair steps, each as one text; empty if no copy differs."""
         steps = list(repair_plan(self.subject, self.moments))
         if self.unowned:
             steps.append("Wait until every partition has a running task (`holdfast status`); then audit again.")
@@ -124,7 +124,7 @@ class StoreAudit:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A text for each partition that has records of other programs, which a restore would read as state."""
+        """A text for each partition with records of other programs. A restore would read these records as state."""
         found = (each.stray for each in self.partitions)
         return tuple(stray_warning(self.subject, each) for each in found if each is not None)
 
@@ -137,7 +137,7 @@ class StoreAudit:
 def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list[StorePartition]:
     """The partitions of a store in these manifests, sorted by number.
 
-    If several manifests have a partition, the first of them is used.
+    If several manifests contain the same partition, the first of these manifests is used.
     """
     found: dict[int, StorePartition] = {}
     for part in _parts(manifests, store):
@@ -148,7 +148,7 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
     """The readable manifests of the checkpoints in a folder, newest first.
 
-    A manifest with a path outside of its checkpoint is left out, because a reader would open that path.
+    A manifest with a path outside of its checkpoint folder is left out, because readers open the paths in manifests.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
@@ -206,8 +206,9 @@ def audit_stores(
         topics: Access to Kafka topics and groups.
         config: Security settings of the Kafka client.
         tables: Store -> its table; a store without a table is not compared with the warehouse.
-        kept: Function that returns the manifests of older checkpoints. They allow comparing a table with the store at
-            the table's offsets. It is called after the new checkpoint, which may remove the oldest one.
+        kept: Function that returns the manifests of checkpoints before the new one. With such a checkpoint, a table can
+            be compared with the store at the table's offsets. The function is called after the new checkpoint was
+            taken, because this may delete the oldest checkpoint.
 
     Raises:
         ProcessorSilent: A worker does not answer.
@@ -234,12 +235,12 @@ def audit_store(
 
     Args:
         subject: The store.
-        manifests: The checkpoints' manifests; if several have a partition, the first of them is used. If empty, only
-            the table is audited, at the table's own offsets.
+        manifests: The checkpoints' manifests. If several contain the same partition, the first of these is used. If
+            there is no manifest, only the table is audited, at the table's own offsets.
         topics: Access to Kafka topics and groups.
         config: Security settings of the Kafka client.
         tabled: The store's table; None for no comparison with the warehouse.
-        kept: Manifests of older checkpoints, for comparing the table with the store at the table's offsets.
+        kept: Manifests of earlier checkpoints, for a comparison of the table with the store at the table's offsets.
 
     Raises:
         AuditImpossible: The changelog ends before the offset of the state.
@@ -268,7 +269,7 @@ def measure(
     ``log`` describes the conversion of records to rows, if the changelog is the source topic of a table.
 
     Raises:
-        AuditImpossible: The changelog ends before the checkpoint's offset, or is another topic.
+        AuditImpossible: The changelog ends before the checkpoint's offset, or has another topic id than the checkpoint.
     """
     facts = topics.describe([part.changelog]).get(part.changelog)
     if facts is None or facts.topic_id != part.topic_id:
@@ -359,7 +360,7 @@ def _earlier(
         elif now.get(number) != place:
             changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
-            # a newer checkpoint may have removed the folder
+            # this folder may be deleted: taking a newer checkpoint deletes the oldest one
             if (number, place) in kept and kept[number, place].path.is_dir():
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
             copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}

@@ -1,4 +1,4 @@
-"""A store's table as a copy in an audit: the manifest of its newest snapshot, and its rows."""
+"""Reads a store's table for an audit: the manifest of its newest snapshot, and its rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SnapshotUnknown(HoldfastError):
 class Tabled:
     """A store's table: the manifest of its newest snapshot, and a function that reads a partition.
 
-    ``untouched`` is true if the table's version is the snapshot's own version, not a later one.
+    ``untouched`` is true if the read table version is the version that the snapshot wrote, not a later version.
     """
 
     manifest: SnapshotManifest
@@ -36,7 +36,7 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """The changelog point of a partition of the table; None if the snapshot does not have the partition."""
+        """The changelog topic id and offset of a table partition; None if the snapshot does not have the partition."""
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 
@@ -44,7 +44,8 @@ class Tabled:
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
     """A store's table at its current version, or at the version of ``tag``.
 
-    The content is read from that version, even if another program wrote it last. The manifest gives only the offsets.
+    The content is read from that version, even if another program wrote the version. The manifest gives only the
+    offsets.
 
     Raises:
         TableUnknown: The table or the tag does not exist.
@@ -69,7 +70,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The subject of a repair plan for one store; ``log`` is set if its changelog is the source topic of a table."""
+    """The subject of a repair plan for one store; ``log`` is the source topic that restores a table, otherwise None."""
     full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
     return Subject(processor, store, changelog, full, log)
 

@@ -1,7 +1,7 @@
 """carriers: hourly delays of each airline, with the airline's name, from departures keyed by route.
 
 Departures are grouped by carrier, and counted in hourly windows. The newest closed hour of each carrier is a row of a
-table, which is joined with the table of airlines. When an hour closes, the joined row changes and is sent.
+table. This table is joined with the table of airlines. When an hour closes, the joined row changes and is sent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, 
 from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
-#: Flights arrive in the order of the timetable, and depart up to 22 hours late. If a whole year is sent in half a
-#: minute, one partition can be read days of event time behind the others.
+#: Maximum lateness of a flight. Messages arrive in the order of the timetable, but flights depart up to 22 hours late.
+#: If a whole year is sent in half a minute, the event time of one partition can also lag days behind the others.
 GRACE = timedelta(days=14)
 #: Retention of an hourly window in the store after its end.
 KEPT = timedelta(days=14)
@@ -25,11 +25,10 @@ application = Application(
     consumer_group="carriers",
     auto_offset_reset="earliest",
     dead_letter_topic="carriers-dead-letters",
-    # Windows are open for hours and days, so a commit every two seconds is frequent enough, and costs less than more
-    # frequent commits.
+    # A commit every two seconds is frequent enough for windows of hours and days, and costs less than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airline and hour: departures, their total, mean and worst delay; each hour is sent once, when it "
     "is over, with the airline's name.",

@@ -15,7 +15,7 @@ from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, 
 from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
-#: Longer than the greatest delay of a departure, which is 22 hours, so that no flight is too late.
+#: Maximum lateness of a flight: more than the greatest delay of a departure (22 hours), so that no flight is too late.
 GRACE = timedelta(hours=24)
 #: Retention of an hourly window in the store after its end, so that the flights of a year can be queried.
 KEPT = timedelta(days=400)
@@ -24,11 +24,10 @@ application = Application(
     consumer_group="delays",
     auto_offset_reset="earliest",
     dead_letter_topic="delays-dead-letters",
-    # Windows are open for hours and days, so a commit every two seconds is frequent enough, and costs less than more
-    # frequent commits.
+    # A commit every two seconds is frequent enough for windows of hours and days, and costs less than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: departures, their total, mean and worst delay; each hour is sent once, "
     "when it is over.",

@@ -1,7 +1,7 @@
 """fleet: running totals of each aircraft, from flights keyed by tail number.
 
-Flights without a tail number have no key. A stateful step cannot process a message without a key, so they go to the
-dead-letter topic.
+Flights without a tail number have no key. A stateful step cannot process a message without a key, so these flights go
+to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ application = Application(
     consumer_group="fleet",
     auto_offset_reset="earliest",
     dead_letter_topic="fleet-dead-letters",
-    # Totals are read from state and tables, so a commit every two seconds is frequent enough, and costs less than more
-    # frequent commits.
+    # Totals are read from state and tables, so a commit every two seconds is enough, and cheaper than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
     "last departure.",

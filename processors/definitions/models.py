@@ -19,11 +19,10 @@ application = Application(
     consumer_group="models",
     auto_offset_reset="earliest",
     dead_letter_topic="models-dead-letters",
-    # Few messages change the state, so a commit every two seconds is frequent enough, and costs less than more frequent
-    # commits.
+    # Few messages change the state, so a commit every two seconds is frequent enough, and cheaper than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft model: departures an hour late or more, their total, mean and worst delay, and their "
     "seats.",
@@ -37,7 +36,7 @@ models_updates = application.topic("models-updates", config=_layout)
 
 
 class Model(TypedDict):
-    """Types of those result columns whose type the aggregation cannot infer."""
+    """The types of result columns whose type cannot be inferred from the aggregation."""
 
     delay: int
     worst_delay: int

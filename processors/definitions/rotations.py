@@ -17,7 +17,7 @@ from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: Maximum time between two departures of an aircraft in the same rotation.
 GAP = timedelta(days=14)
-#: Longer than the greatest delay of a departure, which is 22 hours, so that no flight is too late.
+#: Maximum lateness of a flight: more than the greatest delay of a departure (22 hours), so that no flight is too late.
 GRACE = timedelta(hours=24)
 #: Retention of a rotation in the store after its end.
 KEPT = timedelta(days=14)
@@ -26,10 +26,10 @@ application = Application(
     consumer_group="rotations",
     auto_offset_reset="earliest",
     dead_letter_topic="rotations-dead-letters",
-    # Rotations are open for weeks, and a commit writes each changed rotation, so rare commits write fewer records.
+    # Rotations are open for weeks, and each commit writes all changed rotations, so rare commits write fewer records.
     commit_interval=5.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "
     "airport, last destination; each is sent once, when it is over.",

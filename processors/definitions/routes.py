@@ -19,11 +19,10 @@ application = Application(
     consumer_group="routes",
     auto_offset_reset="earliest",
     dead_letter_topic="routes-dead-letters",
-    # Totals are read from state and tables, so a commit every two seconds is frequent enough, and costs less than more
-    # frequent commits.
+    # Totals are read from state and tables, so a commit every two seconds is enough, and cheaper than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per route and carrier: moving average of the arrival delay over the last 20 arrivals, cancelled "
     "flights counted apart.",

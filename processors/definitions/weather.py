@@ -1,8 +1,8 @@
 """weather: disrupted departures of each airport and hour, with the weather at the scheduled departure time.
 
-A departure is disrupted if it is cancelled, or at least an hour late. It is joined with the airport's newest weather
-observation before the departure. The feed sends the weather of the whole year before the first flight, so the join must
-keep all observations.
+A departure is disrupted if it is cancelled, or at least an hour late. The departure is joined with the airport's newest
+weather observation before the departure time. The feed sends the weather of the whole year before the first flight, so
+the join must keep all observations.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ application = Application(
     consumer_group="weather",
     auto_offset_reset="earliest",
     dead_letter_topic="weather-dead-letters",
-    # Few messages change the state, so a commit every two seconds is frequent enough, and costs less than more frequent
-    # commits.
+    # Few messages change the state, so a commit every two seconds is frequent enough, and cheaper than more commits.
     commit_interval=2.0,
-    # A killed worker's partitions are reassigned after this session timeout; 6 s is the broker's minimum. An idle
-    # worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
+    # A killed worker's partitions are reassigned after the session timeout; 6 s is the broker's minimum.
+    # An idle worker polls four times a second instead of twenty, because a delay of seconds is acceptable here.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000, "fetch.wait.max.ms": 250},
     description="Per airport and hour: flights that were cancelled or left an hour late or more, with the weather at "
     "their scheduled departure.",

@@ -20,7 +20,11 @@ StateBackend = Literal["rocksdb", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One state backend. ``durable``: state survives the end of the process. ``open`` creates the databases."""
+    """One state backend.
+
+    ``durable`` says whether state survives the end of the process. ``open`` returns the object that opens the databases
+    of tasks.
+    """
 
     durable: bool
     open: Callable[[MemoryPlan], Databases]

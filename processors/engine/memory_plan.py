@@ -1,14 +1,14 @@
-"""Splits the memory limit of a worker process into shares for its parts.
+"""Splits the memory limit of a worker process into shares for the worker's parts.
 
-This is a pure function. Each part keeps to its share by flushing, evicting, fetching less or committing early. A part
-may exceed its share for a short time.
+This is a pure function. To stay within its share, a part flushes, evicts, fetches less or commits early. For a short
+time, a part may use more than its share.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The memory of an uncommitted write, as a multiple of the bytes of its key and value, because both are Python objects.
+#: An uncommitted write needs this many times the bytes of its key and value, because both are Python objects.
 OVERLAY_FACTOR = 3
 
 
@@ -19,7 +19,8 @@ class MemoryPlan:
     Attributes:
         overlay: Keys and values of uncommitted writes. Above this share, the worker commits early.
         state_cache: Values that were recently read or committed.
-        fetched: Records that the client library has prefetched. Restores and inputs use this share one after the other.
+        fetched: Records that the client library has prefetched: those of changelogs during a restore, those of inputs
+            after it.
     """
 
     total: int
@@ -32,7 +33,7 @@ class MemoryPlan:
 
 
 def plan_memory(total: int) -> MemoryPlan:
-    """Computes the shares of a process limit of ``total`` bytes; raises MemoryTooSmall."""
+    """Divides the memory limit of a process, ``total`` bytes, into shares; raises MemoryTooSmall."""
     # Imported here, because the import takes 0.2 s and the declaration of an application does not need settings.
     from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 

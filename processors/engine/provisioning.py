@@ -3,7 +3,7 @@
 ``read_facts`` reads the cluster, ``plan`` decides as a pure function, and ``apply`` carries out the stages of the plan.
 
 Invariants:
-    - Nothing is deleted or reduced: a wrong partition count is refused, and a longer retention stays as it is.
+    - Nothing is deleted or reduced: a wrong partition count is refused, and a retention above the standard is kept.
     - An existing changelog is used as it is. Only ``apply`` repairs a configuration that endangers state.
     - The replication of a changelog is chosen at its creation, from the number of brokers, and is never changed.
 """
@@ -56,18 +56,18 @@ class TopicWorld(Protocol):
         """Returns the names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """Returns the facts of those named topics that exist."""
+        """Returns the actual properties of those topics in ``names`` that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Creates a topic. Returns False if the topic already exists."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic. Other entries stay unchanged."""
+        """Sets the configuration entries in ``config``. All other entries of the topic stay unchanged."""
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        """Returns the keys of the newest records of each topic.
+        """Returns, for each topic, the message keys of its newest records.
 
-        ``partitions`` has each topic's number of partitions.
+        ``partitions`` has the number of partitions of each topic.
         """
 
 
@@ -79,13 +79,13 @@ class CreateTopic:
     role: str
     #: The reasons for the topic's replication and configuration.
     reasons: tuple[str, ...] = ()
-    #: The existing topic with the most similar name, if the topic is a missing input. The input's name may be
+    #: If the topic is a missing input, the existing topic with the most similar name, because the input may be
     #: misspelled.
     nearest: str | None = None
 
     @property
     def is_input(self) -> bool:
-        """Whether the processor only reads the topic. If an input is missing, its name may be misspelled."""
+        """Whether the processor only reads the topic. If such a topic is missing, its name may be misspelled."""
         return self.role == SOURCE
 
     def sentence(self) -> str:
@@ -126,7 +126,7 @@ class Refusal:
     topic: str
     sentence: str
     action: str
-    #: The kind of fault, used by recovery; empty if recovery knows none.
+    #: The kind of fault, by which recovery chooses a remedy; empty if recovery does not know the fault.
     cause: str = ""
 
 
@@ -136,7 +136,7 @@ class ProvisionPlan:
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Differences that stay as they are, with one sentence for each.
+    #: Differences that are accepted without a change of the topic, as one sentence each.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
@@ -151,9 +151,9 @@ def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """Returns the number of brokers if an internal topic is missing, because its replication depends on it.
+    """Returns the number of brokers if an internal topic is missing; otherwise None.
 
-    Otherwise None.
+    The replication of a topic that is to be created depends on the number of brokers.
     """
     own = [*(each.topic.name for each in topology.changelogs), *(each.topic for each in topology.repartitions)]
     missing = any(name not in facts for name in own)
@@ -161,16 +161,16 @@ def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str,
 
 
 def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
-    """Returns the names of all topics if an input is missing, to suggest a similar name; otherwise empty."""
+    """Returns the names of all topics if an input is missing, to suggest a similar name; otherwise no names."""
     return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
-    """Returns each topic's role and complete specification: name -> (role, specification with all counts).
+    """Returns for each topic its role, and its specification with partition count and replication.
 
-    If ``brokers`` is None, a new changelog gets the replication of its inputs.
+    If ``brokers`` (the number of brokers) is None, a missing changelog gets the replication of its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.sources:
@@ -195,7 +195,7 @@ def resolve(
 
 
 def _same_width(topology: Topology, counts: Mapping[str, int | None]) -> str:
-    """Returns the action for topics that share a store but have different partition counts."""
+    """Returns the suggested edit for topics that share a store but have different partition counts."""
     widest = max(count for count in counts.values() if count is not None)
     if all(topology.is_repartition(name) for name in counts):
         return f"Write `partitions={widest}` in each `group_by` of these topics."
@@ -213,9 +213,10 @@ def plan(
     brokers: int | None = None,
     others: Sequence[str] = (),
 ) -> ProvisionPlan:
-    """Plans the topics to create and the configuration to repair, or the refusals. Arguments as in ``resolve``.
+    """Plans the topics to create and the configuration to repair, or the refusals.
 
-    ``others`` are the names of existing topics, because a missing input may be a misspelling of one of them.
+    ``brokers`` is the number of brokers, or None. ``others`` are the names of existing topics, because a missing input
+    may be a misspelling of one of them.
     """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
@@ -352,7 +353,7 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Chooses replication and min.insync.replicas: from the brokers, or for an existing topic from its present ones."""
+    """Chooses replication and min.insync.replicas; an existing topic keeps its present replication."""
     if seen is not None:
         least = min_insync(seen.replication)
         present = seen.config.get(MIN_INSYNC, "")
@@ -390,8 +391,9 @@ def _partitions_of(
 ) -> int:
     """Returns the partition count of a repartition topic; ``seen`` are topics whose counts are being computed.
 
-    A declared count of the topic itself comes first. Next are the user's topics that share a store with it. Then come
-    declared counts of repartition topics that share a store. Last is the widest source of all these topics.
+    A count that is declared for the topic itself is used first. Without it, source topics that share a store with the
+    topic give their largest count. Without these, repartition topics that share a store with it give their largest
+    declared count. Otherwise, the source topics whose messages reach this topic give their largest count.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:

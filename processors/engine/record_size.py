@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 
-#: Maximum bytes of a record in a batch, in addition to its key, value and headers: the batch header (61 bytes), and
+#: Maximum bytes that a record adds to a batch besides its key, value and headers: the batch header (61 bytes), and
 #: lengths and deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
 OVERHEAD_BYTES = 128
 #: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000
-#: The maximum for a store without a changelog: no limit.
+#: The maximum size in bytes for a store without a changelog, which practically means no limit.
 UNLIMITED = 1 << 62
 
 
@@ -27,7 +27,7 @@ def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_
     """Returns the maximum bytes of key, value and headers together, for a record of each topic.
 
     ``client_max`` is the producer's ``message.max.bytes``; None means librdkafka's default. The topic's
-    ``max.message.bytes`` limits a compressed batch, so it is used only if ``client_max`` is None.
+    ``max.message.bytes`` limits a compressed batch. So ``max.message.bytes`` is used only if ``client_max`` is None.
     """
     limits = {}
     for name in names:

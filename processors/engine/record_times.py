@@ -1,4 +1,6 @@
-"""The record times that a topic accepts. The engine checks them before it sends, so that only one message fails.
+"""The record times that a topic accepts. The engine checks a record's time before it sends the record.
+
+Without this check, one wrong time would fail a whole commit, and not only the message with that time.
 
 A broker refuses a record whose time is further from its own clock than the topic allows
 (``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``, KIP-937)::
@@ -10,9 +12,9 @@ The margin allows for a broker whose clock differs from this worker's clock. If 
 the check, the margin is widened.
 
 A worker's clock may be far behind. An input record then proves a lower bound of the broker's time: the broker accepted
-the record, so its clock was at least at ``time - after`` of the input topic. This bound advances with the monotonic
-clock of this machine. If the worker's clock is corrected, it is after the bound, and counts at once. After a refusal,
-inputs no longer count as proof, because their limits may have been different when the records were accepted.
+the record, so its clock showed at least ``time - after`` of the input topic. This bound advances with the monotonic
+clock of this machine. The later of bound and worker's clock is used, so a corrected clock is used at once. After a
+broker has refused a record, no bounds are computed any more: the input topics may have had other limits earlier.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 _log = structlog.get_logger("record_times")
 
 BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-#: In milliseconds. A limit of a century or more counts as no limit, because Kafka's default is the largest number.
+#: In milliseconds. A limit of a century or more is treated as no limit, because Kafka's default is still larger.
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The initial margin in milliseconds, and the factor by which each refusal multiplies it.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: A worker's clock that is behind is logged again after it is this much further behind, in milliseconds.
+#: After a warning about a slow clock, the next warning comes when the clock lags by this many more milliseconds.
 _LOG_STEP_MS = 60_000
 
 
 class RecordTimeRefused(HoldfastError):
-    """An output's time differs from the present time by more than its topic allows."""
+    """An output's record time is further from the present time than its topic allows."""
 
 
 class RecordTimes:
@@ -48,9 +50,9 @@ class RecordTimes:
         topics: For each topic, the maximum differences to the past and to the future, in milliseconds. A topic without
             an entry accepts all times.
         clock: The worker's clock.
-        inputs: For each input topic, how far records may be ahead of the broker's clock, in milliseconds. A topic
-            without an entry proves nothing about the broker's time.
-        stamped: The input topics whose records get the broker's time as timestamp.
+        inputs: For each input topic, the maximum milliseconds by which record times may be ahead of the broker's clock.
+            A topic without an entry proves nothing about the broker's time.
+        stamped: The input topics in which each record's timestamp is the broker's time.
     """
 
     def __init__(
@@ -70,9 +72,9 @@ class RecordTimes:
         self._logged_ms = 0.0
 
     def learn(self, topic: str, time_ms: int) -> bool:
-        """Updates the bound of the broker's time by an input record.
+        """Raises the lower bound of the broker's time, if an input record proves that the broker's time is later.
 
-        Returns True if the worker's clock is behind the new bound.
+        Returns True if the bound was raised; the worker's clock is then behind it.
         """
         if topic not in self._inputs or (seen_ms := time_ms - self._inputs[topic]) <= self._now_ms():
             return False
@@ -107,7 +109,7 @@ class RecordTimes:
         return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
     def refused(self) -> None:
-        """Widens the margin and no longer uses inputs as proof, because a broker refused an accepted time."""
+        """Widens the margin and drops the bound, because a broker refused a time that had passed the check."""
         self._margin_ms *= MARGIN_FACTOR
         self._seen_ms = float("-inf")
         self._inputs.clear()
@@ -166,9 +168,9 @@ def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """Returns for each topic how far its records may be ahead of the broker's clock, in milliseconds.
+    """Returns for each topic the maximum milliseconds by which its records may be ahead of the broker's clock.
 
-    This is 0 if the broker stamps the records itself. Topics without a limit have no entry.
+    The maximum is 0 if the broker stamps the records itself. Topics without a limit have no entry.
     """
     configs = {spec.name: facts[spec.name].config for spec in topics if spec.name in facts}
     stamped = stamped_topics(configs)
@@ -178,7 +180,7 @@ def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -
 
 
 def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
-    """Returns the topics whose records get the broker's time as timestamp."""
+    """Returns the topics in which each record's timestamp is the broker's time (``LogAppendTime``)."""
     return frozenset(
         name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"
     )

@@ -26,7 +26,7 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("application")
 
-#: The usual clients of each partitioner.
+#: The clients that normally use each partitioner.
 _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka and librdkafka by default"}
 
 
@@ -47,9 +47,9 @@ class Parted:
 
 
 def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """Returns the topics whose partitioner matters, with their partition counts.
+    """Returns the partition counts of those topics whose partitioner is checked.
 
-    These are the sources of stores that have more than one partition.
+    These topics feed stores, have more than one partition, and are no repartition topics.
     """
     names = dict.fromkeys(name for store in topology.stores for name in store.inputs)
     counts = {name: facts[name].partitions for name in names if name in facts and not topology.is_repartition(name)}
@@ -57,7 +57,7 @@ def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
-    """Returns the findings, with those that prevent a start first. ``keys`` has the known keys of ``judged_topics``."""
+    """Returns the findings; those that prevent a start come first. ``keys`` has the known keys of ``judged_topics``."""
     counts = judged_topics(topology, facts)
     placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
     alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
@@ -88,7 +88,7 @@ def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, T
 
 
 def _alone(topic: str, placed: Placing) -> Parted | None:
-    """Returns a finding if the producers of a topic use several partitioners; otherwise None."""
+    """Returns a finding if the producers of one topic use different partitioners; otherwise None."""
     moved = placed.moved
     if moved is not None:
         lies = " and ".join(map(str, sorted(placed.places[moved])))

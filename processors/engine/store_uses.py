@@ -1,7 +1,7 @@
 """Describes how a store's content depends on time: windows, values that expire, timers.
 
-Definition lines and sentences are made from these descriptions. A duration in a text is an ``Ms``: a definition line
-shows it in milliseconds, a sentence in a larger unit.
+Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences for people. A
+duration in a text is an ``Ms``, because a definition shows milliseconds, and a sentence a larger unit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parts = tuple[str | Ms, ...]
 
 
 def in_milliseconds(duration: int) -> str:
-    """Formats a duration for a definition line."""
+    """Formats a duration for a line of a store's definition."""
     return f"{duration} ms"
 
 
@@ -31,8 +31,8 @@ class WindowUse:
         kind: ``tumbling``, ``hopping``, ``session`` or ``sliding``.
         counted: Whether windows are defined by a number of messages, not by a time span.
         parts: The text about the windows' lengths and how they close.
-        silence_ms: After this time without messages, stream time advances with the clock, in milliseconds; None means
-            never.
+        silence_ms: Milliseconds without messages after which stream time advances with the wall clock; None means that
+            it never does.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class WindowUse:
         return not self.counted and self.kind != "sliding"
 
     def text(self, duration: Callable[[int], str] = in_milliseconds) -> str:
-        """Returns ``parts`` as text. ``duration`` formats the durations."""
+        """Returns ``parts`` as one text. ``duration`` formats the durations in the text."""
         return "".join(duration(part) if isinstance(part, Ms) else part for part in self.parts)
 
 
@@ -59,7 +59,10 @@ class TtlUse:
 
 @dataclass(frozen=True, slots=True)
 class TimerUse:
-    """The store has timers. ``of_join``: they send messages of a join that found no match, by stream time only."""
+    """The store has timers.
+
+    ``of_join``: a join uses the timers to send messages that found no match. Only stream time fires such timers.
+    """
 
     of_join: bool = False
 

@@ -1,4 +1,4 @@
-"""Checks the topics of tables: whether Kafka deletes, or has deleted, rows without a newer record for their key."""
+"""Checks the topics of tables: Kafka may delete, or may have deleted, rows that have no newer record for their key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from holdfast.processors.engine.topology import Topology
 #: Kafka's default retention of a topic, by time and by size.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
-#: Minimum `min.compaction.lag.ms` of a topic that a table is restored from; below it, there is a warning (one hour).
+#: A topic from which a table is restored gets a warning if its `min.compaction.lag.ms` is below this (one hour).
 COMPACTION_LAG_MIN_MS = 3_600_000
 
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
     """Returns a warning with an action for each topic of a table that loses rows. ``facts`` has the existing topics."""
-    restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these topics
+    restored_from = {log.topic for log in topology.source_logs}  # the function ``forgetful`` refuses these topics
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
     found = [
@@ -37,7 +37,7 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
 
 def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
-    """Returns the topics that restore tables but lose rows, each with the fault and the action."""
+    """Returns the topics that restore tables but lose rows: for each its name, the fault and the suggested action."""
     return tuple(
         (
             log.topic,
@@ -53,7 +53,7 @@ def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) ->
     """Returns a warning with an action for each topic that restores a table but has lost its first records.
 
     ``starts`` has the first offset of each partition. Compaction does not change the first offset, so a first offset
-    above 0 means that records were deleted. A restore from the topic would lack their rows.
+    above 0 means that records were deleted. A restore from the topic would lack the rows of the deleted records.
     """
     found = []
     for log in topology.source_logs:
@@ -75,7 +75,7 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 def _limits_of_rows(seen: TopicFacts | None) -> str:
     """Returns the configuration by which Kafka deletes rows that have no newer record.
 
-    Empty for a topic that keeps its rows.
+    Returns an empty text for a topic whose rows Kafka does not delete.
     """
     if seen is None:
         return ""

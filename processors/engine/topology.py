@@ -29,8 +29,8 @@ class StoreSpec:
     """The description of one store.
 
     ``inputs`` are the topics whose streams use the store. ``columns`` has one line for each column of a built-in
-    aggregation, and one line for each part of a declaration on which state depends, such as a TTL. ``schema`` has the
-    typed columns of its warehouse table; None without typed columns.
+    aggregation. It also has a line for each part of a declaration on which state depends, such as a TTL. ``schema`` has
+    the typed columns of the store's warehouse table; None without typed columns.
     """
 
     name: str
@@ -40,11 +40,10 @@ class StoreSpec:
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
-    #: Recorded lines about the arguments of earlier steps on which the store's state depends; ``steps.meaning`` makes
-    #: them.
+    #: Text lines about those arguments of earlier steps on which the store's state depends (``steps.meaning``).
     meaning: tuple[str, ...] = ()
-    #: How the store's content depends on time. This is not a part of the version hash, because ``columns`` contains it.
-    #: Empty if the description comes from the registry.
+    #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
+    #: facts. The field is empty if the description comes from the registry.
     uses: tuple[TimeUse, ...] = ()
 
     @property
@@ -60,7 +59,7 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSpec:
-    """The changelog of one store. It has as many partitions as the store's inputs."""
+    """The changelog of one store. The changelog has as many partitions as the store's inputs."""
 
     store: str
     topic: TopicSpec
@@ -68,9 +67,12 @@ class ChangelogSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
-    """The topic of a table that also serves as the changelog of its store. The processor only reads it.
+    """The source topic of a table that also serves as the changelog of the table's store.
 
-    ``values`` and ``keys`` are the names of the topic's deserializers. A record that they refuse is not a row.
+    The processor only reads this topic.
+
+    ``values`` and ``keys`` are the names of the topic's deserializers. A record that a deserializer refuses is not a
+    row.
     """
 
     store: str
@@ -83,9 +85,10 @@ class SourceLog:
 class RepartitionSpec:
     """The repartition topic of one ``group_by``.
 
-    The processor writes it from its inputs ``sources``, and reads it again.
+    The processor writes messages of its inputs ``sources`` to this topic, and reads the topic as a further input.
 
-    ``label`` is the topic's name without the processor's name. Default names of later stores begin with it.
+    ``label`` is the topic's name without the processor's name. Default names of stores after the ``group_by`` begin
+    with ``label``.
     """
 
     name: str
@@ -171,7 +174,7 @@ class Topology:
     def feeds_itself(self, topic: str) -> bool:
         """Whether messages of a repartition topic come from the subtopology that reads the topic.
 
-        They may also come from it through other repartition topics.
+        This is also true if the messages pass through other repartition topics in between.
         """
         goal, seen, before = self.subtopology_of(topic), set[str](), [topic]
         while before:
@@ -186,7 +189,7 @@ class Topology:
         return False
 
     def chain_of(self, store: str) -> tuple[Subtopology, ...]:
-        """Returns the chain with the subtopology of a store; empty for an unknown store."""
+        """Returns the group of ``chains`` that contains the subtopology of a store; empty for an unknown store."""
         return next((chain for chain in self.chains() if any(store in sub.stores for sub in chain)), ())
 
     def changelog_of(self, store: str) -> TopicSpec | None:
@@ -194,12 +197,15 @@ class Topology:
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
     def source_log_of(self, store: str) -> SourceLog | None:
-        """Returns the topic that restores a table's store; None for a store with its own changelog, or without one."""
+        """Returns the source topic from which a table's store is restored.
+
+        Returns None for a store with its own changelog, and for a store without any changelog.
+        """
         return next((log for log in self.source_logs if log.store == store), None)
 
     @property
     def log_names(self) -> dict[str, str]:
-        """For each store, the topic that restores it: its changelog, or the topic of a table."""
+        """Maps each store to the topic that restores it: the store's changelog, or the topic of a table."""
         topics = {log.store: log.topic for log in self.source_logs}
         return {spec.store: spec.topic.name for spec in self.changelogs} | topics
 
@@ -247,7 +253,7 @@ class Topology:
         return (*self.inputs, *self.global_tables, *self._made())
 
     def _made(self) -> tuple[TopicSpec, ...]:
-        """Returns the topics that the processor writes, except repartition topics, because these are also inputs."""
+        """Returns the topics that the processor writes, except repartition topics, because those are also inputs."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
@@ -270,20 +276,20 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 def code_version_of(topology: Topology, code: str) -> str:
     """Returns a short hash of the description and of the functions' source.
 
-    A changed hash means that a deployment is needed.
+    A changed hash means that the processor must be deployed again.
     """
     described = asdict(topology)
     for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
-    if not topology.global_tables:  # this keeps the version of processors without global tables
+    if not topology.global_tables:  # without this, the version of every processor without global tables would change
         described.pop("global_tables")
     for name in ("repartitions", "source_logs"):
-        if not described[name]:  # descriptions of earlier versions lack this field
+        if not described[name]:  # descriptions of earlier Holdfast versions lack this field
             described.pop(name)
     for store in described["stores"]:  # Typed columns concern only the warehouse, so a change needs no deployment.
         store.pop("schema")
-        store.pop("meaning")  # the rules of steps and the source of functions already include it
-        store.pop("uses")  # the lines of ``columns`` already include it
+        store.pop("meaning")  # the rules of steps and the functions' source are hashed, and include the meaning
+        store.pop("uses")  # the lines of ``columns`` are hashed, and include the uses
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-# Imported for types only, because these modules import SQLAlchemy and alembic, which most users of the ports do not
-# need.
+# Imported for types only, because these modules import SQLAlchemy and alembic, which most users do not need.
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
     from holdfast.infra.deploy.deployer import Deployer
@@ -27,10 +26,10 @@ class ProcessorStatusSource(Protocol):
         """The status of the instance; None if it does not answer within the timeout."""
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """The time of the last heartbeat of the process with this pid; None if there was none."""
+        """The time of the last heartbeat of the process with this pid; None without a heartbeat."""
 
     def last_failure(self) -> ProcessorStatus | None:
-        """The status of the instance when it last ended with an error; None if it never did."""
+        """The status of the instance when it last ended with an error; None if it never ended with an error."""
 
 
 def now_utc() -> datetime:
@@ -48,9 +47,9 @@ class World:
     registry: Registry
     paths: Paths
     clock: Callable[[], datetime] = now_utc
-    #: Function of a processor that returns its newest generation and code version, from the meta records of its
-    #: changelogs. Returns None if there is none, or if reading would take too long, as in a sensor's tick.
+    #: Function of a processor that returns its newest generation and code version, from its changelogs' meta records.
+    #: Returns None without a meta record, or if reading would take too long, as in a sensor's tick.
     logged: Callable[[str], tuple[int, str] | None] = lambda processor: None
     #: Function of a processor that returns the members of its group that are workers of another installation, as texts.
-    #: Empty if unknown, because Kafka is not asked or does not answer.
+    #: Empty if unknown, because no request is made or Kafka does not answer.
     strangers: Callable[[str], tuple[str, ...]] = lambda processor: ()

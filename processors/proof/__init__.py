@@ -1,1 +1,1 @@
-"""The proof of a new version before it replaces the running one: both versions process the last messages in memory."""
+"""The proof of a defined version before it replaces the running version: both process the last messages in memory."""

@@ -1,4 +1,4 @@
-"""The input and the result of a proof: documents that are exchanged with the process that runs a version."""
+"""The input and the result of a proof: JSON documents, exchanged with the process that runs a version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of an input topic, unchanged."""
+    """One message of an input topic, with the key, value, timestamp and headers that it has in Kafka."""
 
     offset: int
     key: bytes | None
@@ -19,7 +19,7 @@ class Material(msgspec.Struct, frozen=True):
     """The input of a proof: the last committed messages of each input topic, and the state of their keys.
 
     ``messages`` maps topic and partition to messages in offset order. ``state`` maps store and partition to changelog
-    keys and values. ``partitions`` has the number of partitions of each input.
+    keys and values. ``partitions`` maps each input topic to its number of partitions.
     """
 
     processor: str
@@ -48,10 +48,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
     Args:
         processed: Number of messages that did not fail.
-        sent: Output topic -> number of outputs; each output topic of the version has an entry.
+        sent: Maps each output topic of the version to the number of its outputs.
         failures: The messages that failed.
-        broken: The reason why the version could not process at all, as text, for example ``ended with …``. Otherwise
-            empty.
+        broken: The reason why the version could not process any message, as text, for example ``ended with …``. Empty
+            if it could.
         unreached: Steps of the application that no message reached.
         gaps: Parts that the proof could not test, as texts, for example stores that began empty.
     """

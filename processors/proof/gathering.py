@@ -18,14 +18,14 @@ from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import refusal
 from holdfast.processors.proof.documents import Message
 
-#: Offsets to read per message, because transaction markers and compaction leave offsets without a record.
+#: Number of offsets to read for each wanted message, because some offsets have no record (markers, compaction).
 OFFSETS_EACH = 4
 
 
 def last_messages(
     topics: Topics, processor: str, stage: ProveVersion
 ) -> tuple[dict[str, int], dict[str, dict[int, tuple[Message, ...]]]]:
-    """The number of partitions of each input topic, and the last committed messages of each partition."""
+    """Two mappings: input topic -> number of partitions; input topic -> partition -> its last committed messages."""
     counts = {name: facts.partitions for name, facts in topics.describe(stage.inputs).items()}
     committed = topics.committed_offsets(processor)
     starts = topics.offsets_of_all(counts, "start")
@@ -42,7 +42,7 @@ def last_messages(
 
 
 def messages_of(topics: Topics, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
-    """The committed messages of a partition from offset ``start`` up to, but without, ``end``."""
+    """The committed messages of a partition with offsets from ``start`` to ``end - 1``."""
     for record in read_range_for_proof(topics.bootstrap, topic, number, start, end, extra_config=topics.client_config):
         headers = tuple(record.headers or ())
         yield Message(record.offset, record.key, record.value, record.timestamp_ms, headers)
@@ -53,7 +53,7 @@ def state_of(
     stores: Sequence[str],
     manifests: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
-    """The state of the messages' keys, by store and partition; and texts about missing state.
+    """The state of the messages' keys: store -> partition -> changelog keys and values. Also texts about missing state.
 
     Args:
         messages: Topic -> partition -> messages.

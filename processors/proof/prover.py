@@ -1,10 +1,12 @@
 """Tests (proves) a version before it replaces the running one: runs both versions on the last messages.
 
 Invariants:
-    - Nothing is changed. Messages are read without a consumer group, and state from a checkpoint that the owner takes.
-    - A version runs in a separate process, which ends when this process ends. After a kill, the stage is repeated.
-    - If a version cannot be tested, the deploy continues. The result then has the reason, and never claims that no
-      message failed.
+    - A proof changes no state and no topic. Messages are read without a consumer group, and state from a checkpoint
+      that the owner takes.
+    - A version runs in a separate process, which ends when this process ends. If this process is killed, the resumed
+      apply repeats the stage.
+    - If a version cannot be tested, the deploy continues. The proof's result is then the reason why the version was not
+      tested.
     - Messages and state are in memory and in open files without names, so a kill leaves no data behind.
 """
 
@@ -39,7 +41,7 @@ from holdfast.processors.proof.gathering import last_messages, state_of
 PROGRAM = "holdfast.processors.proof.run"
 #: Maximum seconds that a version may run.
 RUN_S = 120.0
-#: Additional seconds for the process, after the limit, to write a traceback of where it hangs.
+#: Additional seconds, after ``RUN_S``, in which a process that hangs writes a traceback.
 LAST_WORDS_S = 10.0
 
 
@@ -53,8 +55,8 @@ class Prover:
         slots: Function of a processor that returns its slots.
         stores: Function of a processor that returns the stores of its defined version.
         rollout: Function of processor and release id that returns the rollout; release None means the deployed release.
-        scratch: Function of a processor that returns a folder for temporary files of its functions. Only one apply uses
-            it at a time.
+        scratch: Function of a processor that returns a folder for temporary files of the processor's functions. Only
+            one apply uses the folder at a time.
     """
 
     topics: Topics
@@ -68,7 +70,7 @@ class Prover:
         """Test a version on the last messages; returns the result as text.
 
         Raises:
-            NotProven: The version fails, or hangs, where the running version does not.
+            NotProven: The version fails or hangs on messages that the running version processes.
             HoldfastError: Kafka does not answer.
         """
         counts, messages = last_messages(self.topics, processor, stage)
@@ -132,7 +134,7 @@ class Prover:
 def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
     """Opens files without names.
 
-    Other programs cannot read them, and the kernel deletes them when the processes end.
+    Other programs cannot read these files. The kernel deletes them when the processes that opened them end.
     """
     with ExitStack() as files:
         yield tuple(files.enter_context(tempfile.TemporaryFile()) for _ in range(number))
@@ -140,7 +142,10 @@ def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
 
 @contextmanager
 def _emptied(folder: Path) -> Iterator[Path]:
-    """An empty folder, deleted after the block. A folder that a killed run left is deleted first."""
+    """Creates an empty folder for the block, and deletes it after the block.
+
+    A folder that a killed run left is deleted before.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:

@@ -1,10 +1,10 @@
-"""The verdict of a proof: from the results of both versions, whether the new one may replace the running one.
+"""The verdict of a proof: whether the new version may replace the running version, from the results of both.
 
     last messages, their keys' state ──► Material ──a separate process──► Outcome ──judge──► proven, or NotProven
 
 Invariants:
-    - The decision is pure: the same outcomes give the same verdict.
-    - A message that fails in the running version, too, does not count against the new one.
+    - The decision depends only on the outcomes: the same outcomes give the same verdict.
+    - A message that fails in both versions is no reason to refuse the new version.
     - The result lists untested parts: steps without a message, outputs that only the running version sent, lost state.
 """
 
@@ -23,17 +23,17 @@ from holdfast.processors.proof.documents import Failure, Outcome
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
 #: Prefix of the traceback that a process writes when it exceeds its time limit.
 TIMED_OUT = "Timeout ("
-#: Maximum unreached steps that a result lists.
+#: Maximum number of unreached steps that a result lists.
 UNREACHED_SHOWN = 4
 _OPT_OUT = "Functions with effects outside of stores and topics opt out by `Application(prove=False)`."
-#: Maximum characters of an error's text that are shown.
+#: Maximum number of characters of an error's text that are shown.
 TEXT_MAX = 600
 
 
 class NotProven(ApplyFailed):
-    """The new version fails where the running version does not.
+    """The new version fails on messages that the running version processes.
 
-    Fields: ``topic``, ``partition``, ``offset``, ``error``, ``running``.
+    Fields: ``topic``, ``partition``, ``offset``, ``error``, ``running`` (the code version that keeps running).
     """
 
 
@@ -47,12 +47,15 @@ def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
 
 
 def is_broken_alone(new: Outcome, running: Outcome | None) -> bool:
-    """Whether the new version could not process at all, but the running version could."""
+    """Whether the new version could process no message at all, while the running version could process messages."""
     return bool(new.broken) and not (running is not None and running.broken)
 
 
 def refusal(processor: str, version: str, former: str, new: Outcome, running: Outcome | None) -> NotProven | None:
-    """The error that the new version may not replace the running one; None if it may."""
+    """The error to raise if the new version may not replace the running version; None if it may.
+
+    ``former`` is the running version's code version.
+    """
     before = f"version {former} keeps running, and nothing was changed"
     again = f"holdfast apply deploy {processor}"
     if is_broken_alone(new, running):
@@ -81,7 +84,7 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
 
 
 def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
-    """The result of a proof that passed, as text; its prefix tells whether all, a part or nothing was tested."""
+    """The result of a proof that passed, as text; its prefix says whether everything, a part or nothing was tested."""
     if new.broken:  # both versions fail to run in memory, so they cannot be compared
         return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
     sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
@@ -112,9 +115,9 @@ def _silent(version: str, former: str, new: Outcome, running: Outcome | None) ->
 
 
 def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A text about inputs of tasks with state whose partitions are in no manifest; empty if there are none.
+    """A text about input partitions whose tasks have state, but are in no manifest; empty if there are none.
 
-    ``partitions`` maps topics to the requested partitions.
+    ``partitions`` maps each input topic to the partitions whose messages the proof uses.
     """
     tasks = [task for each in manifests for task in each["tasks"]]
     held = {(topic, task["partition"]) for task in tasks for topic in task.get("inputs", ())}
@@ -129,16 +132,17 @@ def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping
 
 
 def hung(seconds: float, traceback: str) -> str:
-    """A text about a version that hangs, with its code line from the traceback that its process wrote."""
+    """A text about a version that hangs, with the code line at which it hangs, taken from its process's traceback."""
     frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
     where = next(frames, "")
     return f"took longer than {seconds:g} s" + (f"; it was in {where}" if where else "")
 
 
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
-    """Whether the running version was proven, and a sentence about this.
+    """Whether the running version was proven before it was deployed, and a sentence with the reason.
 
-    ``results`` are the results of its proof, empty if there was none; None if no record of its deploy exists.
+    ``results`` has the results of the version's proof, and is empty if the version was not proven. ``results`` is None
+    if the registry has no record of the version's deploy.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."
@@ -149,12 +153,12 @@ def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
 
 
 def places(messages: Mapping[str, Mapping[int, Sequence[object]]]) -> int:
-    """The total number of messages."""
+    """The total number of messages in all partitions of all topics."""
     return sum(len(each) for parts in messages.values() for each in parts.values())
 
 
 def decode_outcome(text: bytes) -> Outcome:
-    """Decodes the outcome that the process wrote."""
+    """Decodes the outcome that the process of a version wrote as JSON."""
     return msgspec.json.decode(text, type=Outcome)
 
 

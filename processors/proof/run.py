@@ -5,7 +5,7 @@
 Invariants:
     - Nothing is written to Kafka: inputs, changelogs and outputs are topics of the cluster in memory.
     - No message and no state is in a file with a name. State is in memory, even for an application with a
-      ``state_dir``. Material and outcome are passed in open files without names.
+      ``state_dir``. The material and the outcome are passed in open files without names.
     - After a failure, all other messages are processed again without the failed one, so that every failure is found.
     - ``drop_duplicates`` starts with an empty store. With its real store it would drop all these messages as
       duplicates.
@@ -43,8 +43,8 @@ from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 
-#: Maximum failing messages that are reported. The second number is for messages that fail after ``group_by``, because
-#: finding one of these needs several runs.
+#: Maximum numbers of failing messages that are reported: in total, and of messages that fail after ``group_by``.
+#: The second number is small, because several runs are needed to find one such message.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition, offset.
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings()
         configure_logging("ERROR", settings.log_format)
         outcome = prove(find_processor(settings, material.processor).application, material)
-    except Exception as failed:  # any error of the user's code is the outcome
+    except Exception as failed:  # any error of the user's code becomes the outcome
         text = failed.message if isinstance(failed, HoldfastError) else str(failed)
         outcome = Outcome(broken=f"ended with {type(failed).__name__}: {masked(text)}")
     with os.fdopen(given.result, "wb") as file:
@@ -107,8 +107,8 @@ def prove(application: Application, material: Material) -> Outcome:
 class _Tried:
     """The result of one run.
 
-    ``behind`` is the first failure of a record in an internal topic, which the processor wrote for itself. ``between``
-    has the internal topics that got records.
+    ``behind`` is the first failure of a record in an internal topic, for example the repartition topic of a
+    ``group_by``. ``between`` has the names of the internal topics to which the run wrote records.
     """
 
     processed: int
@@ -134,7 +134,7 @@ class _Replay:
             for number, messages in partitions.items()
             for message in messages
         ]
-        #: Sorted by timestamp, and within a partition by offset.
+        #: All messages, sorted by timestamp. Messages of one partition with equal timestamps stay in offset order.
         self._messages = sorted(placed, key=lambda each: each[1].timestamp_ms)
 
     def without(self, left_out: Set[Place]) -> list[Placed]:
@@ -142,7 +142,7 @@ class _Replay:
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """The state that the run lacks, as texts."""
+        """Texts about state that the run does not have, for example a store without changelog, which began empty."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (
@@ -175,7 +175,8 @@ class _Replay:
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
         """The source message that caused the failure of an internal record, after ``group_by`` or a join.
 
-        It is found by bisection: the last message of the shortest initial sequence of messages with such a failure.
+        The message is found by bisection: runs with only the first n messages search for the smallest n with such a
+        failure. The cause is then message number n.
         """
         good, bad = 0, len(messages)
         while bad - good > 1:
@@ -191,7 +192,8 @@ class _Replay:
     def _fill(self, cluster: InMemoryCluster, messages: Sequence[Placed]) -> dict[Place, int]:
         """Creates topics, state and messages in the cluster.
 
-        Maps the place of each message there to its real offset.
+        Returns a mapping from each message's topic, partition and offset in the cluster in memory to its offset in
+        Kafka.
         """
         topology, material = self._topology, self._material
         facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}
@@ -241,7 +243,7 @@ def _failure(failed: ProcessingFailed) -> Failure:
 
 
 def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]:
-    """The messages in the dead-letter topic, at their places in the cluster in memory."""
+    """The failures recorded in the dead-letter topic, with topics, partitions and offsets of the cluster in memory."""
     spec, found = topology.dead_letter, []
     for _, record in cluster.read(spec.name) if spec is not None else ():
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers or []}

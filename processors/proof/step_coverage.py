@@ -1,4 +1,4 @@
-"""Counts the steps of an application that messages reach, so that a proof can list the untested steps."""
+"""Records which steps of an application messages reach, so that a proof can list the untested steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.processors.engine.steps.node import Node, steps_of
 class StepCoverage:
     """Records which steps of an application were reached by messages since ``begin``.
 
-    A counting step is added before each step. Counting changes no value, so results stay the same. It only turns off
-    columnar processing, which has identical results.
+    A counting step is added before each step. Counting steps change no value, so the results stay the same. The only
+    effect is that columnar processing is off, which would give identical results.
 
     Args:
         sources: Input topic -> source node. Steps after the sources are modified, so do not use the application for
@@ -33,11 +33,11 @@ class StepCoverage:
                 node.children[:] = [self._counted(child) for child in node.children]
 
     def begin(self) -> None:
-        """Forget which steps were reached."""
+        """Start a new record: no step counts as reached."""
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """The first step of each branch that no message reached; ``between`` are internal topics that got records."""
+        """The first step of each branch that no message reached; ``between`` has the internal topics with records."""
         found: list[Node] = []
         for topic, source in self._sources.items():
             if not is_repartition_topic(topic) or topic in between:
@@ -45,7 +45,7 @@ class StepCoverage:
         return tuple(dict.fromkeys(map(named, found)))
 
     def sources_without(self, messages: Collection[str]) -> Iterable[str]:
-        """A text for each input topic without messages."""
+        """A text for each input topic that is not in ``messages``."""
         for topic in self._sources:
             if topic not in messages and not is_repartition_topic(topic):
                 yield f"no committed message of topic {topic} was left"

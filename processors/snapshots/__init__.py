@@ -1,1 +1,1 @@
-"""Plans, manifests, names and retention of table snapshots; pure, except ``gathering``. Imports ``engine``."""
+"""Plans, manifests, names and retention of table snapshots. Only ``gathering`` reads Kafka. Imports ``engine``."""

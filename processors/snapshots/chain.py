@@ -5,9 +5,9 @@
      "vector": {"0": ["the changelog's topic id", 120]},
      "base": {"id": "the base's holdfast.id", "fingerprints": {"0": "1-00…-00…"}}}
 
-A program that knows nothing about Holdfast can verify the chain, for example ``docs/verify.py``. A link records the
-fingerprints of the version's base. If the base has other fingerprints, the version was not built on the published
-table.
+A program without any code of Holdfast can verify the chain, for example ``docs/verify.py``. A link records the
+fingerprints that the base should have. If the real base has other fingerprints, the version was not built on the
+published table.
 
 Invariants:
     - The base is the version that the rows were merged into. A version that was written in full has no base (null).

@@ -1,8 +1,8 @@
 """Computes the typed columns of a stored value in Python, so that the audit can compare the table with them.
 
-pydantic finds the names with the core schema of the model, and leaves each JSON value unchanged. This is independent of
-SQL, of the user's functions, and of the names in ``models``. Columns without a model (aggregations, windows, inferred
-columns) are read by their paths.
+For a column with a model, pydantic finds the field by the model's core schema, and leaves its JSON value unchanged. So
+the result depends neither on SQL, nor on the user's functions, nor on the names in ``models``. Columns without a model
+(aggregations, windows, inferred columns) are read by their paths.
 
 Invariants:
     - A reported difference is always real. If Python cannot read a value reliably in the same way as SQL, the value
@@ -40,7 +40,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = ("model-fields", "typed-dict", "dataclass-args")
 #: Settings of a pydantic model that control which names the model reads.
 _BY_NAME = ("validate_by_alias", "validate_by_name", "populate_by_name")
-#: Type of a wrapping core schema -> key of the schema inside it.
+#: Maps the type of a wrapping core schema to the key under which it has the inner schema.
 _WITHIN = {"json-or-python": "json_schema", "lax-or-strict": "lax_schema", "function-plain": ""}
 
 
@@ -52,11 +52,11 @@ class ColumnReader:
         self._named = {each.state_key for each in schema.values}
 
     def content(self, state_key: str, payload: bytes) -> dict[str, Any] | None:
-        """Column -> its JSON value, without null columns; None if Python cannot read the value reliably.
+        """Maps each column to its JSON value, without null columns; None if Python cannot read the value reliably.
 
-        ``payload`` is the JSON of the value.
+        ``payload`` is the stored value as JSON.
         """
-        if b"\\ud" in payload.lower():  # half of a surrogate pair: not valid text in Python, but a question mark in SQL
+        if b"\\ud" in payload.lower():  # a lone surrogate is no valid text in Python; SQL reads it as `?`
             return None
         try:
             said = _without_nulls(json.loads(payload))
@@ -119,7 +119,7 @@ class _Names:
         return core_schema.any_schema()
 
     def of_fields(self, said: Mapping[str, tuple[ColumnType, Any]], core: Any) -> Any:
-        """The schema of an object; ``said`` has the type and, for fields without a model, the paths of each field."""
+        """The schema of an object; ``said`` maps each column to its type and, for fields without a model, its paths."""
         core, config = self._unwrapped(core)
         fields = _fields(core)
         names = {column_name(name): name for name in fields}
@@ -134,7 +134,7 @@ class _Names:
         return core_schema.typed_dict_schema(made, config=by_name)
 
     def _unwrapped(self, core: Any) -> tuple[Any, Mapping[str, Any]]:
-        """The schema inside optional values, defaults, functions and models; and the config of the innermost model."""
+        """The schema inside all wrapping schemas (optional, default, function, model); and the innermost config."""
         config: Mapping[str, Any] = {}
         while core is not None and core["type"] not in _FIELDS:
             if core["type"] == "definitions":
@@ -166,7 +166,10 @@ def _fields(core: Any) -> dict[str, Any]:
 
 
 def _alias(field: Any) -> Any:
-    """The names that a field is read from. Paths into other fields are left out, because they are not columns."""
+    """The names under which a model reads a field.
+
+    Paths into other fields are left out, because they are not columns.
+    """
     alias = field.get("validation_alias")
     if isinstance(alias, list) and all(isinstance(each, list) for each in alias):
         return [each for each in alias if len(each) == 1]
@@ -194,7 +197,7 @@ def _part(state_key: str, column: Column) -> int | None:
 
 
 def _shown(column: Column, said: Any) -> Any:
-    """The value that a column shows, if it differs from the stored value; otherwise the stored value."""
+    """The column's value for a stored value: a mean is computed, a time becomes text; other values stay unchanged."""
     match column.type:
         case Quotient() if isinstance(said, dict):
             count = said.get("count")
@@ -215,7 +218,7 @@ def _shown(column: Column, said: Any) -> Any:
 def is_same(seen: Any, said: Any) -> bool:
     """Whether a column's content, as JSON, equals the stored JSON value.
 
-    Different notations of times and numbers are equal.
+    Two notations of the same time or number are equal, for example ``1`` and ``1.0``.
     """
     if isinstance(seen, dict) and isinstance(said, dict):
         seen = _without_nulls(seen)
@@ -224,7 +227,7 @@ def is_same(seen: Any, said: Any) -> bool:
         return len(seen) == len(said) and all(map(is_same, seen, said))
     if isinstance(seen, str) and isinstance(said, str):
         return seen == said or _same_time(seen, said) or _same_number(seen, said)
-    if isinstance(seen, str):  # a text column has the JSON of a value that is not text
+    if isinstance(seen, str):  # a text column contains values that are not text as JSON
         try:
             return is_same(_without_nulls(json.loads(seen)), said)
         except (ValueError, RecursionError):
@@ -243,7 +246,7 @@ def _same_number(seen: Any, said: Any) -> bool:
 
 
 def _same_time(seen: str, said: str) -> bool:
-    """Whether two texts are the same time; also true if SQL could read a time that Python cannot read."""
+    """Whether two texts are the same time; also true if only SQL can read the stored text as a time."""
     column = _time(seen)
     if column is None or not (said[:4].isdecimal() and said[4:5] == "-"):
         return False

@@ -1,8 +1,8 @@
-"""Computes the times that a table's history covers. Between two covered snapshots it has every change. Pure functions.
+"""Computes the times for which a table's history has every change. The functions are pure.
 
 Invariants:
-    - A covered span begins at the latest checkpoint of its first snapshot, and ends at the earliest checkpoint of its
-      last snapshot.
+    - The checkpoints of a snapshot's partitions have different times. A covered span begins at the latest checkpoint of
+      its first snapshot, and ends at the earliest checkpoint of its last snapshot.
     - To build a past version for a time, the base must have no checkpoint after that time.
     - Versions that were made from the history cover no time and are never a base.
 """
@@ -42,12 +42,13 @@ def seconds_of(moment: datetime | float) -> float:
 
 
 def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
-    """The manifests of a table, each with an upper bound (``latest_at``) for the times of its checkpoints.
+    """The manifests of a table, each with ``latest_at``: an upper bound for the times of its checkpoints.
 
-    Manifests of earlier versions of Holdfast have only the earliest time. Checkpoints are made before the commit of the
-    version, so the commit time is the bound. With a single partition, the earliest time is also the latest. The span of
-    such a manifest begins too early, at the earliest checkpoint. It is corrected to begin at the bound of the first
-    remaining snapshot.
+    Manifests of earlier versions of Holdfast have only the earliest checkpoint time. For these manifests, the bound is
+    the commit time of the table version, because checkpoints are made before the commit. With a single partition, the
+    earliest time is also the latest, and is the bound. The recorded span of such a manifest begins too early: at the
+    earliest checkpoint of its first snapshot. The span is corrected to begin at the bound of the first remaining
+    snapshot.
 
     Args:
         found: Each manifest with the commit time of its version, seconds since 1970.
@@ -122,13 +123,13 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 def _span(begin: float, end: float) -> str:
     """A time span as text.
 
-    The first snapshot, and a snapshot after a gap, covers only its own time.
+    The first snapshot covers only its own time, and so does a snapshot after a gap.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
-    """The cause of a gap between two snapshots around a time, and the way to avoid the gap."""
+    """The reason why the history has a gap at the time ``at``, and the way to avoid such gaps."""
     taken = [each for each in manifests if not each.from_history]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)
@@ -143,8 +144,8 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
 def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
     """The newest snapshot on which a version for the time ``at`` can be built; None if there is none.
 
-    All its checkpoints are at or before that time. It has the same changelog and partitions as ``known``, whose span
-    covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
+    All checkpoints of a base are at or before that time. A base has the same changelog and partitions as ``known``, the
+    snapshot whose span covers the time. A snapshot whose latest checkpoint time is unknown cannot be a base.
     """
     older = [
         each

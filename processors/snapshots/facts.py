@@ -29,7 +29,10 @@ class StorePoint:
 
 @dataclass(frozen=True, slots=True)
 class LogPartition:
-    """One partition of the present changelog; ``end`` is the last stable offset."""
+    """The offsets of one partition of the present changelog: its first offset, and its ``end``.
+
+    ``end`` is the last stable offset; for a table's source topic, it is the group's committed offset.
+    """
 
     start: int
     end: int
@@ -46,9 +49,9 @@ class ChangelogNow:
         delete_retention_s: Minimum seconds for which compaction keeps tombstones.
         compaction_lag_s: Minimum seconds for which compaction keeps every record.
         deletes_by_age: Whether the topic's cleanup policy also deletes by age or size.
-        is_source: Whether the topic is the source topic of a table, from which the table is restored. The ends are then
-            the group's committed offsets. Snapshots are made from checkpoints, because Kafka may compact a row before
-            it is processed.
+        is_source: Whether the topic is the source topic of a table, from which the table is restored. The end of each
+            partition is then the group's committed offset. Snapshots of such a table are made from checkpoints, because
+            Kafka may compact a row before it is processed.
     """
 
     topic: str
@@ -62,9 +65,9 @@ class ChangelogNow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHead:
-    """The position that the history table has reached.
+    """The changelog offsets up to which the history table has every change.
 
-    It is that of the newest snapshot, or a later one if a snapshot run was interrupted.
+    These are the offsets of the newest snapshot, or later offsets if a snapshot run was interrupted.
     """
 
     snapshot_id: str
@@ -75,7 +78,10 @@ class HistoryHead:
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """The table before the snapshot: ``base`` is the newest snapshot, ``full_at`` the time of the newest full one."""
+    """The table before the snapshot.
+
+    ``base`` is the newest snapshot. ``full_at`` is the time of the newest full snapshot.
+    """
 
     base: SnapshotManifest | None = None
     full_at: float | None = None

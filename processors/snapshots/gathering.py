@@ -15,10 +15,10 @@ MARKERS_WITHIN_S = 10.0
 
 
 def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> ChangelogNow | None:
-    """The present changelog; None if the topic does not exist.
+    """The present offsets and settings of a changelog; None if the topic does not exist.
 
-    ``upto`` maps partitions to the offset up to which open transactions are awaited, at most ``MARKERS_WITHIN_S``
-    seconds.
+    ``upto`` maps partitions to offsets. The function waits at most ``MARKERS_WITHIN_S`` seconds until all transactions
+    below these offsets have ended.
 
     Raises:
         KafkaFailed: Kafka does not answer.

@@ -5,8 +5,8 @@ processor's ``_snapshots`` table has the same data as rows.
 
 Invariants:
     - ``end`` and ``inputs`` belong to one commit of the worker. The changelog up to ``end`` is the state after the
-      inputs up to ``inputs``. If a topic is missing in ``inputs``, its position is unknown, not 0.
-    - A manifest of a later version is refused, never read in part.
+      inputs up to ``inputs``. If ``inputs`` lacks a topic, the offset of that topic is unknown, not 0.
+    - A manifest that a later version of Holdfast wrote is refused, never read in part.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 MANIFEST_VERSION = 1
 #: The properties in a table version's summary that contain the snapshot's id and its manifest.
 ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
-#: The property with the branch of the published attempt; a snapshot can have several attempts, but only one is
-#: published.
+#: The property with the branch of the attempt that was published.
+#: A snapshot can have several attempts, for example after a kill, but only one of them is published.
 ATTEMPT_PROPERTY = "holdfast.attempt"
 #: The possible sources of a snapshot's rows.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"
@@ -48,11 +48,12 @@ class PartitionManifest:
         records: Number of records read.
         tombstones: Number of tombstones read.
         live_keys: Number of keys in the table.
-        fingerprint: The fingerprint of these keys and values.
+        fingerprint: The fingerprint of the partition's keys and values in the table.
         inputs: Topic -> the next input offset that belongs to ``end``.
         quarantined: Number of values that could not be read.
         sources: Input topic -> topic id.
-        typed: The fingerprint of the typed columns; None without such columns, and in manifests of earlier versions.
+        typed: The fingerprint of the typed columns; None without such columns, and in manifests of earlier versions of
+            Holdfast.
     """
 
     partition: int
@@ -74,11 +75,12 @@ class PartitionManifest:
 class SnapshotManifest:
     """One snapshot of a store.
 
-    ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source. The
-    checkpoints of the partitions have different times: ``taken_at`` is the earliest, ``latest_at`` the latest (seconds
-    since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded only the earliest;
-    ``coverage.with_ends`` computes a bound. ``generation`` counts how often the changelog was created. The history has
-    every change from ``covers_from`` to ``taken_at``; it covers no time if ``covers_from`` is later than ``taken_at``.
+    ``base`` is the id of the snapshot into which an incremental snapshot was merged; ``why`` is the reason for the
+    source. The checkpoints of the partitions have different times: ``taken_at`` is the earliest, ``latest_at`` the
+    latest (seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which recorded only
+    the earliest time; ``coverage.with_ends`` then computes an upper bound. ``generation`` counts how often the
+    changelog was created. The history has every change from ``covers_from`` to ``taken_at``. If ``covers_from`` is
+    later than ``taken_at``, the snapshot covers no time.
     """
 
     snapshot_id: str

@@ -2,11 +2,11 @@
 
     holdfast.<processor>.<store>               the current state, one row for each key
     holdfast.<processor>.<store>_history       every change, append-only
-    holdfast.<processor>.<store>_quarantine    values that could not be read, with the reason
+    holdfast.<processor>.<store>_quarantine    values that could not be read, each with the reason
     holdfast.<processor>.<store>_scd2          a view: each value, with the time during which it was valid
     holdfast.<processor>.<store>_feed          a view: each change, with the value before it
     holdfast.<processor>._snapshots            one row for each partition of each snapshot
-    holdfast._sides.<processor>__<store>__...  a second name of a store's table while its columns change
+    holdfast._sides.<processor>__<store>__...  a side table: a second name of a table
 
 Invariants:
     - A table name contains no dots, because catalogs read those as namespaces.
@@ -24,14 +24,14 @@ CATALOG = "holdfast"
 SNAPSHOTS_TABLE = "_snapshots"
 HISTORY_SUFFIX = "_history"
 QUARANTINE_SUFFIX = "_quarantine"
-#: Suffixes of views over the history: how long each value was valid, and each change with the previous value.
+#: Suffixes of the two views over the history: validity time of each value, and feed of changes.
 SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
 #: Suffixes that a store's name must not have, because another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
-#: The tag of the history table's version that records the end offsets of the history.
+#: The tag of that version of the history table whose summary has the end offsets of the history.
 REACH_TAG = "holdfast-reach"
-#: The namespace of side tables, which are second names of a table while its columns change.
+#: The namespace of side tables. A side table is the table of a store under a second name, while its columns change.
 SIDES = f"{CATALOG}._sides"
 _TIME_PARTITION = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:-(\d\d)-(\d\d))?")
 _CREATED = re.compile(r"-(\d{10})-[0-9a-f]{8}")

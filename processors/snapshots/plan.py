@@ -1,11 +1,11 @@
-"""Chooses the source of a snapshot: makes a plan, with its reason, from facts only.
+"""Chooses the source from which a snapshot is read. The plan names the reason, and depends on facts only.
 
     incremental   the changelog after the newest snapshot, merged into that snapshot
     checkpoint    all keys of the worker's RocksDB checkpoint
     changelog     the whole changelog, reduced to the newest value of each key
 
 Invariants:
-    - A snapshot has the offsets of the worker's checkpoint; the same facts give the same snapshot id.
+    - A snapshot has the state at the offsets of the worker's checkpoint. The same facts give the same snapshot id.
     - A source that may lose a deletion, or differ from the worker's state, is never chosen.
 """
 
@@ -23,10 +23,10 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: Fraction of a compaction lag or retention time that counts as safe, because the broker's clock may differ from this
-#: machine's.
+#: Part of a compaction lag or retention time during which records count as safe from deletion.
+#: The rest is a margin, because the broker's clock may differ from this machine's.
 WINDOW_PART_SAFE = 0.75
-#: Maximum seconds between full snapshots, so that an error in incremental snapshots does not persist.
+#: Maximum seconds between two full snapshots, because only a full snapshot removes an error of incremental snapshots.
 FULL_EVERY_S = 7 * 86_400.0
 _CHECKPOINT_FIRST = (
     "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
@@ -47,7 +47,7 @@ class SnapshotImpossible(HoldfastError):
 
 
 class ChangelogMoved(HoldfastError):
-    """The changelog changed between the plan and the end of the read; nothing was published."""
+    """The changelog changed after the plan was made and before its read ended; nothing was published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SnapshotPlan:
     """One snapshot to write.
 
     ``published`` is true if the newest snapshot already has these offsets; ``snapshot_id`` is then its id. ``taken_at``
-    is the time of the earliest checkpoint, ``latest_at`` of the latest (seconds since 1970).
+    is the time of the earliest checkpoint, ``latest_at`` the time of the latest (seconds since 1970).
     """
 
     snapshot_id: str
@@ -142,7 +142,8 @@ def plan_snapshot(
     Args:
         facts: The facts about checkpoint, changelog and table.
         wanted: The requested source.
-        full_every_s: Maximum age of the last full snapshot, seconds; if it is older, this one is full.
+        full_every_s: Maximum age of the last full snapshot, seconds. If that snapshot is older, the planned snapshot is
+            full.
 
     Raises:
         SnapshotImpossible: No source, or not the requested source, certainly gives the state of the checkpoint.
@@ -198,7 +199,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history has every change between base and snapshot, because compaction cannot have removed one."""
+    """Whether the history gets every change between base and snapshot: compaction cannot have removed one of them."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -210,8 +211,8 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
     """The checkpoint's point of every partition, with offset 0 for a partition whose changelog is empty.
 
-    If a changelog was recreated, offsets of the old and the new topic are never mixed. All offsets belong to the
-    present topic.
+    All offsets belong to the present topic. After a changelog was recreated, offsets of the deleted topic are never
+    used.
     """
     if not facts.points:
         raise SnapshotImpossible(
@@ -268,7 +269,7 @@ def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...],
 def _against_incremental(
     facts: SnapshotFacts, points: tuple[StorePoint, ...], wanted: Wanted, full_every_s: float
 ) -> Iterator[str]:
-    """The reasons why the new snapshot cannot build on the newest one; empty if it can."""
+    """The reasons why a snapshot cannot be merged into the newest published snapshot; empty if it can."""
     if wanted is not Wanted.AUTO:
         yield "a full snapshot was requested"
     base = facts.table.base
@@ -355,9 +356,9 @@ def _against_reading(
 def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
     """Whether a read up to ``end`` gives the state at ``end``.
 
-    This is so if no later record exists, because only a later record lets compaction remove an earlier value. It is
-    also so while ``min.compaction.lag.ms`` protects all records. If the log ends one offset later, that offset is only
-    the transaction marker of the last commit.
+    The read is exact if no record after ``end`` exists, because compaction removes a value only when a later record has
+    the same key. One offset after ``end`` is allowed, because it is the transaction marker of the last commit. The read
+    is also exact while ``min.compaction.lag.ms`` protects all records.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 
@@ -403,7 +404,7 @@ def _what_is_new(base: SnapshotManifest, points: tuple[StorePoint, ...]) -> str:
 
 
 def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
-    """The number of the changelog, which increases when it is recreated.
+    """The changelog's generation, a number that increases each time the changelog is recreated.
 
     Offsets of two generations cannot be compared.
     """

@@ -1,12 +1,12 @@
 """Chooses the expired tags and branches of a table. Pure; ``assets.spark.maintenance`` deletes them.
 
-The age of the version alone does not decide. If a store did not change, one old version can have the tags of many time
-partitions. A new branch can also begin at an old version.
+A tag or branch does not expire only because its version is old. If a store did not change, one old version can have the
+tags of many time partitions. A recent branch can also begin at an old version.
 
 Invariants:
     - The newest snapshot and the newest full snapshot of a table never expire, whatever the settings are.
-    - Versions that were made from the history do not count as snapshots. Each is kept as long as the tag of its time
-      partition.
+    - Versions that were made from the history do not count as snapshots. Each such version is kept as long as the tag
+      of its time partition.
     - A version with a kept tag keeps its files.
 """
 
@@ -25,7 +25,7 @@ class Retention:
     """Limits for keeping tags and branches.
 
     Args:
-        snapshots: Number of newest snapshots whose tags are kept at any age.
+        snapshots: The tags of this many newest snapshots are kept at any age.
         snapshot_days: Maximum age of the tags of all other snapshots, days.
         time_days: Maximum age of the tags of time partitions, days.
         branch_hours: Maximum age of a branch of an unpublished snapshot, hours.
@@ -76,9 +76,9 @@ def expired_references(
 
 
 def _time_is_over(tag: Reference, kept: Retention, now: datetime) -> bool:
-    """Whether the time partition and its version are both old.
+    """Whether the time partition and the table version of a tag are both older than ``kept.time_days``.
 
-    A new tag can belong to an old version or an old time.
+    Both are compared, because a recent tag can belong to an old version or to an old time partition.
     """
     newest = max(tag.committed_at, time_of(tag.name) or tag.committed_at)
     return _older(newest, now, days=kept.time_days)

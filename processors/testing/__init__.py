@@ -1,4 +1,4 @@
-"""Kafka in memory and virtual time, for tests of processors. The engine's simulation tests use them, too."""
+"""Kafka in memory and virtual time, for tests of processors. The engine's simulation tests use this package, too."""
 
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster

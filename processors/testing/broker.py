@@ -56,7 +56,7 @@ class Broker:
         return True
 
     def widen(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic until it has this number. The groups of the topic rebalance."""
+        """Adds partitions to a topic up to the number ``partitions``. The groups of the topic rebalance."""
         logs = self.topic(name).logs
         logs += [PartitionLog() for _ in range(partitions - len(logs))]
         for group in self.groups.values():
@@ -97,7 +97,7 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Lets time pass until ``holds`` returns True. Returns False if it does not within the timeout."""
+        """Lets time pass until ``holds`` returns True. Returns False if the timeout ends before that."""
         deadline = self.clock.monotonic() + timeout_s
         while not holds():
             if self.clock.monotonic() >= deadline:
@@ -126,13 +126,16 @@ class Broker:
         return self.groups[name]
 
     def has_open(self, place: Partition, producer_id: int) -> bool:
-        """Whether a producer has an open transaction on this partition. A group's offsets are a partition, too."""
+        """Whether a producer has an open transaction on this partition, which may be one of the offsets topic."""
         if place.topic == OFFSETS_TOPIC:
             return any(producer_id in group.pending for group in self._groups_at(place.number))
         return self.log(place).has_open(producer_id)
 
     def end_open(self, place: Partition, producer_id: int, *, commit: bool) -> None:
-        """Writes the marker that ends an open transaction on this partition. A group's offsets are a partition, too."""
+        """Writes the marker that ends an open transaction on this partition.
+
+        The partition may be a partition of the offsets topic.
+        """
         if place.topic == OFFSETS_TOPIC:
             for group in self._groups_at(place.number):
                 group.settle(producer_id, group.pending.get(producer_id, {}), commit)
@@ -142,7 +145,8 @@ class Broker:
     def group_ends(self, *, committed: bool) -> dict[int, int]:
         """Returns the end offset of each partition of the offsets topic.
 
-        It is always 1, except 0 with ``committed`` if a group of the partition has offsets in an open transaction.
+        Each end offset is 1. With ``committed``, the end offset is 0 if a group of the partition has offsets in an open
+        transaction.
         """
         numbers = range(OFFSETS_PARTITIONS)
         return {
@@ -180,14 +184,14 @@ class Broker:
     def partition_for(self, topic: str, key: bytes | None) -> Partition:
         """Returns the partition of a key by murmur2, as in Java and Spark.
 
-        The first partition for a record without a key.
+        A record without a key goes to the first partition.
         """
         count = len(self.topics[topic].logs) if topic in self.topics else 1
         return Partition(topic, 0 if key is None else (murmur2(key) & 0x7FFFFFFF) % count)
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         topic = self.topics.get(partition.topic)
-        # A new topic may have the same name and fewer partitions.
+        # The topic may have been deleted, and created again with fewer partitions.
         if topic is not None and partition.number < len(topic.logs):
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)

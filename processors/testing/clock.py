@@ -1,4 +1,4 @@
-"""Virtual time. It passes only in ``advance_to``, which also runs the actions that become due."""
+"""Virtual time, which passes only in ``advance_to``. This method also runs the actions that become due."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class VirtualClock:
         return self.call_at(self._now + seconds, action)
 
     def advance_to(self, when: float) -> None:
-        """Advances time to ``when``, and runs due actions by time.
+        """Advances time to ``when``, and runs due actions in the order of their times.
 
-        Actions with equal times run in the order of scheduling.
+        Actions with equal times run in the order in which they were scheduled.
         """
         while self._timers and self._timers[0][0] <= when:
             due, _, timer = heapq.heappop(self._timers)
@@ -68,7 +68,7 @@ class VirtualClock:
 
     @property
     def next_at(self) -> float | None:
-        """The time of the next scheduled action; None without one."""
+        """The time of the next scheduled action; None if no action is scheduled."""
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # This read does not use the simulated network, because it changes no state. An additional network decision
-        # would change the trace of every random seed.
+        # This read does not use the simulated network, because the read changes no state.
+        # An additional network decision would change the trace of every random seed.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -296,9 +296,9 @@ class InMemoryCluster:
 
         Args:
             application: The application to run.
-            count: Stop after this many messages; 0 means all messages.
-            quiet_s: Stop after this many virtual seconds without a message.
-            databases: The databases of local state; None opens those of the application's ``state_backend``.
+            count: The run ends after this many messages; 0 means all messages.
+            quiet_s: The run ends after this many virtual seconds without a message.
+            databases: The databases of local state; None opens the databases of the application's ``state_backend``.
 
         Raises:
             HoldfastError: The error that stopped the application.
@@ -331,7 +331,7 @@ class InMemoryCluster:
         return load_settings(checkpoints=CheckpointSettings(enabled=False))
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
-        """Returns a store's content by its committed changelog, as a dict: (message key, state key) to value.
+        """Reads a store's content from its committed changelog. The dict maps (message key, state key) to the value.
 
         For a table that is restored from its topic, returns the rows of the processed records.
         """
@@ -372,7 +372,7 @@ class InMemoryCluster:
         self._broker.create(name, partitions, config or {})
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Adds partitions to a topic until it has this number."""
+        """Adds partitions to a topic up to the number ``partitions``."""
         self._broker.widen(name, partitions)
 
     def delete_topic(self, name: str) -> None:
@@ -484,7 +484,7 @@ class InMemoryCluster:
         return {place: int(offset) for place, offset in self._broker.group(group).committed.items()}
 
     def reset_offsets(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
-        """Sets committed offsets of a group. None deletes an offset, as its expiry would do."""
+        """Sets committed offsets of a group. None deletes an offset, as if the offset had expired."""
         committed = self._broker.group(group).committed
         for partition, offset in offsets.items():
             if offset is None:

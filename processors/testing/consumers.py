@@ -26,7 +26,7 @@ class InMemoryMember(GroupMember):
 
     A partition that was assigned, sought or resumed is requested in the next poll. Its first answer arrives after the
     answers of partitions that are already being fetched. If several partitions wait for their first answer, one answer
-    arrives per poll. Until then, the known end of the partition is the one of the last fetch.
+    arrives per poll. Before the first answer, the known end of the partition is the end offset from the last fetch.
     """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
@@ -41,8 +41,7 @@ class InMemoryMember(GroupMember):
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Resumed partitions that are not requested yet; and requested partitions whose first answer has not arrived
-        #: yet.
+        #: Resumed partitions that are not requested yet, and requested partitions that wait for their first answer.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None

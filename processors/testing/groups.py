@@ -3,7 +3,8 @@
     EMPTY ──join──► PREPARING ──every live member joined again──► STABLE ──join, leave, expiry──► PREPARING
 
 The coordinator accepts offsets from members of the current generation, also while it prepares a rebalance. It accepts
-offsets without a generation only if the group is empty. It does not check whether a member owns the partitions.
+offsets without a generation only if the group is empty. The coordinator does not check whether a member owns the
+partitions.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Group:
         return member
 
     def join_again(self, member: Member) -> None:
-        """Records that a member has rejoined for the running rebalance."""
+        """Marks a member as rejoined in the running rebalance."""
         member.joined = True
         self._complete_if_all_joined()
 
@@ -214,7 +215,7 @@ class Group:
             shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
 
     def _tick(self) -> None:
-        """Records heartbeats, which frozen processes do not send, and removes members whose session has timed out."""
+        """Takes the heartbeats of all processes that are not frozen. Removes members whose session has timed out."""
         now = self._clock.monotonic()
         if self._network.brokers_up:
             for member in list(self.members):

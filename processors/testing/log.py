@@ -17,7 +17,8 @@ from holdfast.infra.kafka.records import Headers
 class Entry:
     """One record or control record of a log.
 
-    ``readable`` is None while its transaction is open. Control records have no key and no value, and are never read.
+    ``readable`` is None while the record's transaction is open. Control records have no key and no value, and are never
+    read.
     """
 
     offset: int
@@ -75,8 +76,8 @@ class PartitionLog:
         """Returns the readable records from ``start``, and the offset after the part that was read.
 
         If there are no more records, this offset is the limit of the read, even if compaction has removed the last
-        records. In Kafka it is the same: the cleaner skips the newest segment and keeps emptied batches, so a consumer
-        passes them.
+        records. Kafka behaves in the same way, because its log cleaner skips the newest segment and keeps emptied
+        batches. A consumer's position therefore moves past the removed records.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []

@@ -45,10 +45,11 @@ class Network:
         return False
 
     def fate(self, process: str, request: str) -> Fate:
-        """Returns what happens to a ``request``:
+        """Returns the outcome of one request of a process.
 
-        ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.
+        ``request`` is ``produce``, ``send_offsets``, ``commit``, ``abort``, ``commit_offsets`` or ``queue``.
 
-        The request ``queue`` passes many records to the client library at once. For it, only ``RAISES`` has an effect.
+        The request ``queue`` passes many records to the client library at once. For ``queue``, only the outcome
+        ``RAISES`` has an effect.
         """
         return Fate.OK

@@ -17,7 +17,7 @@ class Process(Protocol):
     def point(self, name: str) -> None:
         """Marks a point at which a simulation can switch, freeze or kill the process.
 
-        Clients call it before and after every effect on the cluster.
+        Clients call this method before and after every effect on the cluster.
         """
 
     def sleep(self, seconds: float) -> None:

@@ -13,8 +13,7 @@ from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: Maximum seconds that a transactional request waits for its answer: twice the transaction timeout, as in the real
-#: client.
+#: Maximum seconds that a transactional request waits for its answer: twice the transaction timeout, as in production.
 ANSWER_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
@@ -74,7 +73,7 @@ class InMemoryProducer(TransactionProducer):
         self._process.point("init:after")
 
     def begin(self) -> None:
-        """Starts a transaction. The coordinator learns of it with the first record."""
+        """Starts a transaction. The coordinator knows the transaction only after its first record."""
         self._sent = False
 
     def produce(

@@ -6,8 +6,8 @@ It follows Kafka's first transaction protocol, as librdkafka does.
 
 The coordinator answers a request to end a transaction immediately. Then it writes the markers, one partition after the
 other. After the transaction timeout, it aborts an open transaction and fences its producer. A late request to end a
-transaction is checked only by its epoch, as in Kafka. With the current epoch, it ends the transaction that is open at
-that time.
+transaction is checked only by its epoch, as in Kafka. With the current epoch, the late request ends the transaction
+that is open when the request arrives.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from holdfast.dataframe.windows import (
     Sum,
 )
 
-#: In Quix Streams, the base classes are separate, and do not name their state. Here both names mean the same class.
+#: Quix Streams has separate base classes with these names. Here, each name is only an alias of Holdfast's class.
 BaseAggregator, BaseCollector = Aggregator, Collector
 
 # fmt: off

@@ -1,6 +1,6 @@
 """``holdfast deploy | rollback | restart | scale | restore | stop NAME``: show a plan, ask the user, and apply it.
 
-The plan and its stages are the same as with ``holdfast apply``; this module only adds the question.
+The plan and its stages are the same as with ``holdfast apply``; only the question to the user is added here.
 
 Invariants:
     - Exactly the shown plan is applied, because its hash is passed as the confirmed hash.
@@ -74,13 +74,13 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error repeats its text
+        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error has its text
             if not as_json:
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # Called for a plan without changes too: it closes an open apply whose work is done. For a refused plan, it
-        # raises the error.
+        # A plan without changes is applied too, because this closes an open apply whose stages are all done. For a
+        # refused plan, `apply` raises the error.
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 
@@ -120,13 +120,13 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
 
 
 def typed_again(context: typer.Context) -> str:
-    """The command line that leads to a click context, as the user could type it again.
+    """The command line from which click made this context, in a form that the user can type again.
 
-    It has the command, its arguments, and the options that differ from their defaults.
+    The command line has the command, its arguments, and the options that differ from their defaults.
     """
     path: list[str] = []
     above: Any = context
-    while above.parent is not None:  # the outermost name is left out: it is the running file, not always `holdfast`
+    while above.parent is not None:  # the outermost name is left out, because it is a file name
         path.insert(0, above.info_name)
         above = above.parent
     arguments: list[str] = []

@@ -1,4 +1,6 @@
-"""One function for each verb. Its signature defines the verb's command-line options; it returns the request.
+"""One function for each verb. The function's signature defines the verb's command-line options.
+
+Each function returns the request of its verb.
 
 ``commands.changes.verbs`` adds the options of ``plan``, ``explain`` and ``apply`` to each signature.
 """
@@ -247,7 +249,7 @@ def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topi
     return PutBack(topic)
 
 
-#: Name of a verb, as typed on the command line -> function that returns its request.
+#: Maps the name of a verb, as typed on the command line, to the function that returns its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
     for each in (

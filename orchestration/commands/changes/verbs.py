@@ -90,7 +90,7 @@ def make_apply() -> typer.Typer:
 def make_registry() -> typer.Typer:
     """Create the command group ``holdfast registry`` with its command ``adopt``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    registering.callback()(lambda: None)  # otherwise typer would turn a group with one command into that command
+    registering.callback()(lambda: None)  # otherwise typer would drop the name of a group with one command
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
@@ -199,7 +199,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """The sentence that tells the user that an interrupted apply is resumed."""
+    """A sentence for the user: an interrupted apply is resumed now."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -225,7 +225,7 @@ def _apply(
 
 
 def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
-    """Run ``work`` and show its progress lines in a spinner, then print the outcome or the JSON document."""
+    """Call ``work``, show its progress lines in a spinner, and print its outcome as text or as a JSON document."""
     console = Console(stderr=as_json)
     with console.status("…") as line:
         done = work(lambda text: line.update(escape(text)))
@@ -267,7 +267,7 @@ def _how_to_apply(plan: Plan) -> str:
 
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
-    """The plan of a request. If the processor has an open apply, a line about the apply is printed on stderr."""
+    """Plan a request. If the processor has an open apply, a line about the apply is printed on stderr."""
     with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
@@ -297,8 +297,9 @@ def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of the verb and of the action; the module's docstring has a drawing."""
-    # The annotations are evaluated here. Otherwise typer would look up their names in this module, not in the verb's.
+    """A command with the options of both functions, ``verb`` and ``action``; the module's docstring has a drawing."""
+    # The annotations are evaluated here. Otherwise typer would look for their names in this module, not in the module
+    # of the verb.
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
     of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 

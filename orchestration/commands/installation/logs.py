@@ -95,10 +95,10 @@ def since_time(text: str, now: datetime) -> datetime:
 def log_lines(
     file: Path, count: int | None, begin: datetime | None, *, follow: bool, pause: Callable[[], None]
 ) -> Iterator[str]:
-    """Yields the last ``count`` lines (None: all) since ``begin``; with ``follow``, then also each new line, forever.
+    """Yields the last ``count`` lines (None: all) since ``begin``; with ``follow``, then also new lines, without end.
 
-    Older lines come from rotated files (``.1``, ``.2``, ...). If the log is rotated during ``follow``, reading
-    continues in the new file. ``pause`` is called each time there is no new line.
+    If the log file has too few lines, rotated files (``.1``, ``.2``, ...) are read too. If the log is rotated
+    during ``follow``, reading continues in the new file. ``pause`` is called each time there is no new line.
     """
     opened = file.open(encoding="utf-8", errors="replace")
     try:
@@ -134,13 +134,15 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
         except OSError:
             break
         if not part and begin is not None:
-            break  # this file ends before `begin`, so all older files do, too
+            break  # all lines are from before `begin`, and so are those of older files
         found = [*part, *found]
     return found
 
 
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
-    """The lines since the time ``begin``; a line without a time, such as in a traceback, follows the line before."""
+    """The lines since the time ``begin``. A line without a time, for example of a traceback, has the time of the line
+    before.
+    """
     wanted = begin is None
     for line in lines:
         if begin is not None and (found := _TIME.search(line)) is not None:

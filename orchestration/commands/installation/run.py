@@ -1,4 +1,4 @@
-"""``holdfast run``: runs one processor in the foreground, like ``app.run()`` in the processor's module.
+"""``holdfast run``: runs one processor in the foreground, with the same effect as ``app.run()`` in its module.
 
 Invariants:
     - The command refuses a processor that has a live deployed worker, because Kafka would divide the partitions between

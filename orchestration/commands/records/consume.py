@@ -79,7 +79,7 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """Partition -> offset that ``--from`` means, but not before the partition's first record."""
+    """Partition -> offset that ``--from`` means; the partition's first offset, if ``--from`` means a deleted offset."""
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first

@@ -1,6 +1,6 @@
-"""``holdfast produce``: sends lines of JSON to a topic. One invalid line means that no line is sent.
+"""``holdfast produce``: sends lines of JSON to a topic. If one line is invalid, no line is sent.
 
-If Kafka fails during the sending, a part of the lines may be sent.
+If Kafka fails while lines are sent, some lines may be in the topic, and others not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.feeder import Feeder
     from holdfast.infra.settings import Settings
 
-#: Number of records after which acknowledgements are read and the progress is printed.
+#: Acknowledgements are read, and the progress is printed, each time after this number of records.
 LOOK_EVERY = 500
 
 
@@ -118,7 +118,7 @@ def _bytes_max(settings: Settings, topic: str) -> int:
 
 
 def _send(settings: Settings, topic: str, found: Iterator[JsonRecord], total: int) -> Iterator[int]:
-    """Send the records; yields the number of acknowledged records from time to time, and finally the total.
+    """Send the records; yields the number of acknowledged records after every ``LOOK_EVERY`` records and at the end.
 
     Raises:
         PartlySent: Kafka refused a record or did not answer.

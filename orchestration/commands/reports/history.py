@@ -91,7 +91,7 @@ def _runs(settings: "Settings", processor: str) -> "list[Entry]":
 
 
 def is_about(run: "dg.DagsterRun", processor: str) -> bool:
-    """Whether a Dagster run belongs to a processor: by its tag, or because it selects an asset or check of it."""
+    """Whether a Dagster run has the processor's tag, or selects an asset or an asset check of the processor."""
     from holdfast.assets.keys import PROCESSOR_TAG
 
     selected = [*(run.asset_selection or ()), *(each.asset_key for each in run.asset_check_selection or ())]

@@ -75,7 +75,8 @@ def snapshot(  # tidy: allow-wide because each is an option of the command
 def version_at(table: StoreTable, at: str | None) -> StoreVersion:
     """The table version that ``at`` selects.
 
-    ``at`` is a tag, an id, a number, or a time, which selects the newest version before it. None: the newest version.
+    ``at`` is a tag, an id, a number, or a time. A time selects the newest version that was written before this time.
+    None selects the newest version.
 
     Raises:
         NoSuchVersion: No version matches.
@@ -156,7 +157,7 @@ class RunProgress:
         self.spinner = console.status("waiting for Dagster …")
 
     def __call__(self, progress: Progress) -> None:
-        """Update the spinner, and print a line if the state is new."""
+        """Update the spinner, and print a line if the run's state has changed since the last line."""
         whole = f"{progress.state} {progress.now}".strip()
         self.spinner.update(escape(whole))
         repeated = not self._console.is_terminal and self._clock() - self._told_at >= REPEAT_S

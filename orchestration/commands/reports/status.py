@@ -158,7 +158,7 @@ def is_of(name: str, subject: str) -> bool:
 
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status --sizes``: users of disk space, largest first, and whether it suffices."""
+    """The JSON document of ``holdfast status --sizes``: users of disk space, and whether enough is free."""
     from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
 
     used = measure(owners(settings))
@@ -247,7 +247,10 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _in_words(timers: dict[str, Any] | None) -> str | None:
-    """The number of pending timers, and the due time of the next timer of each clock, as text; None without timers."""
+    """Text with the number of pending timers, and the due time of the next timer in stream time and processing time.
+
+    None if the processor has no timers.
+    """
     if timers is None:
         return None
     nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
@@ -256,7 +259,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """One line for each subtopology, only for slots with several subtopologies, or if messages wait for an input."""
+    """One line for each subtopology whose slot has several subtopologies, or whose messages wait for another input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]

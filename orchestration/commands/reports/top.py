@@ -1,7 +1,7 @@
 """``holdfast top``: prints state, phase, lag, rate and restore progress of every processor, every few seconds.
 
 Invariants:
-    - This command only reads. A processor that can't be read gets an error line, and is read again next time.
+    - This command only reads. A processor that can't be read gets an error line; the next observation reads it again.
     - A rate is the number of records processed between two observations, divided by the seconds between them. So a
       restarted worker has no rate until its second observation.
 """

@@ -5,7 +5,7 @@ Invariants:
       waits for an import of the project's code. If a code server ends soon after each start, the backoff grows up to
       one minute.
     - An edit of the code is noticed within seconds. Then all code servers are replaced together, at the earliest half a
-      minute after their start. For other reasons, they are replaced at the earliest one minute after their start.
+      minute after their start. Without an edit, they are replaced at the earliest one minute after their start.
 """
 
 import signal
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 AGE_MAX_S = 3600.0
 #: Minimum age, seconds, at which a code server is replaced without an edit; Dagster's own interval is the same.
 AGE_MIN_S = 60.0
-#: Minimum age, seconds, at which a code server is replaced after an edit; so a broken import is reported in a minute.
+#: Minimum age, seconds, at which a code server is replaced after an edit. It is short, so that a broken import is
+#: reported within a minute.
 EDITED_MIN_S = 30.0
-#: Backoff of restarts, seconds since the last start. The first restart after an end is immediate, the second waits this
-#: time, and each further one twice as long, up to `AGE_MIN_S`. It is reset when a code server lives `AGE_MIN_S`.
+#: Backoff between two restarts, seconds since the last start. The first restart is immediate. The second waits this
+#: time, and each further restart twice as long, up to `AGE_MIN_S`. A code server that lives `AGE_MIN_S` resets it.
 ENDED_AGAIN_S = 15.0
 
 

@@ -1,4 +1,4 @@
-"""Detects changes of the code that a code server loads: files of project and processors, and starts of partitions.
+"""Detects changes of the code that a code server loads: files of project and processors, starts of time partitions.
 
 Invariants:
     - This module only reads. It imports no module of the project; it finds a module's folder by the module's name.
@@ -49,7 +49,8 @@ class LoadedCode:
 def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] = ()) -> LoadedCode:
     """Read the present state of the code and the time partitions for these settings.
 
-    ``modules`` are the modules that Dagster loads in addition to the processors' modules. ``more`` are further files.
+    ``modules`` are the modules that Dagster loads in addition to the processors' modules. ``more`` are
+    additional files to watch.
     """
     files: Files = {}
     for root in dict.fromkeys((*_roots(settings, modules), *more)):

@@ -45,8 +45,8 @@ from holdfast.orchestration.project.unloaded import write_unloaded
 log = structlog.get_logger("daemon")
 
 #: Maximum number of requests that a code server answers in parallel: ticks of 16 sensors and 4 schedules
-#: (`local.yaml`), and heartbeats. The default on two cores is six. Then six slow sensors would block the heartbeats,
-#: and the code server would end.
+#: (`local.yaml`), and heartbeats. Dagster's default on two cores is six requests. With this default, six slow sensors
+#: would block the heartbeats, and the code server would end.
 ANSWERS_AT_ONCE = 40
 #: A code server ends if it gets no heartbeat for this time, seconds. Dagster's default of 20 s is too short on an
 #: overloaded machine.
@@ -83,7 +83,7 @@ def controller_of(
 ) -> "PatientController":
     """Create Dagster's daemon and its code servers, in the same way as Dagster's own command.
 
-    Both are ended when ``stack`` is closed.
+    The daemon and the code servers are ended when ``stack`` is closed.
     """
     servers = stack.enter_context(_servers(instance, options["code_server_log_level"]))
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
@@ -109,7 +109,7 @@ class KeptLocations(WorkspaceProcessContext):
     """Dagster's workspace of the daemon, which can return to the former code server of a code location."""
 
     def put_back(self, name: str, entry: Any) -> None:
-        """Use a former workspace entry of the code location ``name`` again."""
+        """Replace the workspace entry of the code location ``name`` by ``entry``, a former entry of this location."""
         with self._lock:
             self._current_workspace = self._current_workspace.with_code_location(name, entry)
 
@@ -219,7 +219,7 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # stops the heartbeats to the former code server, so that it ends
 
     def _seen(self) -> LoadedCode:
-        """The present fingerprint of the code; if it can't be read, the error is logged and counts as no change."""
+        """The code's present fingerprint; if the code can't be read, logs the error, returns the last fingerprint."""
         try:
             return self._look()
         except OSError as failed:
@@ -252,7 +252,7 @@ class _Looking:
 
 
 def _servers(instance: dg.DagsterInstance, log_level: str) -> KeptCodeServers:
-    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # the registry has no argument for it
+    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # the constructor has no argument for it
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # logs a traceback if a code server or run crashes in C code
     return KeptCodeServers(
         instance_ref=instance.get_ref(),

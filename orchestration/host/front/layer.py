@@ -1,7 +1,7 @@
 """ASGI middleware before Dagster's application: admits or refuses each request, and serves the sign-in form.
 
 Invariants:
-    - A request reaches the application only after it is admitted. Its body is not read before.
+    - A request reaches the application only after it is admitted. The body of a request is not read before admission.
     - An admitted request and its response pass unchanged, including streams and WebSockets. Only headers are added
       that prevent other sites from showing the page in a frame.
     - No token is written to a response, a log or a URL.
@@ -38,7 +38,7 @@ from holdfast.orchestration.host.front.rules import (
 
 log = structlog.get_logger("webserver")
 
-#: Key in the ASGI scope of a request for the name of the person who sent the request.
+#: The key under which the ASGI scope of a request has the name of the person who sent the request.
 WHO = "holdfast.who"
 #: Maximum size of the sign-in form's body, bytes.
 FORM_MAX = 4096
@@ -100,7 +100,7 @@ class Front:
             await socket.close(1008)
 
     def _log(self, asked: Asked, refused: Refused) -> None:
-        # `action` is the key, because `seen` contains text from the request, which a hostile page could vary
+        # The limit is for each `action`, not for each `seen`: a hostile page could vary the request's text in `seen`.
         if self._is_news(refused.action):
             log.warning("webserver.refused", status=refused.status, seen=refused.seen, peer=asked.peer, path=asked.path)
 

@@ -137,7 +137,7 @@ def _check(host: str, prefix: str, settings: Settings) -> None:
 
 
 def _is_no_refusal(record: logging.LogRecord) -> bool:
-    """Log filter that drops uvicorn's line about a refused WebSocket; a hostile page could fill the disk with it."""
+    """Log filter that drops uvicorn's lines about refused WebSockets; a hostile page could fill the disk with them."""
     return "without completing handshake" not in record.getMessage()
 
 

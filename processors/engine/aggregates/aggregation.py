@@ -107,7 +107,7 @@ class Aggregator:
         raise NotImplementedError
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Merges the stored values of two windows; neither is None, and all event times of ``earlier`` come first."""
+        """Merges the stored values of two windows, not None. The event times of ``earlier`` are before ``later``."""
         raise NotImplementedError
 
     @property
@@ -141,7 +141,7 @@ class Aggregator:
 
 @dataclass(frozen=True, slots=True)
 class Count(Aggregator):
-    """Counts messages. It takes no field."""
+    """Counts messages. This aggregator takes no field."""
 
     kind: ClassVar[str] = "count"
 
@@ -275,7 +275,7 @@ class Max(_Extreme):
 
 @dataclass(frozen=True, slots=True)
 class Last(Aggregator):
-    """The newest value of a field. It may have any type."""
+    """The newest value of a field. The value may have any type."""
 
     kind: ClassVar[str] = "last"
 

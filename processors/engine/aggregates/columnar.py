@@ -10,9 +10,9 @@ before a commit, or when ``Aggregation`` itself must process the key (the plain 
 
     rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
 
-Some runs can't be computed with the same bits as Python. They raise ``Unfit`` before anything changes, and the plain
-path processes them. The modules below contain the optimisations.
-``tests/unit/processors/engine/aggregates/test_columnar.py`` fails if one of them gives wrong results.
+If a run can't be computed with the same bits as in Python, ``Unfit`` is raised before anything changes. The plain path
+then processes this run. The modules below contain the optimisations.
+``tests/unit/processors/engine/aggregates/test_columnar.py`` fails if an optimisation gives wrong results.
 
 - ``message_columns`` decodes only the needed fields.
 - ``row_table`` fills a template of bytes, instead of encoding objects.
@@ -159,9 +159,9 @@ class ColumnarAggregation:
         return max(1024, self.rows_bytes_max // self._table.row_bytes)
 
     def _forget_unused(self) -> None:
-        """Evicts rows until three quarters of the limit are left.
+        """Evicts unchanged rows until the number of rows is at most three quarters of the limit.
 
-        Rows that were not used recently go first, oldest first.
+        Rows that were not used since the last eviction are evicted first, the oldest rows first.
         """
         keys, table = list(self._index), self._table
         rows = np.fromiter(self._index.values(), np.int64, len(keys))

@@ -54,7 +54,7 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """Returns the length of the longest text among the items. JSON must return all items unchanged.
+    """Checks that JSON preserves all items, and returns the length of the longest text among the items.
 
     Raises:
         Unfit: An item is not a text, a 64-bit integer, a finite float, a boolean or null.

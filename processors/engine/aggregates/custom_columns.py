@@ -37,9 +37,9 @@ class Aggregator(ABC):
 
     @abstractmethod
     def agg(self, *given: Any, **named: Any) -> Any:
-        """Returns the state after a message. Define it as ``agg(self, old, new)``; ``new`` is the message's value.
+        """Returns the state after a message. Define ``agg(self, old, new)``; ``new`` is the message's value.
 
-        If it is defined as ``agg(self, old, new, timestamp)``, it also gets the event time in milliseconds.
+        A method ``agg(self, old, new, timestamp)`` also gets the event time in milliseconds.
         """
 
     @abstractmethod
@@ -79,7 +79,7 @@ class CustomColumn(aggregation.Aggregator):
         return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), *given)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Merges two states with the user's ``merge``. A state with another ``state_suffix`` is ignored."""
+        """Merges two states with the user's ``merge``. Ignores a state that has not the present ``state_suffix``."""
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]
         return [suffix, self.made.merge(earlier[1], later[1])] if len(there) == 2 else (there or [later])[0]
@@ -95,7 +95,7 @@ class CustomColumn(aggregation.Aggregator):
         return callable(getattr(self.made, "merge", None))
 
     def result(self, held: Any, column: str) -> Any:
-        """Calls the user's ``result`` with the state; None if the state has another ``state_suffix``."""
+        """Calls the user's ``result`` with the state; None if the state has not the present ``state_suffix``."""
         return self.made.result(held[1]) if held[0] == self.made.state_suffix else None
 
     def describe(self) -> str:

@@ -13,7 +13,8 @@ Numbers are floats. A mark tells which numbers are integers (Python's ``int``). 
 as floats. Their sums are exact while they stay below ``WHOLE_MAX``; ``Numbers.fit`` checks this.
 
 Invariants:
-    - No sum is made of partial sums, because ``np.add.reduceat`` and differences of ``np.cumsum`` round differently.
+    - No sum is made of partial sums, because ``np.add.reduceat`` and differences of ``np.cumsum`` round differently
+      from a loop in Python.
     - Of equal numbers, the first is kept, with its sign of zero and its mark. ``np.minimum`` guarantees neither.
 """
 

@@ -1,15 +1,17 @@
 """The record of a window store about one message key: the key's own stream time, and its open windows.
 
     event times of a key   ──x──x────x────────────x─────►       times after the worker's clock wait in ``ahead``
-                                     ▲       now  └ counts when the worker's clock reaches it
+                                     ▲       now  └ used when the worker's clock reaches it
                                      └ the key's time
 
 The record holds the newest ``OPEN_KEPT`` open windows. Older open windows have separate records, which range reads
 find. The size of the record and the cost of a message therefore do not depend on the number of open windows.
 
 Invariants:
-    - A window that was closed stays closed, even if a later definition has a longer grace. ``closed`` records it.
-    - A future event time is kept until the clock reaches it. It then closes windows without another message.
+    - A closed window stays closed, even if a later definition of the window has a longer grace. The record's time
+      ``closed`` ensures this.
+    - A future event time is kept until the clock reaches it. The event time then closes windows, even if the key gets
+      no further message.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from typing import Any
 
 from holdfast.processors.engine.state.time.stream_time import AHEAD_KEPT, NO_TIME
 
-#: Maximum number of open windows in the record of a key. A key has more open windows only with a long grace, a small
-#: step, or many out-of-order messages.
+#: Maximum number of open windows in the record of a key.
+#: A key has more open windows only with a long grace, a small step, or many out-of-order messages.
 OPEN_KEPT = 16
 
 
@@ -30,12 +32,12 @@ class KeyTime:
 
     Attributes:
         time: The key's own time: its largest event time that the worker's clock has reached.
-        closed: Windows that are due up to this time, without grace, are closed.
+        closed: The time up to which all due windows are closed. The grace is not included in this time.
         open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
             event time that opened the session.
-        more: The bounds of the open windows that are not in ``open``; None if there are none. For sessions: the
-            smallest and the largest event time that opened one. For other windows: the end of the first window. Some of
-            these windows may already be closed.
+        more: The bounds of the open windows that are not in ``open``; None without such windows. For sessions: the
+            smallest and the largest event time that opened a session. For other windows: the end of the first window.
+            Some windows within the bounds may already be closed.
         ahead: Event times after the worker's clock, ascending.
     """
 
@@ -56,7 +58,7 @@ class KeyTime:
 
     @property
     def is_former(self) -> bool:
-        """Whether an older version wrote the record. That version wrote no index entries for open windows."""
+        """Whether an older version of Holdfast wrote the record, which wrote no index entries for open windows."""
         return self.stored is not None and "closed" not in self.stored
 
     def reach(self, cap_ms: int) -> None:
@@ -85,9 +87,10 @@ class KeyTime:
 
 
 def with_time(ahead: Sequence[int], time_ms: int) -> list[int]:
-    """Returns the waiting times with one more time.
+    """Returns the future event times with one more time.
 
-    If there are too many, every second time is dropped, and the next later time stands for both.
+    If there are more than ``AHEAD_KEPT`` times, every second time is dropped. The windows of a dropped time close at
+    the next remaining time.
     """
     at = bisect_left(ahead, time_ms)
     if at < len(ahead) and ahead[at] == time_ms:

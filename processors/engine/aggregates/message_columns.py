@@ -19,7 +19,7 @@ from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, str
 #: In messages of up to this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
 
-#: A user's function may raise these, too. They are not subclasses of Exception, but also count as failed messages.
+#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the message fails, too.
 ENDING = (SystemExit, GeneratorExit)
 
 _decode_json = msgspec.json.Decoder().decode
@@ -55,7 +55,7 @@ def reader_of(aggregation: Aggregation) -> Reader:
                     if callable(made.of)
                 )
                 raw[None] = messages
-        # The messages are then processed one by one, which raises the error for the right message.
+        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         numbers: dict[Any, Any] = {}
@@ -75,7 +75,7 @@ def reader_of(aggregation: Aggregation) -> Reader:
 
 
 class _Absent:
-    """Stands for a missing field. No column accepts this type, so a missing field raises Unfit."""
+    """Marks a missing field. No column accepts this type, so a missing field raises Unfit."""
 
 
 _ABSENT = _Absent()

@@ -1,6 +1,6 @@
 """The steps ``drop_duplicates`` and ``moving_average``, which use the recent messages of a key.
 
-Both keep state with a TTL.
+Both steps have state with a TTL.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class MovingAverage(Step):
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """Returns the numbers with event times less than ``over`` before the newest event time of the key.
 
-        The average of a message with a future event time includes numbers up to that time. Averages of other messages
-        leave its number out.
+        The average of a message with a future event time includes numbers up to that time. The averages of all other
+        messages do not include the number of such a message.
         """
         times = state.key_times
         admitted = times.admits()  # This must be first, because it deletes the numbers of a forgotten key.

@@ -34,8 +34,8 @@ Raw = msgspec.Raw
 class ReduceColumn(Column):
     """The reduced value of each row.
 
-    The user functions are called in the order of the messages. They are called again if the run must be processed one
-    message at a time.
+    The user functions are called in the order of the messages. The functions are called again if the run must be
+    processed one message at a time.
     """
 
     form = b"[%b]"
@@ -81,7 +81,7 @@ class ReduceColumn(Column):
                     made = _kept(made)
                 rows[place] = made
                 add(made)
-        # The messages are then processed one by one, which raises the error for the right message.
+        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return after, rows

@@ -177,7 +177,7 @@ class RowTable:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        # The messages are then processed one by one, which raises the error for the right message.
+        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
         except (ValueError, RecursionError) as failure:
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):

@@ -1,4 +1,4 @@
-"""The columns of a window: those of ``aggregation``, and further columns that only windows can have.
+"""The columns of a window: the columns of ``aggregation``, and further columns that only windows can have.
 
 The state of a window is one JSON value. ``aggregation`` describes its format.
 """
@@ -33,14 +33,14 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
-#: A user's function may raise these, too. They are not subclasses of Exception, but also count as a failed window.
+#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the window fails, too.
 _ENDING = (SystemExit, GeneratorExit)
 
 
 class FailedResult(dict[str, Any]):
     """Takes the place of a closing window's result if one of its columns raised an error.
 
-    Has start, end and the error.
+    The dict has the window's start and end, and the error.
     """
 
     def __init__(self, start: int, end: int, error: BaseException) -> None:
@@ -50,7 +50,7 @@ class FailedResult(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class First(Aggregator):
-    """The value of a field in the first processed message of a window. It may have any type."""
+    """The value of a field in the first processed message of a window. The value may have any type."""
 
     kind: ClassVar[str] = "first"
 
@@ -91,7 +91,7 @@ class _ByTime(Aggregator):
 class Earliest(_ByTime):
     """The value of a field in the message with the smallest event time.
 
-    Of equal times, the first processed one is kept.
+    If several messages have this event time, the message that was processed first is used.
     """
 
     kind: ClassVar[str] = "earliest"
@@ -102,7 +102,7 @@ class Earliest(_ByTime):
 class Latest(_ByTime):
     """The value of a field in the message with the largest event time.
 
-    Of equal times, the last processed one is kept.
+    If several messages have this event time, the message that was processed last is used.
     """
 
     kind: ClassVar[str] = "latest"
@@ -302,7 +302,7 @@ class WindowAggregation(Aggregation):
                 )
 
     def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
-        """Merges the stored values of two windows. All event times of ``earlier`` come first.
+        """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
 
         Raises:
             AggregationFailed: The values of a column can't be merged.

@@ -15,8 +15,8 @@ from holdfast.infra.errors import BadConfiguration
 
 MIN_INSYNC = "min.insync.replicas"
 MIN_LAG, MAX_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
-#: Minimum ``delete.retention.ms``. A worker that is down for longer may miss tombstones, and must restore from the
-#: first record.
+#: Minimum ``delete.retention.ms``. A worker that is down for longer may miss tombstones. Such a worker must restore
+#: from the changelog's first record.
 DELETE_RETENTION_MIN_MS = 3_600_000
 #: Number of replicas of a changelog, if the cluster has at least this many brokers.
 REPLICATION = 3
@@ -35,7 +35,10 @@ class Entry:
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether the present value ``seen`` is acceptable where ``value`` is expected; texts must be equal."""
+        """Whether the present value ``seen`` is acceptable where ``value`` is expected.
+
+        Depending on the rule of the entry, ``seen`` must be equal to, at least, or at most ``value``.
+        """
         if self.rule == "is" or seen == value:
             return seen == value
         try:
@@ -86,7 +89,8 @@ class Durability:
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
     """The replication of a new changelog on a cluster with this many brokers.
 
-    It is at least ``inputs_replication``, the replication of the input topics, if the cluster has enough brokers.
+    The replication is at least ``inputs_replication``, which is the replication of the input topics, if the cluster has
+    enough brokers.
     """
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)
@@ -141,7 +145,7 @@ def drift(
 ) -> dict[str, str]:
     """The entries that must be changed on a topic, with their new values.
 
-    ``seen`` has the present entries. An entry with which the topic keeps more than expected is not changed.
+    ``seen`` has the present entries. An entry that makes the topic keep more data than expected is not changed.
     """
     found = {}
     for name, value in _with_room(expected, seen).items():
@@ -168,7 +172,10 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """By name, (seen, expected) of the entries that differ but are not changed, because the topic keeps more."""
+    """Maps the name of each entry that differs but is not changed to its values (seen, expected).
+
+    Such entries make the topic keep more data than expected.
+    """
     differing = {name: (seen[name], value) for name, value in expected.items() if seen.get(name, value) != value}
     repaired = drift(expected, seen)
     return {name: pair for name, pair in differing.items() if name not in repaired}

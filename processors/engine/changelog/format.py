@@ -32,8 +32,8 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Number of ``once`` names that a task remembers. This is enough, because a client repeats a command soon, before many
-#: other commands.
+#: Number of ``once`` names that a task remembers. This number is enough, because a client repeats a command soon,
+#: before a task has carried out many other commands.
 COMMANDS_KEPT = 8
 #: The ``once`` names of the last owner commands of a task; UNSET (absent from the JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
@@ -67,7 +67,7 @@ class FormatUnknown(BadConfiguration):
 
 
 def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
-    """The error for an unknown format version; ``what`` names the thing that has it, for example a changelog key."""
+    """The error for an unknown format version; ``what`` names the bytes that have it, for example a changelog key."""
     return FormatUnknown(f"{what} has format version {seen}, expected {expected}.", action=action, version=seen)
 
 
@@ -86,7 +86,7 @@ def prefix_of(key: bytes) -> bytes:
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """The changelog keys for many message keys and one state key; ``before`` is put in front of each."""
+    """The changelog keys for many message keys and one state key; each changelog key begins with ``before``."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
@@ -105,7 +105,7 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
-    """Encodes a value as JSON for a store; ``where`` is text that an error names, for example the store.
+    """Encodes a value as JSON for a store; ``where`` is a text for the error, for example the store's name.
 
     Raises ValueNotStorable if JSON can't express the value, or would change it, for example NaN or a set.
     """
@@ -165,7 +165,8 @@ def _check_head(stored: bytes) -> None:
 def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
     """Whether all keys and values have the format of this module; the JSON of values is not checked.
 
-    A restore calls it for each batch. To be fast, it checks whole lists without a Python loop over the records.
+    A restore calls this function for each batch. To be fast, it checks whole lists without a Python loop over the
+    records.
     """
     present = cast(Sequence[bytes], values if None not in values else [each for each in values if each is not None])
     if not set(map(_value_head, present)) <= _VALUE_HEADS or min(map(len, present), default=HEAD_SIZE) < HEAD_SIZE:
@@ -234,7 +235,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
     Attributes:
         inputs: By input topic, the next input offset; the state includes all messages before this offset.
-        sources: By input topic, the topic id; a recreated topic has another id.
+        sources: By input topic, its topic id. A topic that is deleted and created again gets a different id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
         processor: The processor that owns the changelog; empty in records of old versions.
         generation: The generation of the deployment that started the worker; 0 for a worker without a deployment.

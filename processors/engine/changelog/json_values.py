@@ -2,8 +2,9 @@
 
 NaN and infinity become ``null``, bytes become text, number keys become text keys, and sets become lists.
 
-A state value must be read unchanged, so ``state_fault`` finds all of these; only a tuple may become a list. Outputs are
-read by other programs, so ``output_fault`` finds only values that no reader could recover: NaN, infinity, bytes, sets.
+A state value must be read unchanged, so ``state_fault`` finds all of these changes; only a tuple may become a list.
+Outputs are read by other programs. So ``output_fault`` finds only values that no reader could recover: NaN, infinity,
+bytes and sets.
 
 The check runs for each message. The fast functions ``comes_back`` and ``is_plain`` decide most values, in about 0.1
 microseconds for a scalar and 0.2 for a flat dict. Only other values are checked part by part.

@@ -51,7 +51,7 @@ def repartition_topic(processor: str, name: str) -> str:
 
 
 def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
-    """Names of other processors that could have a repartition topic with the same name.
+    """Names of other processors that could have a repartition topic with the name ``topic``.
 
     For example, ``a-b-c-repartition`` is the topic of processor ``a`` with ``group_by`` ``b-c``, and also of processor
     ``a-b`` with ``group_by`` ``c``.
@@ -85,7 +85,7 @@ def loading_id(processor: str) -> str:
 
 
 def file_name(name: str, longest: int = 255) -> str:
-    """A safe name for a file or a folder: other characters become ``_``; a long name is cut and gets a hash.
+    """A safe name for a file or a folder: unsafe characters become ``_``; a long name is cut and gets a hash.
 
     A task's name contains the names of its topics, so it can exceed the 255 bytes that file systems allow.
     """

@@ -14,8 +14,8 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
-#: A checkpoint is searched only if the replay without it has at least this many offsets. A checkpoint is used only if
-#: it saves this many offsets, and at least half of the replay.
+#: A checkpoint is searched only if the replay without a checkpoint has at least this many offsets. A checkpoint is used
+#: only if it saves at least this many offsets, and at least half of the replay.
 SPARES_AT_LEAST = 1_000
 
 
@@ -44,12 +44,12 @@ class Refusal:
     why: str
 
 
-#: Maximum seconds without a new byte; then a download is abandoned.
+#: A download is abandoned after this many seconds without a new byte.
 SILENT_MAX_S = 60.0
-#: Maximum seconds until the first byte; then the object store counts as hanging, and the download is abandoned.
+#: A download is abandoned after this many seconds without a first byte, because the object store seems to hang.
 NOTHING_MAX_S = 15.0
-#: The expected speed of a replay, in offsets per second. A download may take as long as this replay, or
-#: ``SILENT_MAX_S`` seconds if that is longer.
+#: The expected speed of a replay, in offsets per second. A download may take as long as a full replay at this speed,
+#: but at least ``SILENT_MAX_S`` seconds.
 REPLAY_PER_S = 50_000
 
 
@@ -143,9 +143,9 @@ def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
-    """Refuses a checkpoint with offsets after the group's offsets: the group's offsets were then reset or lost.
+    """Refuses a checkpoint with offsets after the group's offsets, because the group's must have been reset or lost.
 
-    A worker writes local state only after the commit of its offsets, so a checkpoint is normally never ahead.
+    A worker writes local state only after the commit of its offsets. So normally no checkpoint is ahead of the group.
     """
     held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
     for topic, committed in wanted.committed.items():

@@ -3,7 +3,7 @@
 Invariants:
     - Only a complete download whose checksums match its manifest is moved to a state folder.
     - A download stops at the size in the manifest, so that an object that is too large can't fill the disk.
-    - A failure is no exception but a reason in the result, because the changelog can restore the task, too.
+    - A failure is not raised, but returned as a reason in the result, because the changelog can restore the task, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ MANIFESTS_LOOKED_AT = 8
 class Fetched:
     """The result of a search for a checkpoint; ``manifest`` is None if no checkpoint was downloaded.
 
-    ``path`` is the folder of the download, which may be incomplete without a manifest. ``refused`` has the reasons.
+    ``path`` is the folder of the download. The download may be incomplete if ``manifest`` is None. ``refused`` has the
+    checkpoints that were not used, with the reasons.
     """
 
     manifest: Manifest | None
@@ -60,7 +61,7 @@ class CheckpointUnavailable(HoldfastError):
 
 
 class Damaged(Exception):
-    """An object has another size or checksum than its manifest says."""
+    """The size or the checksum of an object differs from the manifest."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name.rpartition('/')[2]} {why}")
@@ -104,7 +105,7 @@ class Fetcher:
         return Fetched(None, path, tuple(refused))
 
     def _manifests(self, place: Place, found: list[Manifest], refused: list[Refusal]) -> Iterator[None]:
-        """Adds the newest manifests to ``found``, and unreadable manifests with the reason to ``refused``."""
+        """Adds the newest manifests to ``found``; adds unreadable manifests to ``refused``, each with the reason."""
         names = manifests_of(self.objects, place)
         yield
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:

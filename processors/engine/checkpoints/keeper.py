@@ -6,8 +6,8 @@ On the worker's thread, a checkpoint only costs a flush of RocksDB and hard link
 to the worker's loop, one upload at a time. *Store* means the object store here.
 
 Invariants:
-    - Processing never waits for the object store, and never fails because of it; only the checkpoints are late.
-    - A checkpoint has committed state and its offsets; both are from the same RocksDB checkpoint.
+    - Processing never waits for the object store, and never fails because of it; it only delays the checkpoints.
+    - A checkpoint has committed state and its offsets; state and offsets are from the same RocksDB checkpoint.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _log = structlog.get_logger("checkpoints")
 
 #: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval, but at least
-#: this many seconds.
+#: The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval. If the
+#: interval is shorter than this many seconds, this many seconds are used instead.
 SLOW_AFTER_S = 10.0
 #: Names of the scratch folders in a slot's state folder.
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 class CheckpointedTask(Protocol):
-    """A task, as far as checkpoints use it; ``runtime.task.task.Task`` implements it."""
+    """The methods of a task that checkpoints use; ``runtime.task.task.Task`` implements them."""
 
     name: str
     partition: int
@@ -103,7 +103,7 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: When the oldest checkpoint that is not stored yet became due (monotonic seconds); None if all are stored.
+        #: The monotonic time, in seconds, at which the oldest unstored checkpoint became due; None if all are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
         for leftover in (UPLOADS, DOWNLOADS):  # an earlier process may have been killed during a transfer
@@ -135,7 +135,7 @@ class CheckpointKeeper:
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, on a user's request: does not wait for the backoff after a failure."""
+        """Schedules checkpoints like ``ask``, but on a user's request; ends the backoff after a failed upload."""
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
@@ -223,7 +223,7 @@ class CheckpointKeeper:
     # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Remembers since when a checkpoint is due, and logs one warning if the object store is slow."""
+        """Remembers the time since which a checkpoint is due, and logs one warning if the object store is slow."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return

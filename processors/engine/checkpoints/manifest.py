@@ -30,7 +30,7 @@ MANIFEST_VERSION = 1
 #: The format versions of the RocksDB content: of keys, values and meta records.
 STATE_FORMAT = f"{KEY_VERSION}.{VALUE_VERSION}.{META_VERSION}"
 _GENERATION_DIGITS = 12
-#: A safe id of a checkpoint, or file name: one part of a path, without separators.
+#: The pattern of a safe checkpoint id or file name: one part of a path, without separators.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -237,7 +237,7 @@ def folder_of(processor: str) -> str:
 
 
 def generation_of(manifest: str) -> int:
-    """The generation in a manifest's object name; 0 for a name that is not a manifest's."""
+    """The generation in the object name of a manifest; 0 if the name is not the name of a manifest."""
     found = re.fullmatch(r"(\d+)-.*\.json", manifest.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 

@@ -15,7 +15,7 @@ class Objects(Protocol):
         """The store's address without secrets."""
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """By name, the sizes in bytes of all objects below the folder ``prefix``, which ends with ``/``."""
+        """Maps the name of each object below the folder ``prefix``, which ends with ``/``, to its size in bytes."""
 
     def read(self, name: str) -> bytes:
         """The content of a small object; raises ObjectMissing, or ObjectTooLarge above the implementation's limit.
@@ -49,7 +49,7 @@ class Job:
         self.cancelled = True
 
 
-#: The generator of a job: each step reads or writes one piece; the return value is the job's result.
+#: The generator of a job: each step reads or writes one piece of data; the return value is the job's result.
 Steps = Generator[None, None, Any]
 
 

@@ -5,9 +5,9 @@ An upload may run at the same time on another machine. These rules protect its f
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
 - ``collect`` lists files, manifests, marks, and manifests again, in this order. If it sees a mark, it deletes nothing.
 
-So an upload whose mark ``collect`` does not see is in one of two states. Either its manifest is in the second list of
-manifests. Or it has not read the newest manifest yet; it will then read a manifest that ``collect`` keeps, or a newer
-manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a deleted file.
+So an upload whose mark ``collect`` does not see is in one of two states. Either the second list of manifests has the
+upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest that ``collect``
+keeps, or a newer manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a deleted file.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class ThreadedWork(Work):
         try:
             with self._room:
                 run_steps(work(job), job)
-        # A driver may raise a BaseException, such as asyncio's CancelledError. The job must then end, too, otherwise
-        # its waiters wait forever.
+        # A driver may raise a BaseException, such as asyncio's CancelledError. The job must end then, too, because
+        # otherwise all threads that wait for the job would wait forever.
         except BaseException as failure:
             job.failure = failure
             job.done = True

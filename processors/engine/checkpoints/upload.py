@@ -57,7 +57,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A finished upload: its manifest, the uploaded bytes, and the number of files that earlier checkpoints share."""
+    """A finished upload: manifest, number of uploaded bytes, and number of files shared with earlier checkpoints."""
 
     manifest: Manifest
     bytes_new: int
@@ -72,8 +72,8 @@ class Uploader:
         holder: The worker's name in the names of marks; unique among running workers.
         new_id: Makes a unique name for an upload.
         time: Returns the wall clock, in seconds since 1970.
-        known: By identity of a local file, its SHA-256.
-        suspect: Names of damaged objects; their files are uploaded again instead of shared.
+        known: Maps the identity of a local file to its SHA-256.
+        suspect: Names of damaged objects. Files with these objects are uploaded again, and not shared.
     """
 
     objects: Objects
@@ -110,7 +110,7 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload; otherwise retries would fill the object store."""
+        """Deletes the files of a failed upload, because repeated failures would otherwise fill the object store."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 

@@ -1,7 +1,7 @@
 """The command ``adopt``: makes a store equal to another changelog, byte for byte.
 
-The other changelog is replayed into a scratch RocksDB. Then both contents are read in parallel in the order of keys,
-and only differences are written, in batches.
+The other changelog is replayed into a scratch RocksDB. Then the store and the scratch RocksDB are read in parallel, in
+the order of keys. Only differences are written to the store, in batches.
 
 Invariants:
     - Nothing is changed before the other changelog is replayed completely, from its first record to its end.
@@ -45,7 +45,7 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
-    """Make a store equal to another changelog; each task's last commit also sets its new positions.
+    """Make a store equal to another changelog; the last commit of each task also sets the task's new input positions.
 
     Raises:
         CommandWrong: A store, topic or offset does not exist, or the changelog is incomplete.
@@ -125,7 +125,10 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Move a task's stream time forward to the stream time of the other store, so that the same windows are due."""
+    """Move a task's stream time forward to the stream time in ``store``, the content to adopt.
+
+    So the windows that are due in the content to adopt are due in the task, too.
+    """
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)
     if task.time is not None and stored is not None:

@@ -27,7 +27,8 @@ from holdfast.processors.engine.topology import Topology
 class Last:
     """Extra effects of a command's commit.
 
-    ``command`` is the ``once`` name that the task stores. ``emptied`` has the stores that are emptied in RocksDB.
+    ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
+    stores that are emptied in RocksDB.
     """
 
     command: str = ""
@@ -36,7 +37,7 @@ class Last:
 
 NOT_LAST = Last()
 
-#: By task name and topic, the next offset to read.
+#: Maps task name and topic to the next offset to read.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
 
@@ -57,8 +58,8 @@ def check_writable(
 ) -> None:
     """Raise CommandWrong if a store is a table that is restored from its source topic.
 
-    Such a table may only be changed by records of the topic, because a restore would undo any other change. It may be
-    emptied if ``moves`` also sets new positions of the topic in all of the tasks.
+    Such a table may only be changed by records of the topic, because a restore would undo any other change. The table
+    may be emptied if ``moves`` also sets new positions of the topic in all of the tasks.
     """
     for log in topology.source_logs:
         moved = bool(tasks) and all(log.topic in moves.get(task.name, {}) for task in tasks)
@@ -145,7 +146,7 @@ def check_paused(worker: Owner) -> None:
 def moves_of(
     worker: Owner, positions: Offsets, within: Sequence[Task] | None = None, emptied: Sequence[str] = ()
 ) -> dict[str, dict[str, int]]:
-    """Checks new positions against the offsets that the topics have; returns them by task name and topic.
+    """Checks new positions against the offsets that the topics have; returns the positions by task name and topic.
 
     Args:
         positions: The next offset to read, by topic and partition.
@@ -153,8 +154,8 @@ def moves_of(
         emptied: The stores that the same commit empties.
 
     Raises:
-        CommandWrong: The topic is no input, or the offset does not exist.
-        CommandRefused: The worker is not paused, or does not own the partition.
+        CommandWrong: A topic is not an input, or an offset does not exist.
+        CommandRefused: The worker is not paused, or does not own one of the partitions.
     """
     if not positions and within is not None:
         return {}
@@ -234,8 +235,8 @@ def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> G
 def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
     """Commit all uncommitted work, and continue until no window or timer is due.
 
-    Two runs at the same offsets have then sent the same results, regardless of the size of their commits. Raises
-    CommandFailed if the task was revoked.
+    Afterwards, any two workers at the same offsets have sent the same results, even if their commits had different
+    sizes. Raises CommandFailed if the task was revoked.
     """
     yield from settle(worker, task, ticket, due=True)
     while task.time is not None and task.time.more:
@@ -251,10 +252,10 @@ def commit_apart(
     inputs: Mapping[str, int],
     last: Last = NOT_LAST,
 ) -> Generator[None, None, None]:
-    """Commit a command's writes (by store) and new positions (``inputs``) of one task without uncommitted work.
+    """Commit, for one task, only a command's writes (by store) and its new positions (``inputs``).
 
-    ``last`` has the extra effects of a command's last commit. If a position moves back, stream time is reset, too, so
-    that the messages are not late when they are read again.
+    The task must have no uncommitted work. ``last`` has the extra effects of a command's last commit. If a position
+    moves back, stream time is reset, too, so that the messages are not late when they are read again.
     """
     back = any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items())
     if task.time is not None and back:
@@ -277,7 +278,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """The writes, with a delete added for the record of stream time of each store; ``clock_keys`` has its key."""
+    """Adds to each store's writes a delete of its record of stream time; ``clock_keys`` has the keys of the records."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

@@ -8,7 +8,7 @@ The worker deletes all keys in ordinary transactions, like ``holdfast apply clea
 Invariants:
     - The changelogs are emptied before checkpoints and local state are deleted. If the run is interrupted, a restore
       from an old checkpoint replays the deletes of the changelog.
-    - The run succeeds only if the worker owned all partitions all the time, so that no other member can have written.
+    - The run succeeds only if the worker owned all partitions all the time. So no other group member can have written.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ LOOK_EVERY_S = 0.5
 class CleanSlate:
     """Empties the stores of one application.
 
-    The caller runs ``prepare``. If ``needs_worker``, the caller then runs a worker with ``start``, ``settings`` and
-    ``errand``. At the end, the caller runs ``finish``. After an interruption, repeat all steps.
+    The caller runs ``prepare``. If ``needs_worker`` is true, the caller then runs a worker with ``start``, ``settings``
+    and ``errand``. At the end, the caller runs ``finish``. After an interruption, all steps must be repeated.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class CleanSlate:
         self._done = False
         #: Whether a worker must run: a changelog has records, or input offsets have to be moved.
         self.needs_worker = rewind
-        #: Start options of that worker; ``begin_empty`` accepts changelogs that were never written.
+        #: Start options of the worker; ``begin_empty`` accepts changelogs that were never written.
         self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})
-        # Without checkpoints, because the worker's last checkpoint would contain state that must be deleted.
+        # Checkpoints are disabled, because the worker's last checkpoint would contain state that must be deleted.
         self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
 
     def prepare(self) -> None:
-        """Check that no worker runs, here or on another host; delete the local state if there is no changelog.
+        """Check that no worker runs, here or on another host; delete the local state if no store has a changelog.
 
         Raises:
             CommandRefused: The group has a live member.
@@ -94,7 +94,7 @@ class CleanSlate:
                 elif firsts:
                     yield from work_of(Position(positions=firsts), worker, ticket)
         except (CommandRefused, CommandFailed):
-            self._check_members(expected=1)  # if another member caused a revoke, this raises a clearer error
+            self._check_members(expected=1)  # if another group member caused the failure, this raises a clearer error
             raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)
@@ -126,9 +126,9 @@ class CleanSlate:
         _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
 
     def _first_of(self, topic: str) -> dict[int, int]:
-        """By partition, the offset at which the processor begins to read after a rewind.
+        """Maps each partition to the offset at which the processor begins to read after a rewind.
 
-        A repartition topic begins at its end, because its records were made before the rewind.
+        For a repartition topic, this is the end offset, because its present records were made before the rewind.
         """
         topics = self._cluster.topics()
         if self._topology.is_repartition(topic):

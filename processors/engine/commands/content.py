@@ -24,7 +24,7 @@ from holdfast.processors.engine.state.task_store import TaskStore
 RECORDS_PER_STEP = 10_000
 #: Maximum entries compared in one step.
 LOOKS_MAX = 50_000
-#: Maximum seconds without a new record; then the replay fails.
+#: A replay fails after this many seconds without a new record.
 NO_PROGRESS_S = 120.0
 
 #: A function that returns (key, value) entries in the order of keys, starting at the given changelog key.
@@ -38,7 +38,7 @@ class Difference:
         self._current, self._wanted = current, wanted
         self._after = b""
         self.done = False
-        #: Number of entries so far that are to be written, to be deleted, or equal.
+        #: Numbers of compared entries so far: entries to write, entries to delete, and equal entries.
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
@@ -111,7 +111,7 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: The offset after the last replayed record; transaction markers do not count.
+        #: The offset after the last replayed record, not counting transaction markers.
         self.last = 0
         #: The input offsets in the last meta record.
         self.inputs: Mapping[str, int] = {}
@@ -123,7 +123,7 @@ class Replay:
         return self.position >= self._end
 
     def step(self) -> None:
-        """Replay some records.
+        """Replays at most ``RECORDS_PER_STEP`` records.
 
         Raises:
             CommandFailed: No new record for ``NO_PROGRESS_S`` seconds, or the changelog can't be read.
@@ -175,7 +175,10 @@ class Replay:
 
 
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
-    """Replay to the end, with one yield after each step; ``still`` is then called, and may raise to stop the replay."""
+    """Runs the replay to its end, and yields after each step.
+
+    After each yield, the function ``still`` is called. This function may raise an error to stop the replay.
+    """
     before = ticket.done
     while not replay.done:
         replay.step()
@@ -185,7 +188,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """By partition, the first offset and the high watermark of a changelog that nobody writes to.
+    """Maps each partition of a changelog that has no writer to its first offset and its high watermark.
 
     Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before ``upto``, which has
     the expected end by partition.

@@ -8,11 +8,11 @@ Invariants:
     - ``clear`` with an export completes the file before it sends the first delete. No input is processed in between, so
       the file contains exactly the deleted entries.
     - A table that is restored from its source topic is emptied in the same commit that moves the topic's position to
-      its first offset. Before that commit, its rows must match the committed offset.
+      its first offset. Before that commit, the table's rows must match the committed offset.
     - Positions change in the commit of the task's last deletes, or after it.
-    - A ``clear`` with a ``once`` name changes nothing in a task that has already carried it out: the last commit of
-      deletes writes the name into the meta records. So a client may repeat the command if it does not know the result,
-      even much later, and keys that were set since are not deleted.
+    - A ``clear`` with a ``once`` name changes nothing in a task that has already carried it out, because the last
+      commit of deletes writes the name into the meta records. So a client that does not know the result may repeat the
+      command, even much later. Keys that were set after the first execution are not deleted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def export(  # tidy: allow-wide because these are the parts of one command
 ) -> Work:
     """Write the selected entries to a file; the inputs are paused, so that all entries are of the same moment.
 
-    With ``due``, due windows are closed and due timers fire before.
+    With ``due``, due windows are closed and due timers fire before the entries are read.
     """
     worker.maintenance.hold()
     yield
@@ -105,11 +105,11 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     selection: Selection,
     moves: Mapping[str, Mapping[str, int]],
 ) -> Work:
-    """Delete the selected entries; each task's last commit also sets its new positions (``moves``)."""
+    """Delete the selected entries; the last commit of each task also sets the task's new positions (``moves``)."""
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # a task that has carried out the command only has entries that were set later; these must not be deleted
+    # skip tasks that have carried out the command: their entries were set afterwards, and must not be deleted
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -141,13 +141,13 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
-    """Paths of the export files from earlier attempts of a command with this ``once`` name here, oldest first."""
+    """Paths of the export files that earlier attempts of the command ``once`` wrote on this machine, oldest first."""
     folder = worker.options.exports
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
 
 def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
-    """The fields ``export`` (file of this attempt) and ``before`` (files of earlier attempts) of a command's result."""
+    """The result fields ``export`` (the file of this attempt) and ``before`` (the files of earlier attempts)."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 
 
@@ -157,9 +157,9 @@ def _mark(once: str) -> str:
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
-    """Set new positions, with one commit for each task; ``moves`` has them by task name and topic."""
+    """Set new positions, with one commit for each task; ``moves`` has the positions by task name and topic."""
     worker.maintenance.hold()
-    tasks = {task.name: task for task in worker.assignment.tasks}  # read now: a task may be revoked after the yield
+    tasks = {task.name: task for task in worker.assignment.tasks}  # before the yield: a task may be revoked during it
     yield
     ticket.total = len(moves)
     for name, inputs in moves.items():

@@ -2,15 +2,15 @@
 
     message keys      the export's entries replace the present entries; for windows, both are kept
     indexes by time   the export's entries are added to the present entries
-    stream time       the present stream time is kept; the export's is used if the store has none
+    stream time       the present stream time is kept; a store without stream time gets that of the export
 
 Invariants:
     - If the store was not written since the export and the clear, all records come back byte for byte.
     - A window that was open in the export is closed and sent once, even if stream time has already passed its end. For
-      this, its index entry moves after the entries that are already closed. A closed window is not sent again.
-    - If the store already has the same window, the store's own mark decides whether it is closed. So a put-back that
-      was interrupted and is repeated sends no window twice.
-    - An index entry without its record is harmless: it is removed when it is due.
+      this, the window's index entry is moved behind those of closed windows. A closed window is not sent again.
+    - If the store already has the same window, the store's record, not the export's, decides whether the window is
+      closed. So a put-back that was interrupted and is repeated sends no window twice.
+    - An index entry without its record is harmless, because the entry is removed at its due time.
     - Index entries and stream time are written after the records that they refer to.
 """
 
@@ -132,7 +132,10 @@ def _open_now(content: Read, look: Look) -> Read:
 
 
 def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
-    """Whether a window of the store is still open: a record marks it as open, or the record of its key lists it."""
+    """Whether a window of the store is still open.
+
+    Either a record marks the window as open, or the record of its message key lists the window.
+    """
     if look(message_key, open_key(*window)) is not None:
         return True
     known = look(message_key, KEY_TIME)
@@ -140,9 +143,10 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 
 
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
-    """Merges one entry of windows: the export's value for a window, the present value for held-back results.
+    """Merges one entry of a store with windows.
 
-    The records of a key's time and open windows are combined.
+    A window gets the value of the export. Results that are held back keep the present value. The two records of a key's
+    time and open windows are combined.
     """
     message_key, state = split_key(key)
     if state == HELD:
@@ -168,14 +172,15 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Combines the bounds of the open windows that are not listed in the records: the outer bounds of both."""
+    """Merges the bounds of the open windows that the two records do not list; the result covers both."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges an internal record: the present stream time is kept; every other record is taken from the export.
 
-    ``removed``, the place from which entries may have to be removed, is the earlier of both.
+    ``removed`` is the index position from which entries may have to be removed. The earlier position of the two is
+    used.
     """
     if key not in _CLOCKS:
         return files
@@ -189,7 +194,7 @@ def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) ->
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
-    """The record of a store's stream time and its progress in the index; None if the store has no such record."""
+    """The record of a store's stream time and processed index position; None if there is no such record."""
     found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
     return next((decode_value(stored) for stored in found if stored is not None), None)
 
@@ -213,9 +218,9 @@ def _moved(
 ) -> Generator[None, None, None]:
     """Moves the export's index entries of open windows after ``closed``, so that these windows are closed and sent.
 
-    ``closed`` is the index place up to which the store has closed windows. ``was_closed`` is the same place at the time
-    of the export; None for sessions, whose records contain it. If the store already has the same window, the export's
-    index entry is deleted instead.
+    ``closed`` is the index position up to which the store has closed windows. ``was_closed`` is this position at the
+    time of the export. It is None for session windows, whose records contain it. If the store already has the same
+    window, the export's index entry is deleted instead.
     """
     if closed == first_due():
         return

@@ -1,11 +1,13 @@
-"""Re-seed: rewrites changelogs from correct local state, after a changelog was lost, recreated or turned on later.
+"""Re-seed: rewrites changelogs from correct local state.
+
+This is needed after a changelog was lost or recreated, or was enabled for a store that already has state.
 
 During the re-seed, the task stays in the phase RESTORING and processes no input. The meta record of the local state has
 the mark ``RESEEDING`` until the changelogs are complete, so that a worker without ``--reseed`` refuses this state.
 
 Invariants:
     - The meta record is written to the changelog after all data, so that no restore uses an incomplete changelog.
-    - The local state is never changed, and is at the group's committed offsets.
+    - The local state must match the group's committed offsets, and is never changed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ _log = structlog.get_logger("runtime.reseeding")
 
 
 def reseed(worker: Owner, ticket: Ticket) -> Work:
-    """Rewrite the changelogs of all waiting tasks; a task starts to run when its own changelogs are complete."""
+    """Rewrite the changelogs of all tasks that wait for a re-seed.
+
+    A task starts to run as soon as its own changelogs are complete.
+    """
     worker.maintenance.hold()
     yield
     told = {"set": 0, "deleted": 0, "same": 0}

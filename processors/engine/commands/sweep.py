@@ -5,7 +5,7 @@
 If only some windows of a key are selected, a record may be changed instead of deleted, for example a list of windows.
 
 Invariants:
-    - No RocksDB iterator is open between two batches, because the task may be revoked and closed there.
+    - No RocksDB iterator is open between two batches, because the task may be revoked and closed between them.
     - Each batch begins after the last key of the previous batch, so that each entry is returned once.
 """
 
@@ -70,7 +70,10 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
 
 
 def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries whose message key has a prefix. Keys are sorted by length first, so each length needs one seek."""
+    """The entries whose message key has a prefix.
+
+    Message keys are sorted by their length first, so each length needs one seek.
+    """
     begin: bytes | None = max(first, _head(len(prefix)) + prefix)
     while begin is not None:
         at, begin = begin, None
@@ -89,7 +92,10 @@ def _head(length: int) -> bytes:
 
 
 class Seen(NamedTuple):
-    """A record that a sweep has read; ``part`` says whether it is selected, and what value remains without it."""
+    """A record that a sweep has read.
+
+    ``part`` says whether the record, or a part of it, is selected, and which value remains without the selected part.
+    """
 
     key: bytes
     stored: bytes
@@ -122,7 +128,10 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
 
 
 def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, sessions: bool) -> Iterator[Seen]:
-    """The store's internal records after a changelog key; index entries of selected keys or windows are selected."""
+    """The store's internal records after the changelog key ``after``.
+
+    Index entries of selected message keys or windows are marked as selected.
+    """
     for key, stored in read(max(after + b"\x00", OWN)):
         if not key.startswith(OWN):
             return
@@ -168,7 +177,8 @@ class Sweep:
         self._totals = totals
         self._after = b""
         self._last = b""
-        #: By (store, changelog key), the value that an entry of the last batch must get; other entries are deleted.
+        #: Maps (store, changelog key) to the remaining value of an entry of the last batch; all other entries are
+        #: deleted.
         self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property

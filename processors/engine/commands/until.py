@@ -82,7 +82,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # otherwise a transaction was aborted, and its records are processed again
+                break  # if offsets are left, a transaction was aborted; the loop processes its records again
     finally:
         gap.close()
     ticket.done = first
@@ -93,7 +93,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """By partition, (position, bound); only partitions that have not reached their bound."""
+    """Maps each partition that has not reached its bound to (position, bound)."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 

@@ -92,8 +92,8 @@ class StreamCalls(Generic[Stream]):
             how: ``left`` keeps a value without a row, ``inner`` drops it.
             on_merge: How to merge (value, row), as in ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
-            ttl: How long an answer is cached, in seconds or as a timedelta. The answer that there is no row is cached,
-                too. 0 disables the cache.
+            ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row
+                is cached, too. 0 disables the cache.
             cache_size: Maximum number of cached answers of a worker.
             concurrency: The same as in ``apply_async``.
             order: The same as in ``apply_async``.

@@ -94,7 +94,7 @@ class StreamingDataFrame(
         """Replaces each value by the result of ``func``. With ``expand``, replaces it by each item of the result.
 
         Args:
-            func: The function. The class describes its arguments.
+            func: The function. The docstring of the class describes its arguments.
             stateful: Whether the function gets the state of the message's key.
             expand: Whether the function returns several values, as an iterable.
             metadata: Whether the function gets key, timestamp and headers.
@@ -123,7 +123,7 @@ class StreamingDataFrame(
         store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Calls ``func`` to change the value or the state, and ignores its result. Extends this stream itself.
+        """Calls ``func`` to change the value or the state, and ignores its result. Adds the step to this stream itself.
 
         The arguments have the same meaning as in ``apply``.
         """
@@ -202,17 +202,18 @@ class StreamingDataFrame(
         store: str | None = None,
         remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Keeps the first of equal messages of a key, and drops the later ones. Each key has its own time.
+        """Keeps the first of equal messages of a key, and drops its duplicates. Each key has its own time.
 
         A message is late if it is at least ``within`` older than the newest message of its key. Late messages are
         dropped, too.
 
         Args:
-            by: What is compared: a field's name, a function of the value, or None for the whole value.
-            within: How long duplicates are dropped, counted from the event time of the first message. In milliseconds
-                or as a timedelta.
+            by: The part that is compared: a field's name, a function of the value, or None for the whole value.
+            within: The time for which duplicates are dropped, counted from the event time of the first message. In
+                milliseconds or as a timedelta.
             store: The store's name; None means ``<topic>-duplicates``.
-            remember: How long a key without messages is remembered, in stream time; at least ``within``. Default 1 day.
+            remember: The stream time for which a key without messages is remembered; at least ``within``. Default 1
+                day.
 
         Raises:
             AggregationInvalid: ``by`` is neither a field nor a function.
@@ -237,10 +238,10 @@ class StreamingDataFrame(
         Args:
             of: The number: a field's name, or a function of the value.
             over: A number of messages. Or a timedelta: all messages whose event times are less than this before the
-                newest one.
+                newest event time of the key.
             into: The field that gets the average; None means ``<of>_average``.
             store: The store's name; None means ``<topic>-<into>``.
-            remember: Only with a timedelta: how long a key without messages is remembered, in stream time. Default 1
+            remember: Only with a timedelta: the stream time for which a key without messages is remembered. Default 1
                 day.
 
         Raises:
@@ -259,7 +260,9 @@ class StreamingDataFrame(
         *,
         headers: Callable[[Any], Mapping[str, Any] | Sequence[tuple[str, Any]] | None] | None = None,
     ) -> StreamingDataFrame:
-        """Sends each value to ``topic``, with its message's key, headers and timestamp. Extends this stream itself.
+        """Sends each value to ``topic``, with its message's key, headers and timestamp.
+
+        The step is added to this stream itself.
 
         Args:
             topic: The output topic.
@@ -333,13 +336,14 @@ class StreamingDataFrame(
         return self
 
     def print(self) -> StreamingDataFrame:
-        """Prints each value, for development. Extends this stream itself."""
+        """Prints each value, for development. Adds the step to this stream itself."""
         return self.update(print)
 
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
         """Returns one stream with the messages of both streams.
 
-        A later stateful step has one store for all inputs, so the inputs are read in the order of event times.
+        A stateful step after ``concat`` has one store for all inputs, so the inputs are read in the order of event
+        times.
 
         Raises:
             JoinInvalid: The other stream belongs to another application.
@@ -364,7 +368,7 @@ class StreamingDataFrame(
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
-        if node.store is None or reads_rows:  # Other steps with state return their own results, not changes.
+        if node.store is None or reads_rows:  # Other steps with state return their own results, not table changes.
             made._changes_of = self._changes_of
         return made
 

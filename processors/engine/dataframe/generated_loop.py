@@ -71,8 +71,8 @@ from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
 from holdfast.processors.engine.windows.stored import MessagePlace
 
-#: The generated function. It takes iterators of values, raw keys, timestamps, deserialized keys and headers. Headers
-#: may be empty unless ``Run.wants_headers`` is true.
+#: The generated function. It takes iterators of values, raw keys, timestamps, deserialized keys and headers.
+#: The iterator of headers may be empty unless ``Run.wants_headers`` is true.
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
@@ -139,7 +139,7 @@ def _uses_headers(node: Node) -> bool:
 
 
 def run_text(source: Node) -> str:
-    """Returns the generated code for a stream's steps, for people who want to read it."""
+    """Returns the generated code for a stream's steps as text. The engine does not use this text."""
     empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
     nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
     stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
@@ -160,7 +160,7 @@ def loop_over(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """Makes the same function from the closures of ``plain_loop``. It supports steps of any nesting depth."""
+    """Makes the function of ``compile_run`` from the closures of ``plain_loop``, for steps of any nesting depth."""
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
     stream = timing.stream if source.kind == "source" else None
@@ -240,8 +240,7 @@ class _Writer:
         nodes, is_woven = steps_of(sources), len(sources) > 1
         boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
-        # If the only output is the last step, a message that raises has added no complete output, so no marks are
-        # needed.
+        # If the only output is the last step, a failing message adds no complete output, so no marks are needed.
         simple = not is_woven and self._ends_with_its_only_sink(sources[0])
         taken = ["value", "raw_key", "timestamp", "key", "header"]
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
@@ -295,8 +294,8 @@ class _Writer:
         """Generates the code for the steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
-        # After a window or ``set_timestamp``, a step must set the message of its store again. Steps after that branch
-        # must do so, too.
+        # A window or ``set_timestamp`` changes the event time. Later steps must then set their store's message again.
+        # Steps of all branches that are generated after the window or ``set_timestamp`` must do so, too.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -311,7 +310,7 @@ class _Writer:
             self._write(depth, f"if {seen} > stream.time_ms:")
             self._write(
                 depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
-            )  # without a call, because this is the usual case
+            )  # inlined, because this is the usual case
             self._write(depth + 1, f"else: stream.advance({seen})")
         self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(depth, "pass")

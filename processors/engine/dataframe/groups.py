@@ -54,18 +54,18 @@ class StreamGroups(Generic[Stream]):
         """Returns a stream of the same messages under another key. Later steps with state use the new key.
 
         Values, times and headers stay unchanged. Each message passes through the topic
-        ``<processor>-<name>-repartition``, which the processor owns and keeps short.
+        ``<processor>-<name>-repartition``. The processor owns this topic and deletes processed records from it.
 
         Args:
             key: A field of the value, or a function of the value. A message whose key is None fails.
             name: The name of the grouping; None means the field's name. A function needs a name.
-            value_deserializer: How values are read from the repartition topic.
-            key_deserializer: How keys are read from the repartition topic, for functions that read the key.
-            value_serializer: How values are written to the repartition topic.
-            key_serializer: How keys are written to the repartition topic. The default writes texts, bytes and whole
+            value_deserializer: The deserializer of values in the repartition topic.
+            key_deserializer: The deserializer of keys in the repartition topic, for functions that read the key.
+            value_serializer: The serializer of values in the repartition topic.
+            key_serializer: The serializer of keys in the repartition topic. The default writes texts, bytes and whole
                 numbers as text.
-            partitions: The number of partitions of the repartition topic. None means the number of the widest input, or
-                of a topic that it is joined with.
+            partitions: The number of partitions of the repartition topic. None means the largest partition count of the
+                topics that share a store with it, for example in a join; otherwise of the source topics.
 
         Raises:
             GroupByInvalid: The name is missing or already in use, or the stream has the changes of a table.
@@ -111,7 +111,7 @@ class StreamGroups(Generic[Stream]):
     def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
         """Sends JSON messages under another key through a topic between two steps of a join.
 
-        Returns the stream after it.
+        Returns the stream after this topic.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.

@@ -47,7 +47,7 @@ class CurrentMessage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Stream time, timestamp type and windows, as the steps of one stream use them.
+    """The stream time, the timestamp type and the windows that the steps of one stream use.
 
     ``stream`` is None for a task without stream time. ``kind`` is the type of the topic's timestamps. ``windows`` has
     the task's windows by store name.
@@ -113,9 +113,9 @@ def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def sets_timestamps(source: Node) -> bool:
-    """Whether a message's event time on arrival does not advance stream time.
+    """Whether the event time that a message has on arrival does not advance stream time.
 
-    This is so if ``set_timestamp`` sets another time, or after a repartition topic.
+    The function returns True if ``set_timestamp`` sets another time, and for a repartition topic.
     """
     moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
     return moves or source.max_ahead_ms is None
@@ -138,7 +138,7 @@ def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
     """Returns the object that adds messages to the windows of a step.
 
-    For windows by time, it is the task's window store. For count windows, it is a new object.
+    For windows by time, the object is the task's window store. For count windows, a new object is created.
     """
     assert node.store is not None
     counts = count_window_of(node)

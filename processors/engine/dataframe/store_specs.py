@@ -70,7 +70,7 @@ def described_stores(
 def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
     """Returns the same stores with ``meaning``: the recorded lines of all steps on which their state depends.
 
-    A key of ``group_by`` is valid up to the next ``group_by``, which gives the messages another key.
+    The line about the key of a ``group_by`` is recorded only for stores between this ``group_by`` and the next one.
     """
     nodes, before = steps_of(sources.values()), dict[int, list[Node]]()
     for node in nodes:
@@ -113,7 +113,7 @@ def _check_join(store: str, steps: Sequence[Node]) -> None:
 def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
     """Returns the typed columns of each store with a model, an aggregation or windows.
 
-    Raises as ``described_stores``.
+    Raises the errors of ``described_stores``.
     """
     modelled: dict[str, Node | StoreOptions] = {
         store: options for store, options in declared.items() if options.model is not None

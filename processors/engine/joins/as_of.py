@@ -6,14 +6,14 @@ State keys of a message key::
     past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
 
 ``look`` is the time of the key's index entry, 0 without an entry. Messages up to the time ``sealed`` are in records
-``past/``; it is -1 if there are none. ``<time>`` has 15 digits. Values are inside lists, because None, 0, "" and false
-are valid values.
+``past/``; ``sealed`` is -1 if the key has no such record. ``<time>`` has 15 digits. Values are inside lists, because
+None, 0, "" and false are valid values.
 
 A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, it expires at the
 latest at its own time plus tolerance plus ``grace_ms``. The expiry time follows from the messages, so it is not stored.
 An expired message is never found. It is deleted with the next right message of its key, or when its index entry is due.
-One index entry for each message would be most of the join's writes. All new messages of a key are in one record, which
-a commit writes once.
+Only a record has an index entry: with an entry for each message, most writes of the join would be index entries. All
+new messages of a key are in one record, which a commit writes once.
 """
 
 from __future__ import annotations
@@ -42,27 +42,26 @@ from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOption
 
 #: The state key of the newest right messages, and the prefix of the state keys of sealed records.
 RIGHT, PAST = "right", "past/"
-#: If the record of the newest messages has more messages or bytes than this, its older messages are moved to a sealed
-#: record, and at most ``OPEN_KEPT`` messages stay.
+#: The maximum messages and maximum bytes of the record of the newest messages.
+#: The older messages of a full record are moved to a sealed record; at most ``OPEN_KEPT`` messages stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
 #: Maximum messages of a sealed record. A late message that exceeds this number splits the record.
 SEALED_MAX = 32
-#: Without a tolerance, an expired right message may stay in the store for this long, in milliseconds. The newest
-#: message of each key is kept forever, so a few older messages for some minutes cost little more.
+#: Without a tolerance: the maximum time for which an expired right message stays in the store, in milliseconds.
+#: The newest message of each key is kept forever, so a few expired messages for some minutes need little more space.
 SLACK_MS = 600_000
 #: Maximum bytes of a record with a single message, in addition to the message.
 _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A parsed record of right messages: the numbers at its beginning, the times of its messages (ascending), and for each
-#: message the JSON text ``[time,value]``.
+#: A parsed record of right messages: its first numbers, the ascending times, and the JSON texts ``[time,value]``.
 Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
 _NO_LINE: Line = ((0, -1), (), ())
 
 
 def _line_of(raw: bytes, numbers: int) -> Line:
-    """Parses a record. ``numbers`` is how many numbers are at its beginning."""
+    """Parses a record. ``numbers`` is the count of numbers at the beginning of the record."""
     try:
         parts = _decode_parts(raw[HEAD_SIZE:])
         head = tuple(int(bytes(part)) for part in parts[:numbers])
@@ -140,7 +139,7 @@ class AsOf:
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # The record has another index entry.
+            return Rest(raw)  # The record now has an index entry with another time.
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)
@@ -148,7 +147,7 @@ class AsOf:
         return Rest(_open_record(raw[:HEAD_SIZE], look_ms, sealed, items[ended:]), look_ms or None)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
@@ -174,7 +173,7 @@ class AsOfRight(Step):
         spec, dated = self.spec, state.dated
         try:
             made = encode_value(value, timestamp)
-        except ValueNotStorable:  # the text of the place costs time, so it is made only after a failure
+        except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.
             made = encode_value(value, timestamp, where=f" for key {RIGHT!r} of store {state.name!r}")
         head, item = made[:HEAD_SIZE], b"[%d,%b]" % (timestamp, made[HEAD_SIZE:])
         (look_ms, sealed), times, items = dated.read.get(state.message_key) or _read_open(state)
@@ -209,7 +208,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """Returns how many of the oldest messages to move to a sealed record, so that the newest record stays small."""
+        """Returns the number of oldest messages to move to a sealed record, so that the newest record stays small."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:
@@ -284,7 +283,7 @@ class AsOfLeft(Step):
         self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return self.spec.describe()
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
@@ -311,17 +310,17 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # If the next right message has expired, it may be deleted. The next message that is still stored then gives an
-        # expiry time that is too late.
+        # If the next right message has expired, it may be deleted already.
+        # The next message that is still stored would then give an expiry time that is too late.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """Returns the first time in a sealed record after ``time_ms``.
+    """Returns the first time of the next sealed record that begins after ``time_ms``.
 
-    It exists if a late message arrived between two sealed records.
+    None means that no sealed record begins after ``time_ms``.
     """
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

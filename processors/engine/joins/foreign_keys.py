@@ -6,13 +6,13 @@
                                        right table ──► subscriptions ──► right row ──► …-answers ──► joined rows
                                                        (2)               (3)           topic, by     (4)
                                                                                        left key
-    (1) stores by left key: the version of the newest row, and the foreign key that it was sent to.
+    (1) stores by left key: the version of the newest row, and the foreign key that the row was sent to.
     (2) stores by foreign key: the left rows that refer to this key.
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-A change of a left row is sent to its former foreign key, which removes the row, and to its new foreign key, which
-answers. For a change of a right row, all left rows with its key get an answer. Two foreign keys may be in two
+A change of a left row is sent to its previous foreign key, which removes the row, and to its present foreign key, which
+answers. For a change of a right row, all left rows that refer to its key get an answer. Two foreign keys may be in two
 partitions that are read at different speeds. Each change of a left row therefore has a larger *version* than the
 previous change. An answer is dropped if an answer with a larger version arrived before it. The final joined table does
 not depend on which partition is read first.
@@ -45,21 +45,19 @@ from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.processing import Context, Processing
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 
-#: The source of the other table's key: the name of a field of the row, or a function of the row. A key of None means no
-#: row.
-#: row.
+#: The source of the other table's key: the name of a field of the row, or a function of the row.
+#: If a function returns None, the row refers to no other row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that get an answer in the commit of one right message. Each later commit answers up to as
-#: many of the remaining rows.
+#: Maximum number of left rows that get an answer in one commit after a right message. Later commits answer the rest.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions. "here": the row refers to this foreign key now. "gone": it refers to another key. "ends": the
-#: row was deleted or refers to no key, so its joined row is deleted. "alone": a row of a left join without a foreign
-#: key.
+#: Kinds of subscriptions. "here": the row refers to this foreign key now. "gone": the row refers to another key.
+#: "ends": the row was deleted or refers to no key, so its joined row is deleted.
+#: "alone": a row of a left join that has no foreign key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
@@ -68,7 +66,7 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """Sends a changed left row to its new foreign key, and its removal to its former foreign key."""
+    """Sends a changed left row to its present foreign key, and its removal to its previous foreign key."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -84,7 +82,7 @@ class ForeignKeys(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
@@ -148,7 +146,7 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Answers the left rows that the previous commit did not reach.
+        """Sends answers for the left rows that the previous commits have not answered.
 
         Does nothing if a command has cleared the key.
         """
@@ -164,7 +162,7 @@ class Subscriptions:
             context.emit((at, place[len(_LEFT) :], version, row, True))
         if len(found) > ANSWERED_AT_ONCE:
             state.set(_NEXT, [found[-1][0], at])
-            # Later than the firing timer, because otherwise this commit would fire the new timer, too.
+            # The new timer is later than the firing timer, because otherwise this commit would fire both timers.
             context.set_timer(_MORE, max(context.now(), fired) + 1, "processing")
         elif state.exists(_NEXT):
             state.delete(_NEXT)
@@ -183,7 +181,7 @@ class SubscriptionsProcessing(Processing):
         return ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return "subscriptions"
 
 
@@ -193,7 +191,7 @@ class AnswerTime(Step):
     __name__ = "join"
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return "time of the change"
 
     def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
@@ -209,7 +207,7 @@ class Answer(Step):
     store_use = ROWS_READ
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return "answer with the right row"
 
     def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
@@ -234,7 +232,7 @@ class ForeignJoined(Step):
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return self._rule
 
     def __call__(self, answer: list[Any], state: State) -> list[Any]:

@@ -7,8 +7,8 @@ The state keys of a message key begin with the side::
 
 ``<time>`` has 15 digits and ``<n>`` has 9 digits, so that state keys sort by time. A value that is sent if it finds no
 match has a separate record and a timer. Other records hold several values, up to ``TOGETHER_BYTES``, because event
-times in many topics are whole seconds. Older versions stored all values of a time in one record. Such records can still
-be read.
+times in many topics are whole seconds. Older versions of Holdfast stored all values of a time in one record. Such
+records can still be read.
 
 The values of the streams are inside lists, because None, 0, "" and false are valid values.
 """
@@ -43,7 +43,7 @@ How = Literal["inner", "left", "right", "outer"]
 _LEFT, _RIGHT = "l/", "r/"
 #: A record up to this size in bytes accepts further messages with its event time.
 TOGETHER_BYTES = 1_024
-#: Times this long before the interval are also kept in memory, in milliseconds. A later message costs a range read.
+#: Times up to this many milliseconds before the interval are also in memory. Even later messages cost a range read.
 _SLACK_MS = 1_000
 
 
@@ -51,7 +51,8 @@ _SLACK_MS = 1_000
 class Interval:
     """The declaration of an interval join. Durations are in milliseconds.
 
-    A right message matches a left message if it is at most ``backward_ms`` older and at most ``forward_ms`` younger.
+    A right message matches a left message if it is at most ``backward_ms`` earlier and at most ``forward_ms`` later, by
+    event time.
 
     Raises:
         JoinInvalid: An argument is invalid.
@@ -79,7 +80,10 @@ class Interval:
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
     def end_of(self, name: str, raw: bytes) -> int | None:
-        """Returns when a stored value expires; None if a timer deletes it, because it may be sent without a match."""
+        """Returns the expiry time of a stored value, in milliseconds.
+
+        None means that a timer deletes the value, because it may be sent without a match.
+        """
         left = name.startswith(_LEFT)
         if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
             return None
@@ -91,7 +95,7 @@ class Interval:
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
         return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
@@ -108,7 +112,7 @@ class Interval:
 class _Side:
     """One side of an interval join.
 
-    A message matches messages of the other side that are at most ``before_ms`` older and at most ``behind_ms`` younger.
+    A message matches messages of the other side that are at most ``before_ms`` earlier and ``behind_ms`` later.
     The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a match is sent after
     that time.
     """
@@ -203,14 +207,17 @@ def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) ->
 
 
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """Marks all values of a record as matched. Only records of older versions hold several values with a timer."""
+    """Marks all values of a record as matched.
+
+    Only records that older versions of Holdfast wrote may hold several values and have a timer.
+    """
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
     return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"
 
 
 def _is_matched(raw: bytes) -> bool:
-    """Whether all values of a record have matched. It may return False although all have matched."""
+    """Whether all values of a record have matched. May return False although all values have matched."""
     return b",false]" not in raw
 
 
@@ -240,7 +247,7 @@ class IntervalProcessing(Processing):
         return EndTimers(state, _is_matched)
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return spec.describe()
 

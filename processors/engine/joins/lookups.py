@@ -6,7 +6,7 @@ The cache is in the worker's memory, not in the state. It starts empty, so calls
 of a worker share the cache.
 
 Invariants:
-    - "Not found", None and a falsy row are three different answers. The cache keeps all of them.
+    - "Not found", None and a falsy row are three different answers. The cache stores all three kinds of answers.
     - A row in the cache never changes, because steps get copies.
     - A call that fails is not cached.
 """
@@ -54,7 +54,7 @@ class LookupKeyInvalid(HoldfastError):
 
 
 class Asked(NamedTuple):
-    """A value that needs its row: ``on`` is the row's key (None: no row), ``place`` the row's key in the cache."""
+    """A value whose row must be found: ``on`` is the row's key (None: no row), ``place`` the row's key in the cache."""
 
     value: Any
     on: Any
@@ -85,14 +85,14 @@ class _Flight:
 class CachedLookup:
     """Returns rows from its cache, or calls the user's function once for all values that need the same key.
 
-    ``ttl_s`` is how long an answer is cached, in seconds; 0 disables the cache. ``size`` is the maximum number of
-    cached answers. The least recently used answer is evicted first.
+    ``ttl_s`` is the time for which an answer is cached, in seconds; 0 disables the cache. ``size`` is the maximum
+    number of cached answers. The least recently used answer is evicted first.
     """
 
     def __init__(
         self, lookup: Lookup, ttl_s: float, size: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.__wrapped__ = lookup  # the source of the user's function is a part of the processor's version
+        self.__wrapped__ = lookup  # so that the source of the user's function is a part of the processor's version
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
@@ -122,7 +122,7 @@ class CachedLookup:
         flight.waiting += 1
         try:
             await asyncio.wait({flight.task})
-        except asyncio.CancelledError:  # This waiter timed out, but later waiters may have time left.
+        except asyncio.CancelledError:  # This waiter timed out, but the timeouts of other waiters may not have ended.
             if flight.waiting == 1:
                 flight.task.cancel()
                 self._land(asked.place, flight)
@@ -202,7 +202,7 @@ class LookupKey(Step):
         self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         on = self._on
         return f"lookup by {'function' if callable(on) else 'key' if on is None else f'field {on}'}"
 
@@ -257,7 +257,7 @@ class LookupMerge(Step):
         self.functions = (*own, *(of for of in made.values() if not isinstance(of, str)))
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return self._rule
 
     def __call__(self, found: Found) -> list[Any]:

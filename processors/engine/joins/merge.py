@@ -8,8 +8,8 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
-#: ``raise`` refuses values that have a field in common. ``keep-left`` and ``keep-right`` name the side whose field is
-#: kept. A function of (left, right) returns the merged value; a side without a match is None.
+#: ``raise`` refuses values that have a field in common. ``keep-left`` and ``keep-right`` keep the field of that side.
+#: A function of (left, right) returns the merged value; a side without a match is None.
 OnMerge = Literal["raise", "keep-left", "keep-right"] | Callable[[Any, Any], Any]
 
 _NAMED = ("raise", "keep-left", "keep-right")
@@ -46,12 +46,12 @@ def check_merge(on_merge: Any) -> None:
 
 
 def name_of(on_merge: OnMerge) -> str:
-    """Returns the rule's name for the description of a step. A function's source is part of the version anyway."""
+    """Returns the rule's name for the description of a step; for a function, the text "function"."""
     return "function" if callable(on_merge) else on_merge
 
 
 def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
-    """Returns the rule as a function of (left, right), in which None means no match."""
+    """Returns the rule as a function of (left, right). An argument of None means that this side has no match."""
     if callable(on_merge):
         return on_merge
     if on_merge == "keep-left":

@@ -21,7 +21,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.store_options import StoreOptions, declare
 from holdfast.processors.engine.windows.results import Stream
 
-#: Default time for which messages of one side are kept for late messages of the other side.
+#: Default time for which messages of one side are kept, so that late messages of the other side find them.
 _GRACE = timedelta(days=7)
 
 
@@ -38,8 +38,8 @@ class StreamJoins(Generic[Stream]):
         Args:
             name: The store's name; None means ``<topic>-table``.
             model: The model of the rows, which gives typed columns in the warehouse; the same as in ``apply``.
-            history_retention: How long older rows are kept, in milliseconds or as a timedelta. A join then finds the
-                row that was valid at the message's time. None keeps only the last received row.
+            history_retention: The time for which a replaced row is kept, in milliseconds or as a timedelta. With it, a
+                join finds the row that was valid at the message's time. None keeps only the last received row.
 
         Raises:
             StepInvalid: The store's name is invalid.
@@ -55,7 +55,7 @@ class StreamJoins(Generic[Stream]):
             return Table(
                 kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
             )
-        # A copy, so that a later `update` of the stream does not change the table's changes.
+        # The table gets a copy of the stream, so that a later `update` of the stream does not change the table.
         return Table(kept, copy(self._in_place(Node("update", TablePut(), kept, model=model, meaning=means))))
 
     def join_table(
@@ -124,8 +124,8 @@ class StreamJoins(Generic[Stream]):
             grace_ms: The maximum delay at which a left message still finds the right message that was the newest at its
                 time. Default 7 days. The newest right message of each key is kept forever.
             name: The store's name; None means ``<topic>-<right topic>-asof``.
-            tolerance_ms: The maximum age of a match, relative to the left message; None means no limit. Older messages
-                are deleted.
+            tolerance_ms: The maximum age of a match, relative to the left message; None means no limit. Right messages
+                that are too old for any left message are deleted.
 
         Raises:
             JoinInvalid: An argument is invalid.
@@ -173,8 +173,8 @@ class StreamJoins(Generic[Stream]):
             on_merge: How to merge two values, as in ``join_table``.
             grace_ms: The maximum delay at which a message still finds its matches. Default 7 days.
             name: The store's name; None means ``<topic>-<right topic>-interval``.
-            backward_ms: The maximum by which a match may be older than the left message.
-            forward_ms: The maximum by which a match may be younger than the left message.
+            backward_ms: The maximum by which a match may be earlier than the left message. Default 0.
+            forward_ms: The maximum by which a match may be later than the left message. Default 0.
 
         Raises:
             JoinInvalid: An argument is invalid.
@@ -212,8 +212,8 @@ class StreamJoins(Generic[Stream]):
     def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
         """Raises JoinInvalid if one repartition topic has the messages of both sides.
 
-        That topic would be read in its own order, not in time order. A right message that is stored behind a left
-        message would be missing in the join.
+        That topic would be read in the order of its offsets, not in time order. A left message would not find a right
+        message that has a larger offset but an earlier event time.
         """
         streams = {} if self._groups is None else self._groups.by_topic
         topics = {each.topic.label: each.topic for each in streams.values() if each.topic.repartitions}

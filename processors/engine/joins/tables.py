@@ -28,7 +28,7 @@ from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.windows.results import Stream
 
-#: Key formats in which a key is its own text, so that a foreign key can be compared with it.
+#: Formats in which the bytes of a key are text, so that foreign keys, which are texts, can be compared with keys.
 TEXT_KEYS = ("bytes", "str", "string", "json")
 
 

@@ -4,10 +4,10 @@ State keys of a message key, in the table's store::
 
     row            the newest row, as in every table; absent if the row was deleted
     since          the event time of the newest row or deletion
-    past/<time>    [row] of an older version, [] of a deletion; expires ``retention_ms`` after the next version
+    past/<time>    [row] for a replaced row, [] for a deletion; expires ``retention_ms`` after the next version
 
-A deletion is stored with its time and expires like an older row. A deleted key therefore leaves nothing in the store in
-the end. ``<time>`` has 15 digits.
+A deletion is stored with its time and expires like a replaced row. After this, a deleted key has no records in the
+store. ``<time>`` has 15 digits.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def history_options(store: str) -> StoreOptions:
 
 
 class VersionedPut(TablePut):
-    """Stores the row with the largest event time of each key, and older rows for ``retention_ms``."""
+    """Stores the row with the largest event time of each key. Keeps replaced rows for ``retention_ms``."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__()
         self._retention_ms = retention_ms
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return f"table with a history of {self._retention_ms} ms"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
@@ -65,7 +65,7 @@ class VersionedRead(TableRead):
     """Joins each message with the row of its key that was valid at the message's time."""
 
     def describe(self) -> str:
-        """Describes the step in one line of text. A changed text gives the processor a new version."""
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
         return f"{super().describe()}, as of the message"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:  # type: ignore[override]

@@ -2,9 +2,9 @@
 
     announced (workers restore their future tasks) ──► ``join`` (new workers join, old workers leave) ──► deleted
 
-Every worker reads the same change, and computes from it the tasks that the worker will own. The worker follows these
-tasks as standbys until the rebalance. Then a new worker joins with restored state, and a remaining worker already has
-the state of the leaving workers.
+Every worker reads the same change, and computes from it the tasks that the worker will own. The worker keeps standbys
+of these tasks until the rebalance. Then a new worker joins with restored state, and a remaining worker already has the
+state of the leaving workers.
 
 Invariants:
     - A change only decides which state a worker restores in advance, and when a new worker joins the group. Kafka alone
@@ -34,7 +34,7 @@ class Change:
     """A planned change of a processor's workers.
 
     Args:
-        known: Client ids of all workers of this machine: those before the change, and those after it.
+        known: Client ids of all workers of this machine that run before the change or after it.
         expected: Client ids of the workers after the change.
         join: Whether the new workers may join the group now.
     """

@@ -86,7 +86,7 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected entries in the store and in the changelog.
 
     With ``export``, the entries are first written to a file. With ``positions``, the worker then reads the inputs from
-    these offsets; they are committed together with the last deletes. ``once`` is a name that makes the command
+    these offsets, which are committed together with the last deletes. ``once`` is a name that makes the command
     idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
@@ -105,7 +105,7 @@ class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Continue reading the inputs from other offsets (by topic and partition)."""
+    """Continue reading the inputs from the offsets ``positions``, by topic and partition."""
 
     positions: dict[str, dict[int, int]]
 
@@ -113,7 +113,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read the inputs up to these offsets (excluded) and no further; only for a shadow, which rebuilds a store.
 
-    The command ends when all records before the offsets are committed. A new ``Until`` replaces a running ``Until``.
+    The command ends when all records before the offsets are committed. A second ``Until`` replaces a running ``Until``.
     """
 
     positions: dict[str, dict[int, int]]
@@ -122,7 +122,7 @@ class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a store equal to the content of another changelog, read up to the offsets ``upto`` (by partition).
 
-    With ``positions``, the worker then reads the inputs from these offsets; they are committed together with the last
+    With ``positions``, the worker then reads the inputs from these offsets, which are committed together with the last
     change. Message keys that the changelog does not contain are deleted; with ``keep``, they stay unchanged. With
     ``export``, the present entries (of ``keys``, or all) are written to a file before the first change. ``once`` is a
     name for retries: if an earlier command with this name has begun to change a task, only the earlier export file

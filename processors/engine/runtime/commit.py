@@ -8,10 +8,10 @@ The steps, and the situation if the worker dies after each step:
     5. write overlay and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
 
 At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see these
-outputs at once, and a message that is processed again sends its outputs again. The outputs are flushed before step 1:
-after a restore, messages whose state is in the changelog are not processed again. State is exact and fenced with both
-guarantees. Messages to a repartition topic are always in the transaction. Without changelogs and repartition topics,
-only the offsets are committed, without a transaction.
+outputs at once, and a message that is processed again sends its outputs again. The outputs are flushed before step 1,
+because messages whose state is in the changelog are not processed again after a restore. State is exact and fenced with
+both guarantees. Messages to a repartition topic are always in the transaction. Without changelogs and repartition
+topics, only the offsets are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -52,9 +52,9 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: By store, the writes that go to the changelog and to RocksDB; kept, because building their keys is expensive.
+    #: Maps each store to its writes to changelog and RocksDB; kept, because building them again would be slow.
     writes: dict[str, Writes] = field(default_factory=dict)
-    #: Whether to send data records only. A later commit then writes the meta record and the local state.
+    #: Whether to send only data records. A later commit of the same command then writes meta record and local state.
     records_only: bool = False
     #: Stores that this commit empties in RocksDB, because no tombstones can be written to a source topic.
     emptied: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Commit:
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """By input partition, the next offset to commit, with the note of its task."""
+        """Maps each input partition to the next offset to commit, with the note of its task."""
         return {
             Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks
@@ -88,7 +88,7 @@ class Commit:
 
     @property
     def before(self) -> dict[Partition, int | None]:
-        """By input partition, the group's offset before this commit; None for a partition without an offset."""
+        """Maps each input partition to the group's offset before this commit; None if there is no such offset."""
         return {
             Partition(topic, part.task.partition): part.task.committed.get(topic)
             for part in self.tasks
@@ -112,7 +112,8 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
     """Adds the task's note to its part of a commit, and returns the part.
 
-    With ``back``, positions move back to earlier offsets. The note then has no stream time, so that it starts again.
+    With ``back``, positions move back to earlier offsets. The note then has no stream time, so that stream time starts
+    again.
     """
     task = part.task
     part.arrivals = task.arrivals.counts()
@@ -142,7 +143,7 @@ def produce_changelogs(
         )
         plain, keys = meta.encode(), keys_of(topology)
         for name, state in part.task.states.items():
-            if name not in part.writes:  # an owner command has already set the writes
+            if name not in part.writes:  # otherwise an owner command has already set the writes
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The commit interval is at least this many times the duration of the last commit, unless ``Bounds`` forbid it.
+#: The commit interval is at least this many times the duration of the last commit, within the limits of ``Bounds``.
 SHARE_OF_COMMITS = 10
-#: Target duration of a slice in seconds: commits, heartbeats and requests run between slices.
+#: Target duration of a slice in seconds. Commits, heartbeats and requests are carried out between slices.
 SLICE_S = 0.1
 
 
@@ -27,7 +27,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The polls since the last commit, and the duration of that commit.
+    """The polls since the last commit, and the duration of the last commit.
 
     Attributes:
         polls: Number of polls that returned records.
@@ -94,7 +94,7 @@ class Overlays:
         self._of: dict[str, int] = {}
 
     def grown(self, task: str, size: int) -> None:
-        """Store the new size of one task's uncommitted state, in bytes."""
+        """Remember the present size of one task's uncommitted state, in bytes."""
         self.total += size - self._of.get(task, 0)
         self._of[task] = size
 

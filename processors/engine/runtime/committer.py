@@ -48,13 +48,13 @@ _log = structlog.get_logger("runtime.committer")
 
 #: Maximum aborts without a commit between them; at the next abort, the worker stops, because it makes no progress.
 ABORTS_MAX = 20
-#: Maximum times in a row that this worker is fenced before it stops: two processes with one transactional id would
-#: fence each other forever.
+#: A worker that is fenced more than this many times in a row stops. The reason is that two processes with one
+#: transactional id would fence each other forever.
 FENCED_MAX = 3
-#: Same maximum if another group member with this worker's client id was found each time. One such member is normal: the
-#: worker's earlier process, whose session has not timed out yet.
+#: A worker also stops if it is fenced more than this many times by a rival: a group member with this worker's client
+#: id. One rival is normal: the worker's earlier process, whose session has not timed out yet.
 RIVALS_MAX = 1
-#: Seconds after which an earlier rival no longer counts; a rival is another group member with this worker's client id.
+#: A rival is not counted any more if no further rival is found within this many seconds.
 RIVAL_COUNTS_S = 300.0
 #: Timeout of the request for the group's members, in seconds; the worker is blocked until the answer.
 RIVALS_TIMEOUT_S = 5.0
@@ -104,7 +104,7 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: The producer's ``doubts`` at the last check for missing markers; None if a check is needed before ``begin``.
+        #: The producer's counter ``doubts`` at the last check for missing markers; None if ``begin`` must check first.
         self._settled: int | None = None
         #: Time of the next check by ``look_after``, in monotonic seconds.
         self._look_at = 0.0
@@ -117,7 +117,7 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
-        #: All member ids that this worker has had: after a broker's crash, the group may still list an old member id.
+        #: All member ids that this worker has had. After a broker's crash, the group may still list an old member id.
         self._own_ids: set[str] = set()
         #: Called again and again while the worker waits for Kafka. The argument is the start of the wait in ``start``
         #: (monotonic seconds), and None in later waits.
@@ -268,7 +268,8 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # Read the clock before the commit: if the process freezes during it, a later time would be false.
+        # Read the clock first. If the process freezes during the commit, a time read after the commit would be too
+        # late.
         complete_at = self._clock.time()
         try:
             self._send_commit(pending, member)
@@ -333,8 +334,8 @@ class Committer:
     def look_after(self) -> None:
         """Write missing transaction markers while no transaction is open, because missing markers block readers.
 
-        Covers this worker's last transaction, and transactions of deleted workers whose transactional ids are no longer
-        used. An error is only logged here; the next ``begin`` raises it.
+        This includes this worker's last transaction, and transactions of deleted workers whose transactional ids are no
+        longer used. An error is only logged here; the next ``begin`` raises it.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:
@@ -406,7 +407,7 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Find out whether a commit without an answer happened: return if it did not; raise OwnershipLost if it did.
+        """Find out whether a commit without an answer happened: return if it did not, otherwise raise OwnershipLost.
 
         The new offsets alone don't prove that this worker made the commit: a later owner may have processed the same
         records with other results. So the overlay is never written to RocksDB; a replay restores the committed state.

@@ -49,10 +49,10 @@ class _Load:
     positions: dict[Partition, int]
     targets: dict[Partition, int]
     began_at: float
-    #: By topic, total bytes of all keys and values.
+    #: Maps each topic to the total bytes of all its keys and values.
     sizes: Counter[str] = field(default_factory=Counter)
     records: int = 0
-    #: Number of skipped records without a key: a row needs a key.
+    #: Number of records that were skipped, because they have no key.
     keyless: int = 0
     told_at: float = field(default=0.0)
     #: Topic and key of each unreadable row that is not logged yet.
@@ -64,9 +64,9 @@ class _Load:
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Stores the rows of one partition's records; a tombstone deletes its row.
+        """Keeps the rows of one partition's records; a tombstone deletes its row.
 
-        A value that can't be deserialized is stored, too, and its row is marked as unreadable.
+        A value that can't be deserialized is kept, too, and its row is marked as unreadable.
         """
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
@@ -103,7 +103,7 @@ class _Load:
                 self.untold.append((batch.partition.topic, key))
 
     def tell_unreadable(self) -> None:
-        """Logs new unreadable rows once; rows that a readable value has replaced are not logged."""
+        """Logs the unreadable rows that are not logged yet, except rows that a readable value has replaced."""
         if not self.untold:
             return
         untold = dict.fromkeys(self.untold)
@@ -144,7 +144,7 @@ class GlobalTables:
         self._topics: tuple[str, ...] = ()
         self._deserializers: dict[str, Deserializer] = {}
         self._consumer: ChangelogReplayer | None = None
-        #: By topic, the rows that user functions read; a reload replaces the whole ``Rows`` object of a topic.
+        #: Maps each topic to the rows that user functions read; a reload replaces the whole ``Rows`` object of a topic.
         self._served: dict[str, Rows] = {}
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
@@ -215,7 +215,7 @@ class GlobalTables:
             self._consumer = None
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """By topic for the status page: number of rows, unreadable rows, bytes, and the progress of a running load."""
+        """Maps each topic to its status: number of rows, unreadable rows, bytes, and the progress of a running load."""
         return {
             topic: {
                 "rows": len(rows),

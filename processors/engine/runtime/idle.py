@@ -46,9 +46,9 @@ REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class _Silence:
-    """The start of a task's idle time: its work counter and stream time at that moment, and the moment itself.
+    """The start of a task's idle time: the moment, and the task's work counter and stream time at that moment.
 
-    ``since`` is in monotonic seconds.
+    The moment ``since`` is in monotonic seconds.
     """
 
     time: TaskTime
@@ -112,7 +112,7 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            silence.stream_ms = time.stream.time_ms  # late watermarks of the upstream tasks still move the stream time
+            silence.stream_ms = time.stream.time_ms  # watermarks that arrive late still move the stream time
         if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms
@@ -122,7 +122,7 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends; repartition topics are skipped, because watermarks cover them."""
+        """Whether all inputs are read to their ends, except repartition topics, because watermarks cover them."""
         waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
             topics = self._cluster.topics(REQUEST_TIMEOUT_S)

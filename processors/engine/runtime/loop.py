@@ -7,8 +7,8 @@
 Invariants:
     - Only this thread touches Kafka clients and RocksDB.
     - State is never restored inside a rebalance callback; partitions stay paused until their task runs.
-    - Revoked partitions: work is committed or discarded before the callback returns. Lost partitions: it is discarded.
-    - Only after ``ProcessingFailed``, the messages before the failed one are committed; other errors discard all work.
+    - Work on revoked partitions is committed or discarded before the callback returns; on lost partitions, discarded.
+    - After ``ProcessingFailed``, the messages before the failed message are committed. Other errors discard all work.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Worker:
             self._process_all(self.member.poll(1, 0.0))
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Call ``change``, which pauses or resumes, with the input partitions of all running tasks."""
+        """Call ``change``, a function that pauses or resumes, with the input partitions of all running tasks."""
         if self.member is not None:
             running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
             change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
@@ -214,13 +214,13 @@ class Worker:
                 self._commit()
                 rest = self.stopping or self.paused or not more_is_due(self.assignment.tasks)
                 if self._finished(count, timeout_s) and rest:
-                    break  # otherwise the last commit was aborted, or windows are due that did not fit into it
+                    break  # if not, the last commit was aborted, or more windows are due than it could close
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except ProcessingFailed:
             # Only after this failure, state, outputs and positions are consistent. After any other failure, memory may
-            # have changes that were not sent: the work is discarded, and its messages are read again.
+            # have changes that were not sent. Then the work is discarded, and its messages are read again.
             self._commit_before_failure()
             raise
         finally:
@@ -382,7 +382,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks do not count
+            self._message_at = self.clock.monotonic() if done else self._message_at  # not for watermarks
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed message.
@@ -441,7 +441,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))  # partitions at their bounds were paused
 
     def _pin(self, task: Task) -> None:
-        """Schedule an early commit for inputs without a committed offset: a restart must begin at the same record."""
+        """Schedule an early commit, so that an input without a committed offset gets an offset for a restart."""
         if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 

@@ -4,8 +4,8 @@ Each command has a ticket (``tickets``) with its progress. The package ``command
 The application passes a table of these generators to the worker.
 
 A command changes state, changelog and offsets in ordinary fenced transactions. Each transaction has one batch of one
-task. The loop polls between two transactions, so that the worker stays in its group. The inputs are paused until the
-command ends.
+task. The loop polls between two transactions, so that the worker stays in its group. During a command that exports or
+changes state, the inputs are paused.
 
 Invariants:
     - At most one command runs at a time, and a task has no uncommitted work when a command's commit begins.
@@ -54,7 +54,8 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Reads the end offsets of inputs, for the lag of a paused worker: a paused consumer does not learn new ends.
+        #: Reads the end offsets of inputs for the lag of a paused worker, because a paused consumer does not learn
+        #: them.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
@@ -110,7 +111,7 @@ class Maintenance:
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's inputs to other offsets, which are already committed; the inputs stay paused."""
+        """Seek a task's inputs to the offsets ``positions``, which are already committed; the inputs stay paused."""
         task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))

@@ -7,8 +7,8 @@ from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_du
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 
-#: Maximum age of a transaction, in seconds, in which asynchronous calls may start: the calls and the commit must end
-#: before the transaction is ``TRANSACTION_S`` old, otherwise Kafka aborts it.
+#: Asynchronous calls may start only in a transaction that is at most this many seconds old. The calls and the commit
+#: must end before the transaction is ``TRANSACTION_S`` old, otherwise Kafka aborts it.
 CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
 #: Commit delay in seconds if only watermarks were read, and no messages. Watermarks arrive all the time, and losing
 #: their positions is harmless: a restart only reads them again.
@@ -16,7 +16,7 @@ WATERMARKS_WAIT_S = 1.0
 
 
 class OpenWork:
-    """Counts uncommitted work and computes when its commit is due. All times are monotonic seconds."""
+    """Counts uncommitted work and computes when the next commit is due. All times are monotonic seconds."""
 
     def __init__(self, options: RuntimeOptions) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class OpenWork:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
-        """Stores the start time of a slice; the commit interval is counted from the first slice after a commit."""
+        """Remembers the start time of a slice; the commit interval is counted from the first slice after a commit."""
         self._began = now
 
     def add(self, task: str, messages: int, dirty_bytes: int) -> None:
@@ -86,7 +86,7 @@ class OpenWork:
         return not self._open or self._since is None or now - self._since <= CALLS_BEGIN_WITHIN_S
 
     def committed(self, took_s: float | None) -> None:
-        """Stores the duration of a commit in seconds; the next commit interval depends on it."""
+        """Remembers the duration of a commit in seconds; the next commit interval depends on it."""
         self._pace.committed(took_s)
 
     def clear(self) -> int:

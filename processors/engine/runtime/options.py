@@ -66,7 +66,7 @@ class RuntimeOptions:
     wait_s: float | None = None
     #: Number of standbys for each task: other workers that keep a copy of its state current.
     standby_replicas: int = 0
-    #: By written topic, the maximum bytes of a record's key, value and headers together.
+    #: Maps each written topic to the maximum bytes of a record's key, value and headers together.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
     #: The range of record timestamps that each written topic accepts.
     record_times: RecordTimes = field(default_factory=RecordTimes)

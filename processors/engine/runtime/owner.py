@@ -29,8 +29,8 @@ class Commits(Protocol):
     """Lets a running command commit its writes and pause inputs; ``maintenance.Maintenance`` implements it."""
 
     cluster: Cluster
-    #: Whether the running command waits for input. The loop then waits in ``poll`` instead of running the next step at
-    #: once.
+    #: Whether the running command waits for input. If it does, the loop waits in ``poll`` before the command's next
+    #: step.
     waits: bool
 
     def hold(self) -> None:
@@ -44,7 +44,7 @@ class Commits(Protocol):
 
 
 class Owner(Protocol):
-    """The worker, as far as commands use it; ``loop.Worker`` implements it. Call it on the worker's thread only."""
+    """The part of the worker that commands use; ``loop.Worker`` implements it. Call it on the worker's thread only."""
 
     topology: Topology
     options: RuntimeOptions
@@ -77,7 +77,7 @@ class Owner(Protocol):
         """Seek the inputs of these tasks to the tasks' positions."""
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Call ``change``, which pauses or resumes, with the input partitions of all running tasks."""
+        """Call ``change``, a function that pauses or resumes, with the input partitions of all running tasks."""
 
 
 @dataclass(frozen=True, slots=True)

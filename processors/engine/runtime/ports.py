@@ -106,7 +106,7 @@ class ChangelogReplayer(Protocol):
         """
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """By partition, the next offset to read, which may be the offset of a transaction marker.
+        """Maps each partition to the next offset to read, which may be the offset of a transaction marker.
 
         Contains only partitions that were read since the last ``assign``.
         """
@@ -119,7 +119,8 @@ class TransactionProducer(Protocol):
     """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
 
     on_wait: Callable[[], None]
-    #: Number of events after which transaction markers may be missing: lost brokers, and requests maybe sent twice.
+    #: Number of events so far after which transaction markers may be missing. Such events are the loss of a broker, and
+    #: a request that may have been sent twice.
     doubts: int
 
     def init(self, timeout_s: float) -> None:
@@ -176,13 +177,13 @@ class TopicView(TopicWorld, Protocol):
     """Facts about topics and groups; ``infra.kafka.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """By partition, the last stable offset (if ``committed``) or the high watermark."""
+        """Maps each partition to its last stable offset (if ``committed``) or to its high watermark."""
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the log start offset."""
+        """Maps each partition to its log start offset."""
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """By partition, the first offset at or after this time (ms since 1970); the high watermark if there is none."""
+        """Maps each partition to its first offset at or after a time (ms since 1970), or to its high watermark."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records below these offsets."""
@@ -197,7 +198,7 @@ class TopicView(TopicWorld, Protocol):
         """The members of a group, each with its assigned partitions; None during a rebalance."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """By partition, the offset that a group has committed."""
+        """Maps each partition to the offset that a group has committed."""
 
 
 class TransactionView(Protocol):

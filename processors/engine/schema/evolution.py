@@ -1,7 +1,7 @@
 """Computes the changes that turn a table's typed columns into the columns of a model, and which changes are refused.
 
 Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older table versions. A
-column that is added under an earlier name starts empty.
+column that is added with the name of a dropped column starts empty.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
     """Returns the changes to inferred columns. If a type can't be widened in place, the whole column is replaced.
 
     Inferred types only become wider, at most text. A replaced column is filled again from the JSON of each value. As
-    long as no field has a column, the column of whole values also contains objects. With the first column of a field,
-    it is created again without objects.
+    long as no field has a column, the column of whole values also contains objects. When the first field gets a column,
+    the column of whole values is created again, without objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -106,7 +106,10 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
 
 
 def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
-    """Whether objects without a column get one: the column of whole values, while no field has a column."""
+    """Whether a table without typed columns gets the column of whole values as its only typed column.
+
+    This column then also contains objects, which had no column before.
+    """
     return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
 
 
@@ -117,7 +120,8 @@ def _is_of_whole_values(member: Member) -> bool:
 def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:
     """Sorts the columns of an inferred schema like those of the table after the changes. A replaced column is last.
 
-    The next schema is inferred from the table, and the hash of a row depends on the order of columns.
+    The order must be the same, because the next schema is inferred from the table, and the hash of a row depends on the
+    order.
     """
     replaced = {step.path: number for number, step in enumerate(steps) if isinstance(step, Replace)}
     values = tuple(
@@ -172,14 +176,15 @@ def _of_type(path: Path, has: ColumnType, wanted: ColumnType) -> list[Change]:
 
 
 def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
-    """Returns Replace, or Refused for list elements and map values, which Iceberg can't replace alone."""
+    """Returns Replace; or Refused for list elements and map values, because Iceberg can't replace them separately."""
     return Refused(path, has.sql, wanted.sql) if path[-1] in ("element", "value") else Replace(path, wanted)
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
     """Parses a table's typed columns from ``StructType.jsonValue()``, without the columns that every table has.
 
-    The sources of a column are its names in JSON, if the comments of the table record them.
+    The source of a column is its name in JSON, if the column's comment records this name, and otherwise the column's
+    name.
     """
     return Record(
         tuple(

@@ -23,7 +23,7 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: An object with more field names than this counts as a map. Its column holds the JSON text.
+#: An object with more field names than this is treated as a map, and its column has the JSON text.
 MEMBERS_MAX = 100
 
 #: The name of the column for values that are not objects.
@@ -39,14 +39,14 @@ def inferred_schema(described: str, known: Record | None = None, others: str = "
     """Returns the columns for a description that ``schema_of_variant_agg`` returned.
 
     A column is named like its field in JSON, if that is a legal column name. Several fields can give the same column
-    name, because SQL ignores case. Then the field that already has the column keeps the name, or otherwise the field
-    with a legal name and fewer capitals. All other names get a suffix of four digits. If the column's name differs, its
-    comment records the field's name in JSON.
+    name, because SQL ignores case. A field that already has the column keeps the name. Otherwise, the field with a
+    legal name and fewer capital letters gets the name. All other names get a suffix of four digits. If a column's name
+    differs from the field's name, the column's comment records the field's name.
 
     Args:
         described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``, or ``BIGINT`` if no value is an object.
-        known: The present columns of the table, with the fields' names in JSON as sources. Their types only become
-            wider.
+        known: The present columns of the table, with the fields' names in JSON as sources. Types of present columns
+            only become wider.
         others: The description of values that are not objects, if there are any. Such values have a separate column.
     """
     # Objects with too many field names become texts, and share the column of values that are not objects.
@@ -97,7 +97,10 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table has this column without a comment about its name in JSON, as earlier versions wrote it."""
+    """Whether the table has this column without a comment about its name in JSON.
+
+    Earlier Holdfast versions wrote such columns.
+    """
     return name != source and named.get(name) == name and name not in sources
 
 
@@ -155,7 +158,7 @@ def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
-    # Column names are made distinct later. Names inside an object stay unchanged, and Spark reads them without case.
+    # Column names are made distinct later. Names inside an object stay unchanged, and Spark ignores their case.
     distinct = whole or len({each.name.lower() for each in members}) == len(members)
     fits = (whole or members) and len(members) <= MEMBERS_MAX and distinct
     return Record(tuple(members)) if fits else TEXT, rest[1:]

@@ -48,8 +48,8 @@ def schema_of(model: Any) -> StoreSchema:
     """Returns the typed columns of a store's values.
 
     Args:
-        model: A model (or any annotation) of every value. Or a mapping of state keys to models, with ``"*"`` for all
-            other state keys. Or ``"infer"``.
+        model: A model, or any annotation, for every value; or a mapping of state keys to models, with ``"*"`` for all
+            other state keys; or ``"infer"``.
 
     Raises:
         SchemaInvalid: The argument is none of these, or a part of the model can't be a column.
@@ -190,10 +190,7 @@ def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
 
 
 def _said(annotation: type, name: str, hint: Any) -> tuple[str, ...]:
-    """Returns the JSON names of a dataclass or typed dict field.
-
-    If pydantic has names for the field, it returns these.
-    """
+    """Returns the JSON names of a field of a dataclass or typed dict: pydantic's aliases, if the field has any."""
     known = getattr(annotation, "__pydantic_fields__", {}).get(name)
     told = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
     field = known or next((each for each in told if isinstance(each, pydantic.fields.FieldInfo)), None)

@@ -12,7 +12,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import DAY, FLOATING, INSTANT, LOCAL_TIME, TEXT, TRUTH, WHOLE, Scalar
 
-#: The column type of each Python type. A ``datetime`` without a time zone counts as UTC; ``NaiveDatetime`` stays
+#: The column type of each Python type. A ``datetime`` without a time zone is taken as UTC; ``NaiveDatetime`` stays
 #: without a zone. SQL has no type for ``time``, ``UUID`` and ``Any``, so these become text.
 BY_TYPE: Mapping[Any, Scalar] = {
     bool: TRUTH,

@@ -1,11 +1,11 @@
 """Checks whether instances of a model are unchanged after encoding to JSON and decoding.
 
-For most models, the types alone decide. They can't decide for unions, ``Any``, constraints that a changed instance may
-break, validators and subclasses. For these, each value is decoded and compared when it is set.
+For most models, the types alone show this. The types are not enough for unions, ``Any``, validators, subclasses, and
+constraints that a changed instance may break. In these cases, each value is decoded and compared when it is set.
 
 Invariants:
-    - A type counts as preserved only if all of its parts are known to be preserved. Any other value is decoded and
-      compared.
+    - A type is taken as preserved only if all of its parts are known to be preserved. Values of any other type are
+      decoded and compared.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RoundTrip:
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The classes of the model. An instance of a subclass has fields that the JSON lacks, so subclasses are
-        #: undecided.
+        #: The classes of the model. An instance of a subclass has fields that the JSON lacks. So if a class has
+        #: subclasses, each value must be compared.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(
@@ -68,7 +68,7 @@ class RoundTrip:
 
     @property
     def decided(self) -> bool:
-        """Whether JSON preserves every value that is written without a warning."""
+        """Whether the type alone shows that JSON preserves every value that is written without a warning."""
         if not self._decided:
             return False
         for subclasses in self._subclasses:  # noqa: SIM110 # `any` takes twice the time, for each value that is set

@@ -18,7 +18,7 @@ RESERVED = frozenset(
     {"store_partition", "key", "value", "message_key", "state_key", "json", "offset", "changelog_timestamp"}
     | {"event_timestamp", "why", "op", "timestamp", "generation", "snapshot_id"}
 )
-#: Stands for all state keys that have no model of their own.
+#: The state key that stands for all state keys without a model of their own.
 ANY_STATE_KEY = "*"
 #: The value of ``model`` that asks for columns inferred from the values.
 INFER = "infer"
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One item of a stored list. The column is the item at index ``at``."""
+    """One item of a stored list. The column contains the item at index ``at``."""
 
     at: int
     element: ColumnType
@@ -137,8 +137,8 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 class Column:
     """A typed column. ``paths`` are its places in the JSON of a value, newest first; ``()`` is the whole value.
 
-    If the JSON has no value, the column is a part of the state key. ``key_part`` is the number of this part between
-    slashes, counted from 1.
+    If the JSON has no value at these places, the value is a part of the state key. ``key_part`` is the number of this
+    part between slashes, counted from 1.
     """
 
     name: str
@@ -222,7 +222,7 @@ def _within(where: str, kind: ColumnType) -> Iterator[tuple[str, list[str]]]:
 
 
 def column_name(name: str) -> str:
-    """Makes a legal column name: only letters, digits and underscores, and no name that every table has."""
+    """Makes a legal column name of letters, digits and underscores, which differs from the columns of every table."""
     legal = "".join(sign if sign.isascii() and (sign.isalnum() or sign == "_") else "_" for sign in name) or "_"
     return f"{legal}_" if legal.lower() in RESERVED else legal
 

@@ -3,10 +3,10 @@
     accepted ──head and body──► admitted ──a thread serves it──► answered ──► drained ──► closed
         └───────refused, with an error answer───────────────────────►┘
 
-No connection can block other connections. Each connection has one deadline for its whole request, and one for its whole
-answer, even if the client keeps sending bytes. If the maximum number of connections is open, a new connection replaces
-the oldest connection without a complete request. If there is none, it replaces the answered connection whose client has
-not read for the longest time.
+No connection can block other connections. Each connection has a deadline for its whole request and a deadline for its
+whole answer, even if the client keeps sending bytes. If the maximum number of connections is open, a new connection
+replaces the oldest connection without a complete request. If all requests are complete, the new connection replaces the
+answered connection whose client has not read for the longest time.
 
 Invariants:
     - Only complete and admitted requests get a thread, and the number of threads is limited.
@@ -46,27 +46,28 @@ from holdfast.processors.engine.serving.requests import (
 
 _log = structlog.get_logger("serving")
 
-#: Maximum seconds from the accept of a connection to the last byte of its request; and maximum seconds for its answer.
+#: ``REQUEST_S``: maximum seconds from the accept of a connection to the last byte of its request. ``ANSWER_S``: maximum
+#: seconds until the client has read the whole answer.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: Maximum seconds and bytes for reading what a client sends after its answer. A close with unread bytes may lose the
-#: answer.
+#: After an answer, at most this many seconds and bytes are read from the client. If the server closed a connection with
+#: unread bytes, the client could lose the answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
-#: Maximum number of open connections. A new connection replaces the oldest one that is not being served.
+#: Maximum number of open connections. At this number, a new connection replaces the oldest one that may be closed.
 AT_ONCE_MAX = 128
-#: Maximum threads for reads, which wait for the worker's loop at most a second; and maximum threads for control
-#: requests.
+#: Maximum number of threads for requests that read, and for control requests. A request that reads waits at most one
+#: second for the worker's loop.
 READERS_MAX, CONTROLLERS_MAX = 4, 16
 #: Maximum bytes of all answers that clients have not read yet.
 UNSENT_BYTES_MAX = 32 << 20
-#: Maximum connections that the kernel queues before they are accepted; and maximum accepts before open connections are
-#: read.
+#: Maximum number of connections that the kernel queues before they are accepted. Maximum accepts in one turn, before
+#: open connections are read.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
 #: Maximum accepts per second while more connections wait, and maximum accepts in one burst. An accept takes up to 0.13
 #: ms of work. The thousandth waiting connection waits one second, which is shorter than the timeout of status clients.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: After this many reads of an incomplete request, the next read waits this many seconds.
+#: After ``_READS_AT_ONCE`` reads of an incomplete request, each further read waits ``_READ_AGAIN_S`` seconds.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
 #: Pause in seconds after an accept failed because the process has no free file descriptor.
 _ACCEPT_AGAIN_S = 0.1
@@ -76,7 +77,7 @@ _FAREWELL_S = 0.5
 _KERNEL_BYTES = 131_072
 #: Maximum bytes of one read.
 _READ_BYTES = 65_536
-#: The first ``_LOG_FIRST`` refused requests are logged, then every ``_LOG_EVERY``-th.
+#: The first ``_LOG_FIRST`` refused requests are logged, and after them only every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 #: A function that serves an admitted request. Its arguments are method, route and body.
@@ -187,7 +188,7 @@ class RequestServer:
             self._loop.remove_reader(self._listener)
 
     def _rest(self, seconds: float) -> None:
-        """Accepts no connections for some seconds."""
+        """Stops accepting connections for some seconds."""
         assert self._loop is not None
         self._pause()
         self._rests = True
@@ -216,7 +217,7 @@ class RequestServer:
                 _log.warning("a connection can't be accepted", error=str(failure))
                 oldest = self._replaceable()
                 if oldest is not None:
-                    oldest.close()  # Closing it frees the file descriptor that the process lacks.
+                    oldest.close()  # this frees the file descriptor that the process lacks
                 self._rest(_ACCEPT_AGAIN_S)
                 return
             if oldest is not None:
@@ -227,7 +228,7 @@ class RequestServer:
             connection.read()  # most clients have already sent their request
 
     def _replaceable(self) -> _Connection | None:
-        """Returns the connection that may be closed for a new one; None if there is none."""
+        """Returns the connection that is closed if a new connection arrives; None if no connection may be closed."""
         unread = None
         for each in self._open:
             if each.is_idle:
@@ -237,15 +238,15 @@ class RequestServer:
         return unread
 
     def reads_on(self, connection: _Connection) -> None:
-        """Moves a connection to the end, because its client reads the answer.
+        """Moves a connection to the end of the list, because its client reads the answer.
 
-        Other connections are then closed first.
+        The connections at the start of the list are closed first.
         """
         del self._open[connection]
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Frees the place of a closed connection."""
+        """Removes a closed connection, so that a new connection can be accepted."""
         self._open.pop(connection, None)
         self.place_freed()
 
@@ -291,7 +292,7 @@ class RequestServer:
         return written(answer, with_body=head.method != "HEAD")
 
     def refused(self, client: str, refused: Refused) -> None:
-        """Counts a refused request. Logs the first ones, then every ``_LOG_EVERY``-th."""
+        """Counts a refused request. Logs the first ``_LOG_FIRST`` refusals, then only every ``_LOG_EVERY``-th."""
         self._refusals += 1
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
             shown = refused.page if refused.page in self.rules.pages else "unknown"
@@ -313,7 +314,7 @@ class _Connection:
         self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
     ) -> None:
         self._server, self._loop, self._socket, self._client = server, loop, accepted, client
-        self._descriptor = accepted.fileno()  # the event loop finds a number faster than a socket object
+        self._descriptor = accepted.fileno()  # the event loop finds a number faster than a socket
         self._phase = _Phase.READING
         self._received = bytearray()
         self._head: Head | None = None
@@ -339,7 +340,7 @@ class _Connection:
         return len(self._unsent)
 
     def close(self) -> None:
-        """Closes the socket and frees the place. A second call does nothing."""
+        """Closes the socket, and removes the connection from the server. A second call does nothing."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase = _Phase.CLOSED
@@ -409,7 +410,7 @@ class _Connection:
         self.answer(written(Answer(refused.code, {"error": refused.why})))
 
     def answer(self, answer: bytes) -> None:
-        """Sends the answer. Then reads until the client has read the answer and closes the connection."""
+        """Sends the answer. After it, reads until the client closes the connection."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()

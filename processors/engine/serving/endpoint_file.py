@@ -1,7 +1,7 @@
 """The endpoint file of a worker: its process, its URL, and the token that controls the worker. The file mode is 0600.
 
-The file may outlive its process, and another program may then listen on the port. A client therefore first checks that
-the process runs, before it sends anything. It also checks that the process owns the port, before it sends a token.
+The file may outlive its process, and another program may then listen on the port. Therefore, before a client sends
+anything, it checks that the process runs. Before a client sends a token, it checks that the process owns the port.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         pid: The id of the worker's process.
-        mark: The start mark of the process, which identifies it even if the pid is used again; empty in files of older
-            versions.
+        mark: The start mark of the process, which distinguishes it from a later process with the same pid. It is empty
+            in files of older Holdfast versions.
         url: The URL of the server, for programs on this machine.
         token: The token that controls this process, and no other process.
         reads_need_token: Whether reads of the status need a token, too.
-        process: The process identity as text; empty in files of older versions.
+        process: The process identity as text; empty in files of older Holdfast versions.
     """
 
     pid: _Pid
@@ -56,8 +56,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     def is_owner(self) -> bool:
         """Whether the process that wrote the file runs and listens on the file's port.
 
-        If the operating system can't tell which process listens, a running process with the file's start mark counts as
-        owner.
+        If the operating system can't tell which process listens, the result is true for a running process with a start
+        mark.
         """
         try:
             port = urlsplit(self.url).port

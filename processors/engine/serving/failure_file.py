@@ -1,6 +1,6 @@
-"""The failure file of a worker that ended before its server answered.
+"""The failure file of a worker that ended with an error, possibly before its HTTP server answered.
 
-It contains the error, beside the endpoint file.
+The file is beside the endpoint file. It contains the worker's last status with the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def failure_file(endpoint: Path) -> Path:
 
 
 def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
-    """Writes a worker's last status to its failure file. If that fails, the error is only logged.
+    """Writes a worker's last status to its failure file. If the file can't be written, this error is only logged.
 
     The identity of this process is added as the field ``process``.
     """
@@ -52,7 +52,7 @@ def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, A
 
 
 class _Whose(msgspec.Struct):
-    """The part of a failure file that identifies its process. Files of older versions lack it."""
+    """The part of a failure file that identifies the process. Files of older Holdfast versions lack this part."""
 
     process: str = ""
 

@@ -24,17 +24,16 @@ from holdfast.infra.masking import remember
 from holdfast.infra.settings import ServingSettings
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-#: Routes that only report whether the worker is healthy. They need no token, because probes from other machines have
-#: none.
+#: Routes that only report whether the worker is healthy. They need no token, because health probes have no token.
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-#: The prefix of the text from which a control token is derived. Another use of the secret must have another prefix.
+#: The prefix of the text from which a control token is derived. Other uses of the secret need other prefixes.
 _CONTROL_LABEL = "holdfast control 1"
 
 
 def control_token(secret: str, processor: str, slot: str, pid: int, mark: str) -> str:
-    """Returns the token that controls one process of a worker: an HMAC-SHA256 of its identity, as hex.
+    """Returns the token that controls one process of a worker: an HMAC-SHA256 of the process's identity, as hex.
 
     Names of processors and slots contain no NUL character, so different identities give different texts.
     """
@@ -46,13 +45,14 @@ class Guard:
     """Checks the host name and the token of each HTTP request.
 
     Args:
-        token: The control token; None generates a random one.
+        token: The control token; with None, a random token is generated.
     """
 
     def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
         remember((self.token,))
-        #: The secret allows reads, for scrapers that have no other token. A separate read token replaces it.
+        #: For reads, the secret is accepted as a token, for example from scrapers of metrics. If the settings have a
+        #: read token, only the read token is accepted for reads, besides the control token.
         reads = serving.read_token or serving.token
         self._controls = (_header(self.token),)
         self._reads = self._controls if reads is None else (*self._controls, _header(reads))

@@ -1,8 +1,8 @@
-"""Shows the progress of a foreground worker in one line: phase, rate, lag, commits. A terminal updates the line.
+"""Shows the progress of a foreground worker in one line: phase, rate, lag, commits. On a terminal, the line is updated.
 
     orders  running  12,345 messages/s  lag 0  57 commits  1,234,567 messages
 
-Without a terminal, the same figures are logged: once for each new phase, and every ``PLAIN_EVERY_S`` seconds while
+Without a terminal, the same figures are logged: at each change of the phase, and every ``PLAIN_EVERY_S`` seconds while
 messages arrive.
 
 Invariants:
@@ -29,7 +29,7 @@ from holdfast.processors.engine.serving.status import describe_worker
 
 _log = structlog.get_logger("worker")
 
-#: Seconds between two updates of the line on a terminal, and between two log events.
+#: Seconds between two updates of the line on a terminal, and between two log events without a terminal.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
 #: The line reports the loop as silent if it does not answer within this many seconds.
 SILENT_AFTER_S = 2.0
@@ -139,7 +139,7 @@ class _Line:
         self._shown = now
 
     def _figures(self) -> Figures | None:
-        """Returns the present figures; None if the loop does not answer in time."""
+        """Returns the present figures; None if the loop does not answer within ``SILENT_AFTER_S`` seconds."""
         if self._asked is None:
             asked: Future[dict[str, Any]] = Future()
 

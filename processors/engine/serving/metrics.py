@@ -1,8 +1,8 @@
 """The route ``/metrics``: a worker's status as Prometheus metrics. ``docs/metrics.md`` explains each metric.
 
 Invariants:
-    - A message counts as processed once, even if it is processed again after an abort. Outputs, dead letters and
-      skipped messages count each time, also in aborted transactions.
+    - A message is counted as processed once, even if it is processed again after an abort. Outputs, dead letters and
+      skipped messages are counted each time, also in aborted transactions.
     - Metrics are made from a status document, so a scrape costs the worker no more than a status request.
 """
 
@@ -30,7 +30,7 @@ _Value = float | Mapping[Any, float | None]
 
 
 class WorkerMetrics:
-    """Formats a worker's status documents as metrics. Its counter of processed messages never decreases."""
+    """Formats a worker's status documents as metrics. The counter of processed messages never decreases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

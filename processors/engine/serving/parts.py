@@ -16,8 +16,8 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 class PartStatus:
     """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
-    The lag of an input is None while one of its tasks is not fetching, as during a restore. ``awaited`` are the inputs
-    that messages of other inputs wait for.
+    The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
+    ``awaited`` has the inputs for which messages of other inputs wait.
     """
 
     subtopology: str

@@ -28,9 +28,9 @@ BODY_BYTES_MAX = 4_096
 #: HTTP methods that only read.
 READS = ("GET", "HEAD")
 
-#: The empty line that ends the head of a request. Line feeds without carriage returns count, too.
+#: The empty line that ends the head of a request. Line feeds without carriage returns are accepted, too.
 _HEAD_END = re.compile(rb"\n\r?\n")
-#: Every HTTP method begins with a letter. Another first byte belongs to another protocol, for example TLS.
+#: Every HTTP method begins with a letter. A different first byte means another protocol, for example TLS.
 _BEGINS = re.compile(rb"[A-Za-z]")
 
 
@@ -129,7 +129,7 @@ class _Parsed(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Keeps the refusal without the library's message, which would contain the request."""
+        """Stores the refusal without the library's message, because the message would contain the request."""
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 

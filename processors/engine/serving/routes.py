@@ -62,7 +62,7 @@ _log = structlog.get_logger("serving")
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
 #: Seconds for which an answer of the loop, and a page of metrics, are reused for further requests. A control request
-#: ends the reuse. A flood of requests therefore can't use up the loop's time.
+#: ends the reuse. Because of the reuse, a flood of requests can't use up the loop's time.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -89,7 +89,7 @@ def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | No
 
 
 class _Question:
-    """A question to the worker's loop that many requests share, so that a silent loop gets the question only once."""
+    """A request to the worker's loop that many HTTP requests share, so that a silent loop gets it only once."""
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
         self._ask = ask
@@ -98,7 +98,7 @@ class _Question:
         self._asked_at = 0.0
 
     def answer(self) -> dict[str, Any] | None:
-        """Returns the answer; None if the loop did not answer within ``STATUS_WAIT_S`` after the question."""
+        """Returns the loop's answer; None if the loop did not answer within ``STATUS_WAIT_S`` seconds."""
         with self._lock:
             now = time.monotonic()
             if self._asked is None or (self._asked.done() and now - self._asked_at > FRESH_S):
@@ -107,7 +107,7 @@ class _Question:
         return _result(asked, max(0.0, until - now))
 
     def forget(self) -> None:
-        """Drops the answer, because it may have changed. The next request asks again."""
+        """Drops the answer, because it may be out of date. The next call of ``answer`` requests it again."""
         with self._lock:
             if self._asked is not None and self._asked.done():
                 self._asked = None
@@ -118,7 +118,7 @@ class ControlServer:
 
     Args:
         endpoint: The path of the worker's endpoint file.
-        stuck_after_s: Seconds without a heartbeat after which the worker counts as unhealthy.
+        stuck_after_s: Seconds without a heartbeat after which the worker is reported as unhealthy.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.
@@ -197,7 +197,7 @@ class ControlServer:
         """Stops serving. Deletes the endpoint file if it has the pid of this process."""
         self._closed.set()
         found = read_endpoint(self._endpoint)
-        # This is done first, because another program can take the port as soon as it is closed.
+        # The file is deleted before the port is closed, because another program can take a closed port.
         if found is not None and found.pid == os.getpid():
             with suppress(OSError):
                 self._endpoint.unlink()
@@ -303,7 +303,7 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _read(self, body: bytes) -> Answer:
-        """Answers a read of state directly.
+        """Answers a read of state directly in the HTTP answer, without a ticket.
 
         Tickets contain no values, because programs without a token may read tickets.
         """

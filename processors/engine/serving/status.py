@@ -28,7 +28,7 @@ TIMERS_COUNTED_MAX = 10_000
 #: Seconds for which a status reuses the end offsets that a paused worker has requested.
 ENDS_EVERY_S = 1.0
 
-#: A status lists an input as awaited after other inputs have waited for it this long, in seconds.
+#: A status lists an input as awaited after messages of other inputs have waited for it this many seconds.
 AWAITED_FOR_S = 1.0
 
 
@@ -36,7 +36,8 @@ AWAITED_FOR_S = 1.0
 class InputPosition:
     """One input partition.
 
-    ``committed`` and ``position`` are next offsets. ``end`` and ``lag`` are None before a fetch.
+    ``committed`` is the group's committed offset, and ``position`` the offset of the next message to process. ``end``
+    and ``lag`` are None before the first fetch.
     """
 
     committed: int | None
@@ -47,10 +48,10 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The timers of a store that have not fired: their number, and whether there are ``more`` than counted.
+    """The timers of a store that have not fired: their number, and whether there are ``more`` timers than counted.
 
     ``next_stream`` and ``next_processing`` are the times of the next timer of each clock (stream time, worker's clock).
-    They are in seconds since 1970; None without a timer.
+    Both are in seconds since 1970; None without a timer.
     """
 
     pending: int
@@ -60,7 +61,7 @@ class TimersStatus:
 
 
 class TaskArrivals(Counts, frozen=True):
-    """Counts of a task's messages that were late, dead letters or skipped; and their recent number per minute."""
+    """Counts of a task's messages that were late, dead letters or skipped; ``per_minute`` is the recent rate."""
 
     per_minute: float = 0.0
 
@@ -72,11 +73,11 @@ class TaskStatus:
     ``store_bytes`` is the size of the task's database on disk, None without a store. ``keys`` and ``live_bytes`` are
     estimates for its live entries. ``state`` has for each store the number of reads, and of reads from the database
     (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was used, or the reason why none was used.
-    ``restored`` is the number of changelog records that were replayed before the task ran; this took ``restored_s``
-    seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first message. ``late`` has
-    for each store the number of windows for which messages were late, since the task started here. ``timers`` has for
-    each store the timers that have not fired. ``awaited`` are inputs for which messages of other inputs have waited at
-    least a second. ``arrivals`` also includes the task's former owners.
+    ``restored`` is the number of changelog records that were replayed before the task ran. The replay took
+    ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first message.
+    ``late`` has for each store the number of windows for which messages were late, since the task started on this
+    worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are inputs for which messages of
+    other inputs have waited at least a second. ``arrivals`` also counts messages that earlier owners have processed.
     """
 
     task: str
@@ -106,8 +107,8 @@ class StandbyStatus:
 
     ``phase`` is ``behind``, ``following``, or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
     its changelog, and its position, end and lag in offsets. The standby contains all changes up to ``complete_at``, in
-    seconds since 1970. ``records`` is the number of replayed records, after the ``checkpoint`` that it began with, if
-    any.
+    seconds since 1970. ``checkpoint`` is the checkpoint with which the standby began; None without a checkpoint.
+    ``records`` is the number of records that were replayed since then.
     """
 
     task: str
@@ -127,11 +128,11 @@ class ProcessorStatus:
     """The status of one worker. Times are in seconds since 1970.
 
     ``silent_s`` is the time since the last heartbeat by the worker's monotonic clock, which ignores changes of the
-    system clock; None from an older version. ``maintenance`` is the running owner command: its id, its verb, and
+    system clock; None from a worker of an older version. ``maintenance`` is the running owner command: id, verb, and
     ``done`` of ``total`` (None if unknown). While the number of workers changes, ``prepared`` tells whether the worker
-    has the state of all tasks that it will get; otherwise it is None. ``memory_mib`` is the resident memory of its
-    process. ``global_tables`` has for each topic: the rows, how many of them can't be read, the bytes of memory,
-    whether they are being loaded, and the remaining offsets. ``warnings`` lists risks of losing rows of tables, with
+    has the state of all tasks that it will get; otherwise it is None. ``memory_mib`` is the worker's resident memory.
+    ``global_tables`` has for each topic: the number of rows, the number of unreadable rows, the bytes of memory,
+    whether rows are being loaded, and the remaining offsets. ``warnings`` lists risks of losing rows of tables, with
     actions. ``lookups`` has for each ``join_lookup`` function the cache's hits, misses and entries.
     """
 
@@ -178,7 +179,7 @@ class ProcessorStatus:
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
         """Decodes a ``/status`` document. Unknown fields of a newer worker are ignored.
 
-        Raises ValueError for any other document.
+        Raises ValueError if the document is not a status.
         """
         return msgspec.convert(document, ProcessorStatus)
 
@@ -309,7 +310,7 @@ def _timers_of(time: TaskTime) -> dict[str, Any]:
             nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
             told[store] = {"pending": found.pending, "more": found.more, **nexts}
     except HoldfastError:
-        return {}  # the loop raises this error itself, so the status only leaves the timers out
+        return {}  # the loop raises this error itself, so this function only omits the timers
     return told
 
 

@@ -3,7 +3,8 @@
 Invariants:
     - Nothing is sent before the client has checked that the process of the endpoint file runs, by its pid and start
       mark.
-    - A token is sent only if it is needed, and only on a connection that was made while this process owned the port.
+    - A token is sent only if the route needs it, and only if the worker's process owned the port after the connection
+      was made.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ProcessorClient:
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         """Returns the last heartbeat of the process with this pid; None if the process has no endpoint file.
 
-        It works even if the process does not answer, because the heartbeat is the modification time of the endpoint
+        This works even if the process does not answer, because the heartbeat is the modification time of the endpoint
         file.
         """
         endpoint = read_endpoint(self._file)
@@ -146,14 +147,15 @@ class ProcessorClient:
         Args:
             which: ``partitions`` (numbers; default: all partitions of the worker), and one of ``keys`` (a list of text
                 or bytes), ``prefix`` (text or bytes) or ``all=True``. ``window`` (from, up to, in milliseconds since
-                1970) limits the selection to windows that contain such a time; ``read`` does not support it.
+                1970) selects only windows that contain a time of this range; ``read`` does not support ``window``.
 
         Raises (as all commands do):
             CommandWrong: The command names something that the processor does not have, for example an unknown store.
             CommandRefused: The worker can't run the command in its present state.
-            CommandFailed: The command stopped before its end. Completed batches stay. A repeated command continues
-                after them.
-            ProcessorSilent: The worker does not answer. If the command had begun, its outcome is unknown: repeat it.
+            CommandFailed: The command stopped early. Completed batches remain in effect, and a repeated command
+                continues after them.
+            ProcessorSilent: The worker does not answer. If the command had begun, its outcome is unknown, so repeat
+                the command.
         """
         return self._select("/state/count", store, timeout_s, **which)
 
@@ -196,9 +198,10 @@ class ProcessorClient:
 
         Args:
             which: The same as in ``count``, and three more. ``export=True`` first writes the keys to files.
-                ``positions`` (topic to partition to offset) sets where a paused worker reads its inputs next; they are
-                committed together with the last deletes of their task. ``once`` is a name for the command: if it is
-                repeated with the same name and keys, tasks that have already carried it out delete nothing.
+                ``positions`` (topic to partition to offset) are the offsets at which a paused worker reads its inputs
+                next. They are committed together with the last deletes of their task. ``once`` is a name for the
+                command: if the command is repeated with the same name and keys, tasks that have already carried it out
+                delete nothing.
 
         Returns:
             The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the
@@ -209,7 +212,7 @@ class ProcessorClient:
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         """Sets the input positions of a paused worker (topic to partition to offset).
 
-        The state does not change, so records that are read a second time are counted twice.
+        The state does not change. So a record that is read a second time changes the state a second time.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
@@ -243,8 +246,8 @@ class ProcessorClient:
                 task.
             more: ``keep=True`` changes only message keys that are in the changelog; all other keys stay unchanged.
                 ``export=True`` first writes the present entries to a file: the entries of ``keys``, or all entries
-                without ``keys``. ``once`` is a name for the command: if it is repeated with the same name, it does not
-                export tasks again that it has begun to change.
+                without ``keys``. ``once`` is a name for the command: a repeated command with the same name exports no
+                task that the earlier command has begun to change.
 
         Returns:
             ``set``, ``deleted`` and ``same``, as numbers of entries; ``inputs``: for each partition, the input offsets
@@ -260,7 +263,7 @@ class ProcessorClient:
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
-        """Runs a command about keys. Many keys are split into several requests."""
+        """Runs a command that selects keys. Many keys are split into several requests."""
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
@@ -357,12 +360,12 @@ def _check_owner(endpoint: Endpoint) -> None:
 
 
 def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
-    """Checks the owner of the port again after a connection was made.
+    """Checks again that the worker owns the port, after a connection was made.
 
-    The HTTP library calls it at each step of a request.
+    The HTTP library calls this function at each step of a request. ``facts`` is not used.
 
-    ``facts`` is not used. The check closes a gap: a worker listens only once in its life. If it owns the port after the
-    connection was made, the connection is to this worker.
+    A worker listens on its port only once in its life. So if the worker owns the port after the connection was made,
+    the connection leads to this worker.
     """
     if event == _CONNECTED:
         _check_owner(endpoint)

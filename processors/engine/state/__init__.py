@@ -1,1 +1,1 @@
-"""Stores, their databases, and the coherence guard. This package imports ``changelog`` and ``topology``."""
+"""The stores, their databases, and the coherence guard. This package imports ``changelog`` and ``topology``."""

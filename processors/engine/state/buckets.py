@@ -57,7 +57,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Adds the fingerprint of a complete bucket that Spark has computed."""
+        """Adds a fingerprint that Spark has computed over a complete bucket."""
         import numpy as np
 
         self._counts[bucket] += np.uint64(of.count)
@@ -95,7 +95,7 @@ def bucket_of(key: bytes) -> int:
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """Returns the values of each key in the wanted buckets. A list with several values shows a duplicate key."""
+    """Maps each key in the wanted buckets to its values. More than one value means that the key occurs twice."""
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH_PAIRS)):

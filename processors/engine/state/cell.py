@@ -10,9 +10,9 @@ from holdfast.processors.engine.changelog.format import full_keys, key_prefix
 class Cell:
     """The values of one state key, by message key: the uncommitted values (``dirty``), and a cache of committed values.
 
-    The cache has two generations, ``young`` and ``old``. ``suffix`` is the part of a changelog key that the state key
-    makes up. If ``suffix`` is None, the cell serves many state keys and its dicts use full changelog keys. ``room`` is
-    the maximum length of a dict key and its value together, in bytes.
+    The cache has two generations, ``young`` and ``old``. ``suffix`` is the state key as bytes, the last part of a
+    changelog key. If ``suffix`` is None, the cell serves many state keys and its dicts use full changelog keys.
+    ``room`` is the maximum length of a dict key and its value together, in bytes.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")
@@ -33,7 +33,7 @@ class Cell:
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:
-        """Returns the keys of this cell's dicts for these message keys, in the same order.
+        """Returns the dict keys that this cell uses for these message keys, in the same order.
 
         In a cell of many state keys, ``state_key`` is a part of each dict key.
         """

@@ -1,4 +1,4 @@
-"""Reads a RocksDB checkpoint that another process owns; every function may raise CheckpointDamaged.
+"""Reads RocksDB checkpoints that other processes have written. Every function may raise CheckpointDamaged.
 
 Invariants:
     - The folder is not changed and may be read-only. Any number of processes may read it at the same time.

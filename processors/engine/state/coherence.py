@@ -2,9 +2,9 @@
 
 ``keep_or_restore`` decides where the replay of a changelog begins.
 
-The functions only judge facts that were read before. Read the facts in this order, otherwise the last transaction of a
-former owner can be missed. First read the group's committed offsets, after pending transactions have ended. Then read
-the changelogs' high watermarks.
+The functions read nothing themselves: they judge facts that the caller has read. The caller must read the facts in this
+order, otherwise it can miss the last transaction of the task's previous owner. First, it reads the group's committed
+offsets, after pending transactions have ended. Then it reads the changelogs' high watermarks.
 
 Invariants:
     - State that does not match the committed input offsets is never used. The error names the command that repairs it.
@@ -31,11 +31,11 @@ DELETE_RETENTION_MS_DEFAULT = 86_400_000
 class ChangelogFacts:
     """The facts about one partition of a changelog.
 
-    A recreated topic has a new ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Kafka keeps
-    tombstones for ``delete_retention_s`` seconds.
+    If a topic is deleted and created again, its ``topic_id`` changes. ``start`` is the first offset, ``end`` the high
+    watermark. Kafka keeps tombstones for ``delete_retention_s`` seconds.
 
     For a table that is restored from its own topic (``source``), ``end`` is the group's committed offset. Records
-    before ``young_from`` may be so old that tombstones among them are gone.
+    before offset ``young_from`` may be so old that Kafka has already removed some of their tombstones.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class ChangelogFacts:
 
 
 def delete_retention_s(facts: TopicFacts) -> float:
-    """Returns for how many seconds a topic keeps tombstones."""
+    """Returns the number of seconds for which a topic keeps tombstones."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
 
 
@@ -64,8 +64,8 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-#: Added to the error of an empty store. In earlier versions, a step without `store=` had store `default` or
-#: `aggregate`.
+#: A text for the error of a store without data, because the data may have another store name.
+#: In earlier versions of Holdfast, a step without `store=` had store `default` or `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
 
 
@@ -84,9 +84,9 @@ def check_inputs(
         state_inputs: For each store, the input offsets of its last meta record; empty for a store that was never
             written.
         committed: The group's committed offset of each input topic; None without a commit.
-        fed_by: For each store, the topics whose messages change the store. Other topics of the task are ignored,
-            because an older version may not have recorded their offsets. A store without an entry depends on all
-            topics.
+        fed_by: For each store, the topics whose messages change the store. The task's remaining topics are not
+            checked, because an older version of the processor may not have recorded their offsets. A store without
+            an entry depends on all topics.
         chained: The stores that are in one chain with a repartition topic. No store of a chain can be rebuilt
             separately.
 
@@ -97,7 +97,7 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # Topics with committed records come first, because their errors explain better what is missing.
+        # Topics with a committed offset above 0 come first, because their errors explain better what is missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
@@ -262,7 +262,7 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 
 
 def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
-    """The error for local state of another topic than the changelog, for example of a table's own topic."""
+    """The error for local state that belongs to a topic other than the store's changelog, e.g. a table's own topic."""
     return StateIncoherent(
         f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "
         f"{topic} now, which was not written with this state.",
@@ -328,6 +328,6 @@ _REBUILD = "Rebuild all state from the source: `holdfast apply clear PROCESSOR -
 
 
 def _from_local(*stores: str) -> str:
-    """The action for a changelog that does not match the local state: write the changelog again from local state."""
+    """Returns the text of the action that writes the changelogs of these stores again from local state."""
     commands = "`, `".join(f"holdfast apply backfill PROCESSOR --store {store} --from local" for store in stores)
     return f"Write the changelog from local state: `{commands}`. If local state is lost or wrong: {_REBUILD}"

@@ -35,7 +35,8 @@ class Database(Protocol):
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` writes. Reads may be slow until ``end_bulk``.
 
-        If the process dies in bulk mode, the writes since the last flush are lost. The older writes are all kept.
+        If the process dies in bulk mode, the writes since the last flush are lost. All writes before the last flush
+        are kept.
         """
 
     def end_bulk(self) -> None:
@@ -72,7 +73,7 @@ class Database(Protocol):
     def close(self) -> None:
         """Closes the database.
 
-        Flushed writes are kept. Other writes are kept, too, except in bulk mode.
+        Flushed writes are kept. Writes that are not flushed yet are kept, too, except in bulk mode.
         """
 
 

@@ -4,7 +4,8 @@ A file has the suffix ``.part`` until it is complete.
 
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
-A key that is not UTF-8 text is written as ``key_base64``. A value of ``set_bytes`` is written as ``value_base64``.
+A key that is not UTF-8 text is written as ``key_base64``. A value that ``set_bytes`` stored is written as
+``value_base64``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ExportFile:
     """Writes a file ``<moment>-<name>.jsonl``. Its suffix is ``.part`` until ``finish`` is called.
 
     Raises (as all methods do):
-        OSError: The disk refused.
+        OSError: The disk refused a write.
     """
 
     def __init__(self, folder: Path, name: str, now: float) -> None:
@@ -93,7 +94,7 @@ class ExportFile:
 
 
 class ExportUnreadable(HoldfastError):
-    """A line of a file does not have the format that an export writes. Fields: line."""
+    """A line of a file does not have the format of an export. The error's field ``line`` is the line number."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 

@@ -1,13 +1,14 @@
 """The state folder of one worker slot: its lock, its identity, and the databases of its tasks.
 
     <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains the pid
-    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the last process with the lock
+    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the last process that held the lock
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
     <state_dir>/<group>/<slot>/id              the folder's id, a part of the worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one task's database
 
-The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. A folder
-from a version without ids uses the host's name, so that its worker keeps its transactional id.
+The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. If an
+older version of Holdfast created the folder without an id, the id is the host's name. The worker of such a folder
+therefore keeps its transactional id.
 
 Invariants:
     - At most one process holds a slot. The kernel releases the lock when the process dies.
@@ -29,12 +30,12 @@ from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: Name of the identity file. It is hidden so that older versions ignore it; they read the pid in ``lock``.
+#: Name of the file with the identity of the process that locked the slot.
+#: Older versions of Holdfast ignore the file, because its name begins with a dot. They read the pid in ``lock``.
 HOLDER = ".holder"
 #: Maximum number of slots of a group on one machine, for processes without a configured slot.
 SLOTS_MAX = 256
-#: Maximum length of a task folder's name. File systems allow 255 bytes, and a suffix is added for folders that are set
-#: aside.
+#: Maximum length of a task folder's name. File systems allow 255 bytes, and folders set aside get a suffix.
 NAME_MAX = 160
 #: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -96,15 +97,15 @@ class StateFolder:
     def in_use(slot: Path) -> bool:
         """Whether a live process uses a slot. The check does not lock the slot.
 
-        The process is found by its recorded identity. A process in another container may be invisible: the check then
-        tests whether the lock is held, because the kernel releases the lock with its process. Without a recorded
-        identity, any process with the pid in ``lock`` counts.
+        The process is found by its recorded identity. A process in another container may be invisible. The check then
+        tests whether the lock is held, because the kernel releases the lock when its process ends. Without a recorded
+        identity, the slot is in use if any live process has the pid in ``lock``.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
             return False
         holder = read_identity(slot / HOLDER)
-        if holder is None or holder.pid != int(lock):  # written by an older version
+        if holder is None or holder.pid != int(lock):  # an older version of Holdfast locked the slot
             try:
                 os.kill(int(lock), 0)
             except OSError as gone:
@@ -131,7 +132,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes all databases and their copies. The slot keeps its lock, identity and id."""
+        """Deletes all databases, and the copies that were set aside. The slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():
@@ -174,7 +175,7 @@ class StateFolder:
         return made
 
     def _identify(self) -> bool:
-        """Checks that the folder belongs to this group. Returns True for an unused folder."""
+        """Checks that the folder belongs to this group. Returns True for a folder that was never used before."""
         file = self.path / "identity.json"
         ours = {"version": IDENTITY_VERSION, "application": self.group}
         text = _read(file)
@@ -210,7 +211,8 @@ class StateFolder:
 def _task_folder(slot: Path, task: str) -> Path:
     """Returns a task's folder.
 
-    A long name (it may join many topics' names) is cut, and gets a hash of the full name.
+    A task's name may join the names of many topics. A name that is too long for a folder is cut, and a hash of the
+    full name is appended.
     """
     former = file_name(task)
     if len(former) > NAME_MAX and (slot / former).is_dir():

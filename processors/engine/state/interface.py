@@ -10,9 +10,7 @@ from holdfast.processors.engine.state.methods import Ttl
 class State(Protocol):
     """The values that one store holds for the key of the current message.
 
-    Holdfast passes this object to every stateful function.
-
-    A stateful function gets it as an argument.
+    Holdfast passes an object of this type as an argument to every stateful function.
     """
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -54,7 +52,7 @@ class State(Protocol):
         Args:
             key: The state key.
             item: A JSON value.
-            keep_last: The maximum length of the list; older items are dropped. None keeps all items.
+            keep_last: The maximum length of the list; the oldest items are dropped. None keeps all items.
 
         Raises:
             StateValueInvalid: The value is no list.

@@ -20,7 +20,7 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: The sorted keys as of the last range read, some of them deleted since; and the keys added since that read.
+        #: The sorted keys at the last range read (some are deleted by now), and the keys added since that read.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -60,7 +60,7 @@ class MemoryDatabase(Database):
         """Does nothing, because the changelog restores the state after a restart."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values in key order, from ``first``. Keys added after the call are not included."""
+        """Yields keys and values in key order, from ``first``. Keys added during the iteration are not included."""
         content, keys = self._open(), self._in_order()
         for at in range(bisect_left(keys, first), len(keys)):
             value = content.get(keys[at])
@@ -68,7 +68,10 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values in reverse order, from the last key before ``end``. Later keys are not included."""
+        """Yields keys and values in reverse order, from the last key before ``end``.
+
+        Keys added during the iteration are not included.
+        """
         content, keys = self._open(), self._in_order()
         for at in range(bisect_left(keys, end) - 1, -1, -1):
             value = content.get(keys[at])
@@ -76,9 +79,9 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def _in_order(self) -> list[bytes]:
-        """Returns the sorted keys; some may be deleted.
+        """Returns the sorted keys; some of them may be deleted already.
 
-        The list is sorted again only after new keys, so that most range reads need no sort.
+        The list is sorted again only if keys were added since the last call. So most range reads need no sort.
         """
         if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
             self._ordered = sorted({*self._unordered, *self._content})

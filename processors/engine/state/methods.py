@@ -72,7 +72,7 @@ class StateMethods:
         self._store(key, encode_bytes(value, self.timestamp_ms))
 
     def set_own(self, key: str, value: Any) -> None:
-        """Sets a value as ``set`` does, without the check that JSON preserves it: Holdfast built the value itself."""
+        """Sets a value that Holdfast has built, as ``set`` does but without the check that JSON preserves the value."""
         try:
             raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + encode_json(value)
         except (TypeError, ValueError, OverflowError):

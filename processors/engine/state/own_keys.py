@@ -1,7 +1,8 @@
 """The state keys under which Holdfast keeps internal records in users' stores; only this module builds or reads them.
 
-State keys that begin with ``RESERVED`` belong to Holdfast: ``state.items`` and ``state.keys`` leave them out. Indexes
-are stored under the message key ``OWN_KEY`` and sorted by time: milliseconds since 1970 with 15 digits.
+State keys that begin with ``RESERVED`` belong to Holdfast: ``state.items`` and ``state.keys`` leave them out. Index
+entries have the message key ``OWN_KEY``. Their state keys contain a time (milliseconds since 1970, with 15 digits) and
+therefore sort by time.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from binascii import hexlify
 #: Prefix of the state keys of internal records.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
-#: State keys of expiry times: ``ENDS`` + state key holds a value's expiry time; ``EXPIRES`` is the index by expiry
-#: time.
+#: State keys of expiry times: ``ENDS`` + state key holds a value's expiry time; ``EXPIRES`` is the index by that time.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
 #: State keys of timers: ``TIMERS`` + name holds a timer; ``TIMERS_BY_CLOCK`` + clock name is the index by due time.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
-#: With more new keys than this, the whole list is sorted again. With fewer, each key is inserted at its place.
+#: If more keys than this were added since the last read, the whole list is sorted again.
+#: If fewer keys were added, each key is inserted at its place in the list.
 SORTED_FROM = 16
 
 
@@ -43,14 +44,14 @@ def behind(prefix: bytes) -> bytes:
 class WrittenKeys:
     """Finds the writes of one message key among all writes, without a scan of all writes at each read.
 
-    Until the commit, the dict of writes only grows at its end. Only a failed message removes keys, and these are the
-    last keys. A read therefore checks only the keys added since the last read.
+    Until the commit, the dict of writes only grows at its end. Only a failed message removes keys, and it removes only
+    the last keys of the dict. A read therefore checks only the keys added since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        #: By message key: its keys in order, possibly with duplicates; and the keys added since the last read.
+        #: For each message key: its sorted written keys (with duplicates), and the keys added since the last read.
         self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
@@ -59,7 +60,8 @@ class WrittenKeys:
     ) -> Iterator[tuple[bytes, bytes | None]]:
         """Yields the writes of one message key from changelog key ``first`` to before ``end``, sorted by key.
 
-        The cost is proportional to the new keys and the keys that the caller reads, not to all writes of the key.
+        The cost is proportional to the keys added since the last call plus the keys that the caller reads. It does not
+        depend on the number of all writes of the message key.
         """
         by_prefix, as_number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
@@ -91,7 +93,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """Tells the index that the dict lost its last keys and now has ``length`` keys."""
+        """Must be called after the dict of writes has lost its last keys, with the ``length`` of the remaining dict."""
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}
@@ -165,8 +167,7 @@ def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
     writes = state.uncommitted(message_key, first, end, reverse=True)
     with closing(state.stored_back(message_key, end)) as stored:
-        # In reverse order, the higher rank comes first. The uncommitted write has rank 1, so it precedes the stored
-        # value.
+        # In reverse order, the higher rank comes first, so the uncommitted write (rank 1) precedes the stored value.
         merged = merge(_ranked(writes, 1), _ranked(stored, 0), reverse=True)
         yield from _newest(merged, lambda key: key >= first)
 
@@ -174,7 +175,7 @@ def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | No
 def _newest(
     merged: Iterable[tuple[bytes, int, bytes | None]], inside: Callable[[bytes], bool]
 ) -> Generator[tuple[bytes, bytes]]:
-    """Yields one entry for each key: the uncommitted write if it exists. A key that this write deletes is left out."""
+    """Yields one entry for each key: the uncommitted write if it exists. Skips keys with an uncommitted delete."""
     former: bytes | None = None
     for key, _, raw in takewhile(lambda item: inside(item[0]), merged):
         if key != former and raw is not None:

@@ -34,12 +34,11 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
     """Opens a database in bulk mode for a replay of ``bulk_records`` records, or for normal use if None."""
     options = database_options(memory, bulk_records)
     with _named_errors():
-        # Without an explicit column family, a reopened database reads its options from the disk, which set an 8 MB
-        # cache.
+        # Without an explicit column family, a reopened database has the options on the disk, with an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
     if bulk_records is not None:
-        # A replay needs no write-ahead log: after a crash, it resumes from the offsets of the last flush. Data and
-        # offsets are in the same column family, so one flush writes both together.
+        # A replay needs no write-ahead log, because after a crash it resumes from the offsets of the last flush.
+        # Data and offsets are in the same column family, so one flush writes data and offsets together.
         writing = WriteOptions()
         writing.disable_wal = True
         rdict.set_write_options(writing)
@@ -50,8 +49,8 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 class RocksDatabase(Database):
     """One RocksDB database.
 
-    A database that is not on the disk yet is created by its first write. A new task that starts in bulk mode therefore
-    opens its database only once.
+    A database that is not on the disk yet is created only by its first write. If a new task starts bulk mode before its
+    first write, the database is therefore opened only once.
 
     Args:
         rdict: The open database; None to create the database at the first write, with ``memory``.
@@ -341,7 +340,7 @@ def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _named(failure: Exception) -> Exception:
     """Converts an error that reports corruption to DatabaseCorrupt.
 
-    rocksdict raises the same class for all errors, so only the text tells.
+    rocksdict raises the same class for all errors, so only the error's text shows whether data is corrupt.
     """
     return DatabaseCorrupt(str(failure)[:300]) if "Corruption" in str(failure) else failure
 

@@ -13,27 +13,26 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFacto
 #: The sizes used without a memory plan: the block cache of the process, and the write buffer of one database, in bytes.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
-#: A database's write buffer has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, and at least
-#: ``BUFFER_BYTES_MIN`` bytes.
+#: The write buffer of a database has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers.
+#: The minimum size of a write buffer is ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: RocksDB allocates a write buffer in blocks: the number of blocks in a full buffer, and the maximum block size in
-#: bytes (RocksDB's default).
+#: RocksDB allocates a write buffer in blocks: the blocks of a full buffer, and the default maximum of a block in bytes.
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: In bulk mode, the maximum number of write buffers of a database, including those that wait for their flush.
 BULK_BUFFERS = 4
 #: The size of a write buffer's bloom filter, as a fraction of the buffer: about 20 bits for each key.
 BUFFER_FILTER_RATIO = 0.01
-#: A bulk replay aims at this many files, and assumes records of this many bytes.
+#: The size of a write buffer in a bulk replay follows from these numbers: the wanted files, and the bytes of a record.
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
-#: The size of a file of level 1, in bytes; files of each next level are twice as large. A file's filter is one block in
-#: the block cache, about 1.25 bytes per key. The cache has up to 64 shards. A filter larger than a shard is loaded
-#: again for each read of a key. With a cache of 64 MiB and RocksDB's default file size of 64 MiB, a read then takes 145
-#: us instead of 9 us.
+#: The size of a file of level 1, in bytes; files of each next level are twice as large.
+#: A file's filter is one block in the block cache, about 1.25 bytes per key. The cache has up to 64 shards.
+#: If a filter is larger than a shard, RocksDB loads the filter again for each read of a key.
+#: With 64 MiB for the cache and 64 MiB for a file (RocksDB's default), a read then takes 145 us instead of 9 us.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
-#: More level-0 files than a database ever has, so that writes never wait for compaction.
+#: A number of level-0 files that no database reaches. With this number as the limit, writes never wait for compaction.
 NEVER = 1 << 20
-#: The maximum open files of one database: this part (1/8) of the process' limit, and at least ``OPEN_FILES_MIN``.
+#: Maximum open files of a database: 1/``OPEN_FILES_SHARE`` of the process' limit, at least ``OPEN_FILES_MIN``.
 OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 
 
@@ -42,7 +41,8 @@ class RocksMemory:
 
     RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. An empty buffer counts,
     too, because it already holds its filter and its first block. Empty buffers of 150 databases would exceed the limit,
-    and each write would flush a file. To avoid this, each further open database gets a smaller buffer.
+    and each write would flush a file. For this reason, the more databases are open, the smaller is the buffer of the
+    next database.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
@@ -91,8 +91,9 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
     # RocksDB's default is 16 threads. Starting these threads takes a quarter of the CPU time of opening a few files.
     options.set_max_file_opening_threads(1)
     options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
-    # A bulk replay leaves many small files. Writes must not wait for the compaction of these files: rocksdict holds the
-    # interpreter lock in a write, so the wait would block all Python threads. Bloom filters keep reads fast.
+    # A bulk replay leaves many small files. Writes must not wait for the compaction of these files.
+    # Otherwise all Python threads would wait, because rocksdict holds the interpreter lock in a write.
+    # Bloom filters keep reads of many small files fast.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk_records is not None:
@@ -103,8 +104,7 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     else:
-        # Most reads ask for keys that are not in the write buffer. The bloom filter answers these reads without a
-        # search.
+        # Most reads are for keys that are not in the write buffer. The bloom filter answers them without a search.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options

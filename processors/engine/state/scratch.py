@@ -21,9 +21,8 @@ class ScratchFolder:
     def opened(self, task: str, records: int) -> Iterator[TaskStore]:
         """Opens an empty temporary database for a task, in bulk mode for ``records`` writes.
 
-        Deletes the database at the end.
-
-        If the deletion fails or the process dies, the next call with the same task name deletes the database.
+        The database is deleted at the end of the block. If the deletion fails or the process dies, the next call with
+        the same task name deletes the database.
         """
         self._delete(task)
         store = TaskStore(self._databases, self._folder / task)

@@ -1,9 +1,9 @@
 """The stores that user functions read and write: writes go to an overlay, and each message has an undo log.
 
-The overlay holds stored bytes: ``set`` encodes at once, and ``get`` returns a copy. A later change of the object
-changes no state, and a value that can't be stored fails its own message.
+The overlay holds stored bytes: ``set`` encodes at once, and ``get`` returns a copy. If a function changes the object
+after ``set``, the state does not change. A value that can't be stored fails the message that sets it.
 
-A read asks the levels from left to right. A write stays in the overlay until the commit::
+A read searches the levels from left to right. A write stays in the overlay until the commit::
 
     state key ──► cell:  dirty (overlay)  ──►  young (cache)  ──►  old (cache)  ──►  database
                          uncommitted           newer half          older half
@@ -144,10 +144,10 @@ class StoreState(StateMethods):
         self.name = name
         self._topic = topic
         self.record_bytes_max = record_bytes_max
-        #: Prefixes of state keys of which each belongs to only one message key, such as index entries. These state keys
-        #: share one cell, because a cell for each of them would hold a single value.
+        #: Prefixes of state keys, for example of index entries, where each state key occurs with only one message key.
+        #: These state keys share one cell, because a separate cell for a state key would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: The number of reads by user functions, and the number of these reads that had to ask the database.
+        #: The number of reads by user functions, and the number of these reads that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -227,7 +227,7 @@ class StoreState(StateMethods):
 
     @property
     def prefetches(self) -> bool:
-        """Whether ``prefetch`` is worth a call: False while the cache answers every read."""
+        """Whether ``prefetch`` may save database reads: False while the cache has every value that is read."""
         return self._found_all < FOUND_ALL_MAX
 
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
@@ -295,7 +295,7 @@ class StoreState(StateMethods):
     def committed(self) -> None:
         """Moves the overlay into the cache. Called after the overlay was written to the database."""
         for cell in self._all():
-            if self._rows is not None:  # The rows are the cache, so these values would only become outdated.
+            if self._rows is not None:  # ``_rows`` serves as the cache; values in ``young`` would become outdated.
                 cell.young, cell.old = {}, {}
                 cell.dirty.clear()
             elif cell.dirty:
@@ -329,7 +329,7 @@ class StoreState(StateMethods):
     # -- methods for rows outside of the overlay -------------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:
-        """Registers the rows of a columnar step: they are written back before each commit and informed after it."""
+        """Registers the rows of a columnar step: ``write_back`` runs before each commit, ``committed`` after it."""
         self._rows = rows
 
     def bound_cache(self, cache_bytes: int) -> None:
@@ -441,7 +441,7 @@ class StoreState(StateMethods):
         return (*self._cells.values(), self._shared)
 
     def _place(self, key: str) -> tuple[Cell, bytes]:
-        """Returns the cell of a state key without a known cell, and the current message's dict key in that cell."""
+        """Chooses the cell of a state key that is not in ``_cells``; returns it and the current message's dict key."""
         try:
             suffix = key.encode()
         except AttributeError:

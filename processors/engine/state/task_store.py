@@ -2,11 +2,11 @@
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
-data and the offsets since the last flush, and the changelog is replayed from the older offsets.
+data and the offsets since the last flush. The changelog is then replayed from the flushed offsets.
 
 Invariants:
-    - A batch is written in pieces, and its last piece contains the meta key. A crash between pieces leaves the older
-      offsets, and the replay from these offsets writes the same values again.
+    - A batch is written in pieces, and its last piece contains the meta key. After a crash between pieces, the database
+      has the offsets of the previous batch. The replay from these offsets writes the same values again.
     - After the first failure, nothing more is written. Closing the store moves damaged data to another folder.
 """
 
@@ -39,14 +39,13 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Stands in place of a changelog's topic id while the changelog is rewritten from local state.
+#: Recorded instead of a changelog's topic id while the changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
-#: Suffix of the folder of an old copy of local state. It is kept until the task is restored from the changelogs.
+#: Suffix of the folder of an old copy of local state. The folder is kept until the changelogs have restored the task.
 ASIDE_SUFFIX = ".former"
 
-#: Maximum operations of one write. rocksdict holds the interpreter lock in a write, so a large write stalls the
-#: process.
+#: Maximum operations of one write. A large write stalls the process, because rocksdict holds the interpreter lock.
 BATCH_OPERATIONS_MAX = 10_000
 
 
@@ -54,7 +53,7 @@ class StoreOffset(NamedTuple):
     """The position of a store in its changelog. Its JSON form is a list.
 
     ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last meta record before
-    it.
+    ``offset``.
     """
 
     topic: str
@@ -71,11 +70,11 @@ class TaskMeta:
         inputs: The next input offset of each topic; the data includes the effects of all earlier messages.
         restoring: Whether a replay is incomplete. The data then matches no input offset.
         complete_at: The last time at which the data matched the whole changelog, in wall-clock seconds since 1970. A
-            replay does not change this time until it reaches its end, because compaction may have removed tombstones
-            since this time.
+            replay changes this time only when it reaches the changelog's end, because compaction may have removed
+            tombstones since this time.
         commands: Names of the owner commands whose effects are in the data, oldest first.
-        keys: For each store, the rules by which the keys of its data were made; no entry if no commit recorded the
-            rules.
+        keys: For each store, lines of text that describe how the keys of its data were made, for example by
+            ``group_by``; no entry if no commit recorded the lines.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class TaskMeta:
 
     @staticmethod
     def decode(raw: bytes) -> TaskMeta:
-        """The offsets of these JSON bytes.
+        """Decodes offsets from JSON.
 
         Raises:
             FormatUnknown: The bytes have another format version.
@@ -201,7 +200,8 @@ class TaskStore:
     def end_bulk(self) -> None:
         """Flushes all writes and ends bulk mode.
 
-        To avoid the wait, first call ``flush(wait=False)`` and wait until ``flushing`` is False.
+        The call waits for the flush. To avoid this wait, first call ``flush(wait=False)``, and call ``end_bulk`` when
+        ``flushing`` is False.
         """
         with self._watched("flushed"):
             self._database.end_bulk()
@@ -244,8 +244,8 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        ``on_wait`` is called about twice a second until the compaction ends, and may close the store. ``close`` then
-        waits for the end.
+        ``on_wait`` is called about twice a second until the compaction ends. ``on_wait`` may close the store; ``close``
+        then waits until the compaction has ended.
         """
         failures: list[Exception] = []
 
@@ -355,7 +355,10 @@ class TaskStore:
             raise self._broken(done, failure) from failure
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
-        """Returns the error to raise, and records it. No commit can follow, even if user code catches the exception."""
+        """Records the failure and returns the error to raise.
+
+        After a failure, no commit is possible, even if user code catches the exception.
+        """
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(
                 f"The state folder {self.path} is damaged: {str(failure)[:300]}.",

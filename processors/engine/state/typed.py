@@ -5,11 +5,11 @@ A value is validated when it is set and when it is read. A value of an older ver
 A stored value is the plain JSON of its model, so tables, audits and older readers can use it without the model. With
 upgrades, the stored object also has the field ``_version``::
 
-    {"currency": "EUR", "items": [], "_version": 3}      written by the model behind the upgrades {1: …, 2: …}
-    {"items": []}                                        version 1: written before there were upgrades
+    {"currency": "EUR", "items": [], "_version": 3}      version 3: written by a model with the upgrades {1: …, 2: …}
+    {"items": []}                                        version 1: written before the store had upgrades
 
 Invariants:
-    - Reading never changes the stored value. It keeps its old version until the function sets it again.
+    - Reading never changes the stored value. The stored value keeps its old version until the function sets it again.
     - A stored value that does not fit its model, or can't be upgraded, fails the message and stays unchanged.
 """
 
@@ -129,7 +129,7 @@ class TypedValues:
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
         """Upgrades a stored object of any version to the newest version.
 
-        Returns its JSON, without the version field.
+        Returns the JSON of the upgraded object, without the version field.
         """
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"

@@ -55,7 +55,7 @@ class AsyncCall(Step):
     known: Callable[[Any], tuple[Any] | None] | None = None
 
     def __call__(self, value: Any) -> Any:
-        """Always raises an error, because the engine awaits ``func`` itself, before it runs the later steps."""
+        """Always raises an error, because the engine awaits ``func`` itself, before it runs the next steps."""
         raise RuntimeError("a step that waits was run as one that does not")
 
     @property
@@ -69,5 +69,5 @@ class AsyncCall(Step):
 
     @property
     def rounds(self) -> int:
-        """The number of consecutive timeouts that fit into ``CALLS_WITHIN_MS``; at least 1."""
+        """The maximum number of calls, one after the other, that can time out within ``CALLS_WITHIN_MS``; minimum 1."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

@@ -116,7 +116,7 @@ def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
                 if code.co_firstlineno in (first, node.lineno):
                     return node
         return None
-    # Several lambdas may begin in one line. The instruction positions of the code tell which one it is.
+    # Several lambdas may begin in one line. The instruction positions show which lambda belongs to the code.
     places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
     lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
     around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]

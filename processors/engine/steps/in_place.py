@@ -54,7 +54,7 @@ _READING_MODULES = frozenset(
         "msgspec._core",
     )
 )
-#: Method names that do not change the values that steps get.
+#: Names of methods that do not change the values that steps get.
 _READING_METHODS = frozenset(
     (
         *("get", "items", "keys", "values", "copy", "count", "index", "union", "intersection", "difference"),
@@ -73,12 +73,12 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
 #: Maximum size and depth up to which a container from outside of a function is examined.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
-#: The value of a name that is not assigned yet.
+#: Used as the value of a name that is not assigned yet.
 _UNKNOWN = object()
 
 
 class ValueNotCopied(HoldfastError):
-    """A value can't be copied, although it goes to several branches, matches or windows, and one may change it."""
+    """A value can't be copied, although several branches, matches or windows get it and may change it."""
 
 
 def copied(value: Any) -> Any:
@@ -114,7 +114,7 @@ def apart(results: Sequence[Any]) -> Sequence[Any]:
 
 
 def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
-    """Whether a function may change its arguments. False is certain; True is not.
+    """Whether a function may change its arguments. The answer False is certain, the answer True may be wrong.
 
     ``stateful`` means that the last argument is a state, whose methods may be called.
     """
@@ -157,7 +157,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
-    """Whether an instruction may change something.
+    """Whether an instruction of a function may change an object.
 
     ``state`` is the name of the state argument, whose methods are allowed.
     """

@@ -17,12 +17,12 @@ from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.topology import Topology
 
 #: The role of an argument for state.
-#:     key         decides which key or row the state belongs to; a change is refused
-#:     rule        decides how state is computed from now on; a change is reported
-#:     columns     a part of the store's ``columns`` or its TTL, for which ``verbs.compatibility`` has rules
-#:     function    a user's function or model; its source is a part of the version
-#:     tuning      affects only cost and waiting
-#:     neither     a name, another stream or table, or something on which no state depends
+#:     ``key``         decides which key or row the state belongs to; a change of the argument is refused
+#:     ``rule``        decides how state is computed from now on; a change of the argument is reported
+#:     ``columns``     a part of the store's ``columns`` or its TTL, for which ``verbs.compatibility`` has rules
+#:     ``function``    a user's function or model; its source is a part of the processor's version
+#:     ``tuning``      affects only cost and waiting times
+#:     ``neither``     a name, another stream or table, or an argument on which no state depends
 Role = Literal["key", "rule", "columns", "function", "tuning", "neither"]
 
 
@@ -86,7 +86,7 @@ def recorded(step: str) -> tuple[str, ...]:
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
     """Returns the lines of a step.
 
-    ``of`` tells it from other steps of the same method. ``given`` has all recorded arguments.
+    ``of`` distinguishes the step from other steps of the same method. ``given`` has all recorded arguments.
 
     An argument that is an empty mapping gets no line.
     """
@@ -114,7 +114,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose recorded line differs. ``was`` or ``now`` is empty if that version lacks the step."""
+    """An argument whose recorded line differs. ``was`` or ``now`` is empty if this version does not have the step."""
 
     argument: str
     was: str
@@ -148,9 +148,9 @@ def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """Returns a hint for the error if only functions differ, because they may still give the same keys.
+    """Returns a hint for the error if only functions differ, because the functions may still give the same keys.
 
-    Otherwise empty.
+    If anything else differs, the hint is empty.
     """
     functions = [each.was.partition(_FUNCTION)[2] for each in changed if each.is_key]
     if not functions or not all(functions):

@@ -21,7 +21,8 @@ from holdfast.processors.engine.steps.topic import Topic
 class Node:
     """One step. A stateful step has a ``store``, an output step has a ``topic``. ``model`` is None unless declared.
 
-    The ``function`` of a source is its ``timestamp_extractor``. A window step has a ``window`` and its own store.
+    The ``function`` of a source node is the topic's ``timestamp_extractor``. A window step has a ``window`` and its own
+    store.
     """
 
     kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
@@ -36,8 +37,8 @@ class Node:
     unnamed: bool = False
     #: The model of the store's values, in a form that ``schema_of`` accepts.
     model: Any = None
-    #: For a step that sets event times: the maximum by which an event time may be ahead of the worker's clock, in
-    #: milliseconds. None after a window, where event times do not advance stream time.
+    #: For a step that sets event times: maximum milliseconds by which they may be ahead of the worker's clock.
+    #: After a window the maximum is None, because event times there do not advance stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
     window: Window | None = None
     #: The recorded lines about the step's arguments on which state depends; the module ``meaning`` makes them.
@@ -116,9 +117,9 @@ class Node:
 
     @property
     def branches(self) -> list[tuple[Node, bool]]:
-        """The next steps.
+        """The next steps, each with a boolean.
 
-        The boolean tells whether a step needs a copy, because it may change the value for the others.
+        The boolean is True if the step needs a copy of the value, because the step may change it for other branches.
         """
         last = len(self.children) - 1
         return [(child, at < last and child.changes) for at, child in enumerate(self.children)]
@@ -141,7 +142,7 @@ class Node:
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
         """Returns a copy of these steps in which some nodes have other functions.
 
-        ``functions`` has them by ``id(node)``.
+        ``functions`` maps ``id(node)`` to the other function of this node.
         """
         if not any(id(node) in functions for node in self.walk()):
             return self

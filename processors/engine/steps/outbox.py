@@ -21,7 +21,7 @@ class Output:
 class Outbox:
     """The waiting records of one topic, as parallel lists.
 
-    ``headers`` has the headers by index, only where there are any.
+    ``headers`` maps the index of a record to its headers. Records without headers have no entry.
 
     The list objects never change, because compiled steps refer to them.
     """

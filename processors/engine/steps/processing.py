@@ -1,6 +1,6 @@
-"""Steps with timers:
+"""Steps with timers, which ``sdf.process(MyProcessor)`` adds to a stream.
 
-``sdf.process(MyProcessor)``. The user's class gets the messages and timers of keys, and emits values.
+The user's class gets the messages and timers of keys, and emits values.
 
 One instance of the class serves one task. Its state and timers belong to the current key. Other attributes of the
 instance are lost when the process ends.
@@ -235,12 +235,12 @@ class Processor:
     def on_timer(self, due: Due, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """Deletes a due timer, calls the user's ``on_timer``, and returns the emitted values.
 
-        None for a cancelled timer.
+        For a cancelled timer, returns no values.
         """
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
-        if due.timer.clock == "processing":  # The worker's clock says nothing about event times.
+        if due.timer.clock == "processing":  # The time of a processing timer is not an event time.
             state.timestamp_ms = max(self._stream.time_ms, 0)
         context = self._begun(key, timestamp, headers, state, due.timer)
         self._user.on_timer(due.timer.name, due.timer.time, context)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from holdfast.processors.engine.store_uses import TimeUse
 
-#: The role of a step in the order in which inputs are read. A step that ``feeds`` writes state that other inputs of the
-#: task look up; a step that ``reads`` looks this state up.
+#: The role of a step in the order in which inputs are read.
+#: A step that ``feeds`` writes state that other inputs of the task look up. A step that ``reads`` looks such state up.
 Order = Literal["feeds", "reads"]
 
 
@@ -72,7 +72,7 @@ class Kept(Protocol):
         """A description of how the content depends on time; None if it does not."""
 
     def lines(self) -> tuple[str, ...]:
-        """Describes the definition of the content in lines of text. A changed line is a new definition."""
+        """Describes the definition of the content in lines of text. If a line changes, the definition has changed."""
 
 
 class Window(Kept, Protocol):
@@ -117,6 +117,6 @@ class Step:
     def describe(self) -> str:
         """Describes the step in one line of text.
 
-        A changed text gives the processor a new version. Empty if the step's behaviour is its user function.
+        If this text changes, the version of the processor changes. Empty if the step's behaviour is its user function.
         """
         return ""

@@ -46,8 +46,8 @@ class StoreOptions:
     dating: Dating | None = field(default=None, compare=False)
     #: For a built-in step: how values expire by the event times of their own key.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether values after ``group_by`` expire by stream time alone. An older message may arrive after a newer one, and
-    #: must still find the earlier state.
+    #: Whether values after ``group_by`` expire by stream time alone.
+    #: A message may arrive after messages with later event times, and must still find the state of its event time.
     asked_by_older: bool = field(default=False, compare=False)
     #: Time for which values without their own ``ttl`` stay readable, in milliseconds; None means no limit.
     ttl_ms: int | None = field(init=False, default=None)
@@ -110,7 +110,7 @@ class StoreOptions:
         return TtlUse(self.ttl_ms) if self.expires else None
 
     def describe(self) -> tuple[str, ...]:
-        """Describes the parts on which state depends in lines of text. A changed line is a new definition."""
+        """Describes the parts on which state depends in lines of text. A changed line means a changed definition."""
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")

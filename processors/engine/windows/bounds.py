@@ -1,7 +1,7 @@
 """Computes which windows contain an event time, and when a window is closed, so that a message for it is late.
 
 Invariants:
-    - Each rule exists once. The same function serves single messages and numpy columns.
+    - Each rule is implemented only once. The same function serves single messages and numpy columns.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
         due_ms: The time at which the window ends, without its grace: one number, or a column.
         grace_ms: How long after ``due_ms`` the window still accepts messages.
         time_ms: The time that closes the window: one number, or one for each window.
-        closed_ms: Windows with ``due_ms`` up to this time are already closed, perhaps by a shorter grace in an earlier
-            version.
+        closed_ms: Windows with ``due_ms`` up to this time are already closed, for example because an earlier version
+            of the processor had a shorter grace.
     """
     return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)
 

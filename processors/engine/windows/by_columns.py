@@ -251,9 +251,10 @@ class ColumnarWindows:
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
     def _in_time(self, times: Places) -> tuple[Places | None, Places, int]:
-        """Returns for each window of the run: the index of its message, and its start; and the number of late windows.
+        """Returns two columns, the index of the message and the start of each window, and the number of late windows.
 
-        Late windows are left out. The indexes are None if each message has exactly one window and none is late.
+        Late windows are left out of the columns. The indexes are None if each message has exactly one window and no
+        window is late.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -333,7 +334,7 @@ class ColumnarWindows:
             return
         used: Marks = table.used.copy()
         if np.count_nonzero(used) > rows_max // 2:
-            used[:] = False  # Evicts all rows without a mark later; used rows get a new mark
+            used[:] = False  # Too many rows would stay, so all rows are evicted. The next messages read them again.
         for index in self._index.values():
             gone = [key for key, row in index.items() if not used[row]]
             table.release([index.pop(key) for key in gone])
@@ -341,11 +342,11 @@ class ColumnarWindows:
 
 
 def has_columns(spec: WindowSpec) -> bool:
-    """Whether columns support windows of this kind. The aggregates may still have no columnar form."""
+    """Whether columns support this kind of windows. The function does not check the aggregates of the windows."""
     reduces = any(isinstance(made, Reduce) for made in spec.aggregation.columns.values())
     return (
         spec.kind in ("tumbling", "hopping")
-        # A reducer may change the message that the next window needs.
+        # A reducer may change the message object, which the next window of the message needs unchanged.
         and not (reduces and spec.step_ms < spec.duration_ms)
         and spec.closing == "partition"
         and spec.before_update is None

@@ -35,43 +35,43 @@ class Window(Unplaced, Generic[Aggregated]):
         self._with = made
 
     def count(self) -> Aggregated:
-        """Adds the number of messages."""
+        """Adds a column with the number of messages."""
         return self._one(Count())
 
     def sum(self, of: Field = None) -> Aggregated:
-        """Adds the sum of the numbers ``of``."""
+        """Adds a column with the sum of the numbers that ``of`` selects."""
         return self._one(Sum(of))
 
     def mean(self, of: Field = None) -> Aggregated:
-        """Adds the mean of the numbers ``of``."""
+        """Adds a column with the mean of the numbers that ``of`` selects."""
         return self._one(Mean(of))
 
     def min(self, of: Field = None) -> Aggregated:
-        """Adds the smallest number or text ``of``."""
+        """Adds a column with the smallest number or text that ``of`` selects."""
         return self._one(Min(of))
 
     def max(self, of: Field = None) -> Aggregated:
-        """Adds the largest number or text ``of``."""
+        """Adds a column with the largest number or text that ``of`` selects."""
         return self._one(Max(of))
 
     def first(self, of: Field = None) -> Aggregated:
-        """Adds the value of the message that was processed first."""
+        """Adds a column with the value of the message that was processed first."""
         return self._one(First(of))
 
     def last(self, of: Field = None) -> Aggregated:
-        """Adds the value of the message that was processed last."""
+        """Adds a column with the value of the message that was processed last."""
         return self._one(Last(of))
 
     def earliest(self, of: Field = None) -> Aggregated:
-        """Adds the value of the message with the smallest event time."""
+        """Adds a column with the value of the message with the smallest event time."""
         return self._one(Earliest(of))
 
     def latest(self, of: Field = None) -> Aggregated:
-        """Adds the value of the message with the largest event time."""
+        """Adds a column with the value of the message with the largest event time."""
         return self._one(Latest(of))
 
     def collect(self, of: Field = None) -> Aggregated:
-        """Adds the list of all values."""
+        """Adds a column with the list of the values of all messages."""
         return self._one(Collect(of))
 
     def reduce(
@@ -80,7 +80,7 @@ class Window(Unplaced, Generic[Aggregated]):
         initializer: Callable[[Any], Any],
         merger: Callable[[Any, Any], Any] | None = None,
     ) -> Aggregated:
-        """Adds a value: ``initializer`` makes it from the first message, ``reducer`` updates it with each next message.
+        """Adds a column: ``initializer`` makes its value from the first message, ``reducer`` updates it with each next.
 
         ``merger`` merges the values of two sessions; only sessions need it.
         """

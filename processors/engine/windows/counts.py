@@ -31,14 +31,14 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import Result
 
 COUNTED_VERSION = 1
-#: Overlapping windows store their messages in about this many chunks, with at least this many messages in each.
+#: The approximate number of chunks for the messages of one overlapping window, and the minimum messages of a chunk.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The field of the record with the number of the last message that has a large value, and the largest value that is not
-#: large. Sums of up to ``MESSAGES_MAX`` smaller values can't overflow a float.
+#: The record's field for the number of the last message with a large value, and the limit above which a value is large.
+#: Sums of up to ``MESSAGES_MAX`` values below this limit can't overflow a float.
 LARGE, SURE_MAX = "large", 1e300
-#: The field of a tumbling window's record that is not an aggregate.
+#: Name of the only field in a tumbling window's record that is not an aggregate.
 WINDOW = "window"
-#: Maximum messages of a window, because all of them are in one record or are read together.
+#: Maximum number of messages of a window. The limit exists because they are all in one record or are read together.
 MESSAGES_MAX = 1_000_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
@@ -93,7 +93,7 @@ class CountSpec:
     def lines(self) -> tuple[str, ...]:
         """The definition as text: one line for the window's size, and one for each column.
 
-        A changed line is a new definition.
+        If a line changes, the definition of the store has changed.
         """
         return f"window = {self.kind} count {self.count}{self._how}", *self.aggregation.lines()
 
@@ -213,16 +213,16 @@ class CountStore:
         """
         spec = self.spec
         first = self._first_window(number)
-        # The windows are also computed if no result is sent. Otherwise a bad message would not fail now: later
-        # messages, which fill the window, would fail instead. The first window includes the messages of all other
-        # windows. A sum can be larger in another window only if there are large values.
+        # Windows are also computed if no result is sent, so that a bad message itself fails, not a later message.
+        # Usually the first window is enough, because it includes the messages of all other windows.
+        # Only with large values, a sum can be larger in another window.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
         results = []
         for begin in begins:
             if begin < chunks[0]:
-                continue  # An earlier definition did not store the first messages of this window.
+                continue  # A previous definition of the windows did not store the first messages of this window.
             inside = items[begin - chunks[0] :]
             times = [item[0] for item in inside]
             result = spec.aggregation.computed(min(times), max(times), inside)

@@ -5,8 +5,9 @@
                                   └ the newest held-back result, sent when ``every`` is over
 
 Invariants:
-    - The sent results depend only on the messages and on stream time, not on when commits happened. A due result counts
-      as sent at its due time, and is sent before any later result of its key.
+    - The sent results depend only on the messages and on stream time, not on when commits happened. The next ``every``
+      of a key begins at the due time of its result, even if the result is sent later. A due result is sent before any
+      later result of its key.
     - Held-back results are state. A result is sent in the same transaction that deletes its record.
     - A key with a record has one index entry, at the time until which its results are held back.
 """
@@ -67,7 +68,7 @@ class FewerResults:
             sent.append((known["held"][0], known["held"][1]))
             known = self._look_again(raw_key, known["due"] + self._every_ms, known)
         if known is not None and known["due"] <= now_ms:
-            self._forget(raw_key, known)  # A key without a record holds nothing back, too.
+            self._forget(raw_key, known)  # The record is no longer needed: without a record, nothing is held back.
             known = None
         if results:
             if known is None:
@@ -105,7 +106,7 @@ class FewerResults:
             self._state.point_at(raw_key, max(self._stream.time_ms, 0))
             known = self._state.get(HELD)
             if known is not None and known["due"] != due_ms:
-                known = None  # A command has deleted the record of this entry since then.
+                known = None  # A command has deleted the record of this index entry.
             held = None if known is None else known["held"]
             self._found.append((place, due_ms, raw_key, known))
             found.append(Closing(place, raw_key, *(held or (None, 0))))
@@ -126,7 +127,7 @@ class FewerResults:
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                # The record is no longer needed, and no later commit is certain to delete it.
+                # The record is no longer needed. It is deleted now, because a later commit may never come.
                 if known["due"] <= time_ms:
                     self._forget(raw_key, known)
             elif known is not None:

@@ -26,16 +26,17 @@ from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Res
 
 #: Maximum number of step numbers (event time // step) for which a store caches the windows.
 KNOWN_MAX = 64
-#: Maximum number of windows outside of the key's record that one message closes. The next message closes more.
+#: Maximum number of windows that one message closes, in addition to the windows in the key's record.
+#: The next messages of the key close the remaining windows.
 MORE_MAX = 100_000
 #: The empty result, shared because most messages of a final window have no result.
 _NONE: tuple[Result, ...] = ()
 
 
 def _asked_apart(trigger: Trigger | None) -> Trigger | None:
-    """Returns the trigger.
+    """Wraps a trigger that may change its arguments, so that it gets copies. Returns any other trigger unchanged.
 
-    A trigger that may change its arguments gets copies, so that the window keeps the originals.
+    The window keeps the original arguments.
     """
     if trigger is None or not may_change(trigger):
         return trigger
@@ -88,7 +89,7 @@ class WindowStore(StoredWindows):
                 if stored is None:
                     state.delete(place)
                     if known is not None and held is None:
-                        # The entry is needed, because the key's record is deleted with a window's entry.
+                        # The window needs an index entry, because the key's record is deleted with its last entry.
                         opened.append([start, end])
                     continue
             else:
@@ -129,7 +130,7 @@ class WindowStore(StoredWindows):
     ) -> tuple[dict[str, Any] | None, list[Result]]:
         """Calls the triggers for a message. Returns the value to store, and the results to send early.
 
-        The value is None if the window was sent after the message, and starts again.
+        The value is None if ``after_update`` sent the window, because the window then starts again.
         """
         value, _, time_ms, _ = message
         aggregation, early = self.spec.aggregation, []
@@ -155,11 +156,11 @@ class WindowStore(StoredWindows):
                 self._enter(max(end, self._first_ms), start, end, raw_key)
         known.take(time_ms, self._stream.cap_ms)
         if opened:
-            # A window that was sent early may still be in the record when it opens again.
+            # A window that was sent early may still be in the key's record when its next message opens it again.
             known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
         closing, results = self._passed(known), []
         for start, end in closing if spec.final else ():
-            # If the value is missing, a command has cleared the window.
+            # The value is missing if a command has cleared the window.
             if (stored := state.get(window_key(start, end))) is not None:
                 results.append((spec.aggregation.result(start, end, stored), start))
         if closing:
@@ -176,7 +177,10 @@ class WindowStore(StoredWindows):
         return sorted(found) if found else []
 
     def _more(self, known: KeyTime, upto_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Returns the open windows outside of the key's record that end up to ``upto_ms``, sorted by end."""
+        """Returns the open windows, of those that are not in the key's record, that end up to ``upto_ms``.
+
+        The windows are sorted by end.
+        """
         raw_key = self._state.message_key
         first, before = open_before(known.more - 1), open_before(upto_ms)
         places = state_keys_between(self._state, raw_key, first, before, limit)
@@ -198,7 +202,7 @@ class WindowStore(StoredWindows):
     def _keep_open(self, known: KeyTime) -> None:
         """Stores the key's record of open windows.
 
-        The record keeps the newest ``OPEN_KEPT``; older ones get separate records.
+        The record keeps the newest ``OPEN_KEPT`` windows. Each older window gets a separate record.
         """
         if len(known.open) > OPEN_KEPT:
             for start, end in known.open[:-OPEN_KEPT]:
@@ -211,7 +215,7 @@ class WindowStore(StoredWindows):
         return [start, end] in known.open or (known.more is not None and self._state.exists(open_key(start, end)))
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Returns start, end and result of the current key's windows whose end the key's event time has reached."""
+        """Returns start, end and result of the current key's windows that the key's own event time closes."""
         found = []
         for start, end in self._passed(self._of_key()):
             stored = self._state.get(window_key(start, end))
@@ -239,8 +243,8 @@ class WindowStore(StoredWindows):
 
         The caller confirms them with ``closed``.
 
-        With ``closing_strategy="key"``, these are windows that no message of their key closed before the retention
-        ended.
+        With ``closing_strategy="key"``, the returned windows are those that no message of their key closed before the
+        retention ended.
         """
         if not self._closes:
             return []

@@ -1,8 +1,8 @@
 """Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
 
-key's clock      ──x─────x──►                  a message at x is in the future: its time waits
-worker's clock   ────────────┬─────┬──►
-                             x     x counts: the key's windows that end by x close, without another message
+worker's clock   ──┬─────────────┬──►
+                   │             └ the clock reaches x: the key's windows that end by x are closed
+                   └ a message with the future event time x arrives: x waits in the index
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OwnTimes(Protocol):
     def reached(self) -> Sequence[tuple[int, int, Any]]:
         """Returns the windows of the current key whose end the key's own event time has reached.
 
-        For each window: two numbers that identify it, and its result. Nothing is changed.
+        For each window: two numbers that identify it, and its result. The method does not change the state.
         """
 
     def close_one(self, first: int, second: int) -> None:
@@ -46,8 +46,8 @@ class _Step(NamedTuple):
 class KeysAhead:
     """Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
 
-    Each such key has an index entry at that time. A message may have applied the time earlier. Its entry is then
-    deleted when the clock reaches the time.
+    Each key with a future event time has an index entry at this time. If a message of the key has already closed the
+    windows when the clock reaches this time, the entry is only deleted.
     """
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
@@ -60,23 +60,23 @@ class KeysAhead:
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Adds an index entry, so that the key is checked at ``time_ms``. The state then points at the key."""
+        """Adds an index entry, so that the key is checked at ``time_ms``. Makes the key the state's current key."""
         self._state.message_key = OWN_KEY
         self._state.set_own(ahead_key(time_ms, raw_key), 1)
         self._state.message_key = raw_key
         self.next_ms, self._gone_ms = min(self.next_ms, time_ms), min(self._gone_ms, time_ms - 1)
 
     def restart(self) -> None:
-        """Forgets all progress, because an abort or a command changed the store."""
+        """Starts the scan of the index again from its begin, because an abort or a command changed the store."""
         self.next_ms = self._gone_ms = NO_TIME
         self._found.clear()
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the worker's clock may have reached the waiting time of a key."""
+        """Whether the worker's clock may have reached a future event time of a key."""
         return bool(self._found) or self.next_ms <= now_ms
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next windows to close, at most ``limit``, key by key, sorted by waiting time."""
+        """Returns the next windows to close, at most ``limit``, key by key, sorted by the keys' future event times."""
         cap_ms = self._stream.cap_ms
         if not self.is_due(cap_ms):
             return []

@@ -41,15 +41,15 @@ class StreamWindows(Generic[Stream]):
 
         Args:
             duration_ms: The length of a window, in milliseconds or as a timedelta.
-            grace_ms: How long after its end a window still accepts messages. Default 0.
+            grace_ms: The time after its end for which a window still accepts messages. Default 0.
             name: The store's name; None means ``<topic>-tumbling``.
             on_late: ``drop`` (the default), ``dead-letter``, or a function. The function is called for each window for
                 which a message is too late, with (value, key, timestamp, late_by_ms, start, end, name, topic,
                 partition, offset). It returns True to log the message.
-            retention: How long a window stays readable after its end and grace; None means one day.
+            retention: The time for which a window stays readable after its end and grace; None means one day.
             triggers: ``before_update`` and ``after_update``: functions of (aggregated, value, key, timestamp, headers).
-                If one returns a true value, the window is sent now and starts again. ``before_update`` sends it without
-                the message, ``after_update`` with the message.
+                If a function returns a true value, the window is sent immediately and starts again. ``before_update``
+                sends the window without the message, ``after_update`` with the message.
 
         Raises:
             DurationInvalid: A duration is out of range.
@@ -83,10 +83,10 @@ class StreamWindows(Generic[Stream]):
         name: str | None = None,
         on_late: OnLate | None = None,
     ) -> TimeWindow[Stream]:
-        """Declares windows of one length, of which one ends at each message of a key.
+        """Declares windows of one length; a window ends at the event time of each message of a key.
 
-        A window contains this message, and the key's messages that are at most ``duration_ms`` older. The arguments
-        have the same meaning as in ``tumbling_window``.
+        A window contains the message at its end, and the key's messages that are at most ``duration_ms`` earlier. The
+        arguments have the same meaning as in ``tumbling_window``.
         """
         times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
         return self._timed(times, Asked(on_late), name)
@@ -103,12 +103,13 @@ class StreamWindows(Generic[Stream]):
         """Declares sessions: messages of a key with gaps of at most ``inactivity_gap_ms`` form one window.
 
         Args:
-            inactivity_gap_ms: The maximum gap. A session is due this long after its last message.
-            grace_ms: How long a session still accepts messages after it is due. Default 0.
+            inactivity_gap_ms: The maximum gap between two messages of a session, in milliseconds or as a timedelta. A
+                session is due when a gap has passed after its last message.
+            grace_ms: The time for which a session still accepts messages after it is due. Default 0.
             name: The store's name; None means ``<topic>-session``.
             on_late: The same as in ``tumbling_window``. The function gets the start and end of a session with only this
                 message.
-            retention: How long a session stays readable after it is closed; None means one day.
+            retention: The time for which a session stays readable after it is closed; None means one day.
 
         Raises:
             DurationInvalid: A duration is out of range.

@@ -5,14 +5,14 @@
                                      x                     a message within a gap of both sessions merges them
                           ├──────────────────────┤
 
-A session is due a gap after its end, without its grace. Its index entry does not move with each message. An entry that
-is due before its session is written again at the session's present end. A session therefore writes at most one entry
-per gap.
+A session is due when a gap has passed after its end; its grace is not included. A message that extends a session does
+not move the session's index entry. When the entry is due and the session is not, the entry is written again at the
+session's present end. A session therefore writes at most one entry per gap.
 
 Invariants:
     - Open sessions of a key that still accept messages are more than a gap apart. A message within a gap of several
-      sessions merges them.
-    - A session that was merged into another leaves neither a record nor an index entry.
+      sessions merges these sessions.
+    - If two sessions are merged into one, the other session leaves neither a record nor an index entry.
     - A closed session accepts no messages. It has the record of a closed window.
 """
 
@@ -75,8 +75,7 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry may be due before its session is closed. ``_may_leave`` therefore checks each entry before
-        # deletion.
+        # An index entry may be due before its session is closed, so ``_may_leave`` checks an entry before its deletion.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
         #: Sessions that ``closing`` returned and ``closed`` has not confirmed: index entry, key, session.
@@ -126,7 +125,7 @@ class SessionStore(StoredWindows):
         return sorted(by_name.values(), key=attrgetter("start"))
 
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """Returns those of the named sessions that are within a gap before ``time_ms`` and still accept messages.
+        """Returns the named sessions that end at most a gap before ``time_ms`` and still accept messages.
 
         The names must begin with the newest session, because the scan stops at the first session that ended too early.
         """
@@ -147,8 +146,8 @@ class SessionStore(StoredWindows):
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The next later session is included, because a late message may have moved its start before its opening
-        # message.
+        # The first session that was opened after ``upto_ms`` is included.
+        # A late message may have moved the start of this session to an earlier time.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -175,14 +174,13 @@ class SessionStore(StoredWindows):
     def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
         """Returns the session that contains the message.
 
-        It is a new session, or the sessions within a gap of the message, merged into one.
+        This is a new session, or all sessions within a gap of the message, merged into one.
         """
         aggregation = self.spec.aggregation
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
         else:
-            # The last session that began before the message receives it, so that a merge keeps the order of event
-            # times.
+            # The last session that began before the message gets it, so that a merge keeps the order of event times.
             taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
             stored: Any = None
             for number, each in enumerate(reached):
@@ -306,10 +304,10 @@ class SessionStore(StoredWindows):
     def closing(self, limit: int) -> list[Closing]:
         """Returns the next sessions to close, in the order of their index entries; at most ``limit`` entries.
 
-        Sessions whose results are sent with each message are closed here, too, because their entries must follow their
-        ends. If a session has grown and is not due yet, its entry is written again for its present end. With closing
-        strategy ``key``, the returned sessions are those that no message of their key closed before the retention
-        ended.
+        Sessions whose results are sent with each message are also closed here, so that their index entries get the time
+        of the session's real end. If a session has grown and is not due yet, its entry is written again for its present
+        end. With closing strategy ``key``, the returned sessions are those that no message of their key closed before
+        the retention ended.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -342,8 +340,8 @@ class SessionStore(StoredWindows):
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
-            # The closed session is deleted by its real end. Its new entry must not be earlier than the old one, because
-            # commits may already have passed earlier entries.
+            # The real end of a closed session decides when the session is deleted.
+            # The new index entry must not be earlier than the old one, because commits may have passed earlier entries.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)

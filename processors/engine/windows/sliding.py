@@ -10,7 +10,8 @@ computed from these items in time order. A message therefore costs one write, an
 windows.
 
 Invariants:
-    - All windows of a key that end up to its ``closed`` are closed, and all later windows are open.
+    - All windows of a key that end at or before the key's time ``closed`` are closed. All windows that end later are
+      open.
     - A chunk is deleted with a later message of its key, when no window that contains it can open or change.
 """
 
@@ -30,7 +31,7 @@ from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 CHUNK_VERSION = 1
-#: The length of a window is split into this many chunks, and a grace into at most this many chunks.
+#: The number of chunks into which the length of a window is split, and the maximum number of chunks for a grace.
 CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
 
 #: A message in a chunk: its event time, and by column name the item that each column read from it.
@@ -98,8 +99,8 @@ class SlidingStore(StoredWindows):
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # An earlier definition may have made neighbours of another length, so the new chunk is cut to the free
-            # space.
+            # A previous definition of the windows may have written chunks of another length.
+            # The new chunk is therefore cut to the free time between its neighbours.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -137,7 +138,8 @@ class SlidingStore(StoredWindows):
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
         """Returns the record of the state's current key, stored and parsed.
 
-        In the parsed record, event times that the worker's clock has reached since then are applied to the key's time.
+        In the parsed record, future event times that the worker's clock has reached by now are applied to the key's
+        time.
         """
         stored = self._state.get(KEY_TIME)
         if stored is None:

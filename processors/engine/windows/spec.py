@@ -13,8 +13,8 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
 from holdfast.processors.engine.windows.bounds import LateMessage
 
-#: ``key``: event times of the window's own key close it. ``partition``: event times of all messages of the task close
-#: it.
+#: ``key``: event times of messages of the window's own key close the window.
+#: ``partition``: event times of all messages of the task close the window.
 ClosingStrategy = Literal["key", "partition"]
 #: The handling of a late message: drop it, pass it to the failure policy (``dead-letter``), or call a function.
 OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
@@ -60,9 +60,9 @@ class WindowSpec:
     """The declaration of a window. Times are milliseconds.
 
     A window contains event times from its start (inclusive) to its end (exclusive). A window closes, and accepts no
-    more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` names the time that counts. The window is
-    deleted ``retention_ms`` later. ``duration_ms`` is its length; for sessions, the gap without messages that ends a
-    session.
+    more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` decides whether stream time or the event
+    time of the window's key is compared with this time. The window is deleted ``retention_ms`` after this time.
+    ``duration_ms`` is the window's length; for sessions, the gap without messages that ends a session.
     """
 
     kind: WindowKind
@@ -77,8 +77,8 @@ class WindowSpec:
     final: bool = False
     #: After this time without messages, stream time advances with the clock. In milliseconds; None means never.
     idle_ms: int | None = None
-    #: Functions that are called before and after a message is added. A true result sends the window and starts it
-    #: again.
+    #: Functions that are called before and after a message is added to a window.
+    #: If a function returns a true value, the window is sent and starts again.
     before_update: Trigger | None = None
     after_update: Trigger | None = None
     #: Minimum stream time between two results of a key, in milliseconds; None means no limit.
@@ -104,14 +104,15 @@ class WindowSpec:
 
     @property
     def kept_as(self) -> str:
-        """The name of the stored form of the windows. Stores with another form can't be read."""
+        """The name of the stored form of the windows. A store whose windows have another form can't be read."""
         return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
 
     @property
     def closes_ms(self) -> int:
         """The time from a window's end until it closes, without the grace, in milliseconds.
 
-        A session may still grow for its gap. A sliding window includes its end, so it closes 1 ms later.
+        For a session this is the gap, because the session may grow for that time. For a sliding window it is 1 ms,
+        because the window includes its end.
         """
         return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
 
@@ -140,7 +141,7 @@ class WindowSpec:
     def lines(self) -> tuple[str, ...]:
         """The definition as text: one line for the times, and one for each column.
 
-        A changed line is a new definition.
+        If a line changes, the definition of the store has changed.
         """
         return f"window = {self.kind} {self.use.text()}", *self.aggregation.lines()
 

@@ -13,10 +13,11 @@ position by a limited number of windows. If a million windows end at once, many 
 Invariants:
     - The result of a window is sent once, in the transaction that moves ``closed`` past the window.
     - Whether a message is late depends on committed state and on earlier messages, not on when commits happened.
-    - A closed window stays closed, even if a later definition has a longer grace or retention; ``over`` ensures this.
+    - A closed window stays closed, even if a later definition of the window has a longer grace or retention. The time
+      ``over`` in the clock's record ensures this.
     - No window opens at or before ``closed``. No index entry is written at or before ``removed``.
-    - A window has an index entry while it is in the store, open or closed. It is therefore deleted in time, even if its
-      key gets no more messages. The record of a key is deleted with the key's last entry.
+    - Each open or closed window in the store has an index entry. A window is therefore deleted in time, even if its key
+      gets no more messages. The record of a key is deleted with the key's last entry.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Maximum size of the clock's record in bytes, without the message keys in it: times of upstream tasks, times ahead.
+#: Maximum size of the clock's record in bytes, without the message keys in the record.
+#: The record contains watermarks of upstream tasks and future event times.
 CLOCK_BYTES = 32_768
-#: Version 1 had no ``over`` and no kind, and stored all open windows of a key in one record. Version 1 can be read. The
-#: next write uses version 2.
+#: The written version of the clock's record, and the readable versions.
+#: Version 1 had no ``over`` and no kind, and stored all open windows of a key in one record.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
 #: A result, and its timestamp for the next steps: the start of its window.
 Result = tuple[dict[str, Any], int]
@@ -112,7 +114,7 @@ class AheadKeys(Closes, Protocol):
         """Adds an index entry, so that the key is checked at ``time_ms``."""
 
     def restart(self) -> None:
-        """Forgets all progress, because an abort or a command changed the store."""
+        """Starts the search again from the first index entry, because an abort or a command changed the store."""
 
 
 class StoredWindows:
@@ -130,19 +132,20 @@ class StoredWindows:
         self._state = state
         self._stream = stream
         self._place = place
-        #: The maximum length of a message key, because the clock's record includes two message keys in hex.
+        #: Maximum bytes of a message key, so that two message keys in hex fit into the clock's record.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
-        #: Whether commits close windows. A window is then not deleted before it is closed.
+        #: Whether commits close windows. If so, no window is deleted before a commit has closed it.
         self._closes = spec.final
         self._lasts_ms = spec.grace_ms + spec.retention_ms
-        #: Whether stream time closes windows without sending a result at that time.
+        #: Whether stream time closes windows, but no result is sent at that time.
         self._passes = not spec.final and not self._by_key and spec.kind in ("tumbling", "hopping")
-        #: Stream time closes a window this long after its due time. The time of its key may close it earlier.
+        #: Milliseconds of stream time from a window's due time until stream time closes the window.
+        #: The event time of the window's key may close the window earlier.
         self._after_ms = self._lasts_ms if self._by_key else spec.grace_ms
         self._closed = self._removed = first_due()
         self._over_ms = NO_TIME
-        #: The clock's record as of the last commit, and the record that the next commit will contain.
+        #: The clock's record in the last commit, and the record that the next commit will contain.
         self._saved: Any = None
         self._pending: Any = None
         #: The number of windows for which messages were too late, since the task started.
@@ -157,9 +160,9 @@ class StoredWindows:
 
     @property
     def over_ms(self) -> int:
-        """Windows that are due up to this time, without grace, are closed.
+        """The time up to which all due windows are closed, in milliseconds. The grace is not included in this time.
 
-        This includes windows of earlier definitions.
+        Windows of previous definitions are closed, too.
         """
         return self._over_ms
 
@@ -190,14 +193,14 @@ class StoredWindows:
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
         """Whether the window that is due (without grace) at ``due_ms`` is closed.
 
-        ``known`` is the record of its key; None if the key's time does not count.
+        ``known`` is the record of the window's key; None if only stream time closes the window.
         """
         if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
         return known is not None and self._is_closed(due_ms, known)
 
     def _is_closed(self, due_ms: int, known: KeyTime) -> bool:
-        """Whether a window that is due at this time was closed by the time of its key."""
+        """Whether the own time of a key has closed the key's window that is due at ``due_ms``."""
         closed: bool = is_closed(due_ms, self.spec.grace_ms, known.time, known.closed)
         return closed
 
@@ -206,7 +209,7 @@ class StoredWindows:
     ) -> None:
         """Counts and reports the windows for which a message is late.
 
-        ``whole`` means that all of its windows are closed.
+        ``whole`` means that all windows of the message are closed.
         """
         spec, on_late = self.spec, self.spec.on_late
         if on_late == "dead-letter":
@@ -231,7 +234,7 @@ class StoredWindows:
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the key's record if it has changed. Deletes the record if it says nothing."""
+        """Stores the key's record if it has changed. Deletes the record if it contains no information."""
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
@@ -250,7 +253,7 @@ class StoredWindows:
                 self.keys_ahead.enter(known.ahead[0], state.message_key)
 
     def _enter(self, time_ms: int, start: int, end: int, raw_key: bytes) -> None:
-        """Writes an index entry for a window. The state then points at the message's key again."""
+        """Writes an index entry for a window. Afterwards, ``raw_key`` is the state's current key again."""
         state = self._state
         state.message_key = OWN_KEY
         state.set_own(due_key(time_ms, start, end, raw_key), 1)
@@ -258,7 +261,7 @@ class StoredWindows:
 
     @property
     def _first_ms(self) -> int:
-        """The smallest time of an index entry that no commit has passed yet."""
+        """The minimum time of a new index entry, because commits have already processed all entries before it."""
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
@@ -327,13 +330,13 @@ class StoredWindows:
         return removed
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the window of an index entry is closed, so that it may be deleted."""
+        """Whether the window of an index entry is closed and may therefore be deleted."""
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Removes a deleted window from its key's record, and the record with the key's last window.
+        """Removes a deleted window from its key's record. With the key's last window, deletes the record.
 
-        Afterwards the state points at the key.
+        Afterwards, this key is the state's current key.
         """
         self._keep_time(self._of_key())
 
@@ -343,7 +346,7 @@ class StoredWindows:
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # If a later version sends results when windows close, it must not send windows that are already closed.
+            # If a later version of the processor sends results when windows close, it must not send closed windows.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -395,15 +398,15 @@ class StoredWindows:
         )
 
     def committed(self) -> None:
-        """Called after the commit that contains the record of the last ``save``.
+        """Marks the record of the last ``save`` as committed.
 
-        The record then counts as committed.
+        The caller calls this method after the commit that contains the record.
         """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
-        """Goes back to the last commit, after an abort. Returns the same as ``load``."""
+        """Sets the time and the positions back to the last commit, after an abort. Returns the same as ``load``."""
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()
         if record is not None:

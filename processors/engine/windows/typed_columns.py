@@ -37,7 +37,7 @@ BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: Column types of a window's aggregates that differ, because windows store some aggregates as a list with the value.
+#: Column types of aggregates that windows store in another form than aggregations do: as a list with the value.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
@@ -103,7 +103,7 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
         modelled = declared.get(column_name(name))
         if modelled is not None and not isinstance(kind, Quotient):
             kind = modelled.type
-        # The column is optional, because values from before its declaration lack it until the key's next message.
+        # The column is optional, because a value that was stored before the column was declared does not have it.
         columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
 

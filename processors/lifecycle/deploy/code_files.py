@@ -1,11 +1,11 @@
-"""Finds the project files that the import of a processor's definition loads, without importing it.
+"""Finds the project files that the import of a processor's definition loads, without executing that import.
 
     orders.py ── import rates ──► rates.py ── open(Path(__file__).parent / "rates.json") ──► rates.json
         └─────── from shop.totals import … ──► shop/: the whole package, with its data and linked folders
 
 Invariants:
-    - Holdfast's own code and installed packages are never copied. A definition in such a package has a release without
-      a folder.
+    - Holdfast's own code and installed packages are never copied. The release of a definition that is in an installed
+      package has no folder.
     - Files that a definition reads but that a copy cannot contain are listed in ``left``, so that a plan can warn about
       them.
     - A file's name is its path below the folder that Python imports from. Symbolic links are not resolved.
@@ -42,7 +42,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The files of a definition; empty if they are not copied, and ``why_not`` then has the reason.
+    """The files of a definition. If the files are not copied, the list is empty and ``why_not`` has the reason.
 
     ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
     but that are not copied.
@@ -61,7 +61,10 @@ class Code:
 
 
 def code_of(target: str) -> Code:
-    """The files of a definition (``module:attribute``): its modules, their imports, and the data files they name."""
+    """The files of a definition (``module:attribute``).
+
+    These are its modules, all project modules that they import, and the data files that these modules name.
+    """
     module = target.partition(":")[0]
     top = module.partition(".")[0]
     if top == _OWN:
@@ -99,7 +102,7 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """The files found so far; ``files`` maps the name below the copy's folder to the file."""
+    """The files found so far; ``files`` maps each file's path relative to the copy's folder to the file."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -111,7 +114,7 @@ class _Found:
     def add(self, places: Iterable[Path]) -> set[str]:
         """Adds a module's file, or all files of a package's folders, to the files.
 
-        Returns the modules that they import.
+        Returns the names of the modules that the added files import.
         """
         imported: set[str] = set()
         for place in places:
@@ -124,7 +127,7 @@ class _Found:
         return imported
 
     def _read(self, path: Path, root: Path) -> set[str]:
-        """Returns the top-level modules that a file imports; adds the data files next to it whose names it contains."""
+        """Adds the data files that a Python file names; returns the top-level modules that it imports."""
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
@@ -170,7 +173,7 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 def _is_data(path: Path) -> bool:
     """Whether a path is a data file, not a Python module.
 
-    Hidden files do not count, because they hold secrets and settings.
+    Hidden files do not count as data files, because they can contain secrets and settings.
     """
     try:
         return path.suffix not in ("", ".py", ".pyc") and not path.name.startswith(".") and path.is_file()
@@ -179,7 +182,10 @@ def _is_data(path: Path) -> bool:
 
 
 def _below(place: Path) -> list[Path]:
-    """The sorted files in a folder and its subfolders; links to folders are followed, and each folder is read once."""
+    """The files in a folder and its subfolders, sorted.
+
+    Links to folders are followed; each folder is read only once.
+    """
     found: list[Path] = []
     entered: set[str] = set()
     for folder, names, files in os.walk(place, followlinks=True):

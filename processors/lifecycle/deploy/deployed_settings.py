@@ -1,8 +1,8 @@
 """Stores the settings that each release was deployed with, in one private file per release, next to its code.
 
 Invariants:
-    - Recovery, scale, restart and rollback start a worker with the settings of its deployment. They ignore the settings
-      in their own environment. Only a deploy changes the recorded settings.
+    - Recovery, scale, restart and rollback start a worker with the settings of its deployment. The settings in the
+      environment of the command or run that starts the worker are ignored. Only a deploy changes the recorded settings.
     - Secrets are recorded as keyed digests. The first deploy creates the key, and the key never changes.
 """
 
@@ -32,7 +32,10 @@ class DeployedSettings:
         self._paths = paths
 
     def read(self, processor: str, release: str) -> Recorded | None:
-        """The settings of a release; None if none are recorded, for example by an older version of Holdfast."""
+        """The settings of a release; None if no settings are recorded.
+
+        An earlier version of Holdfast, for example, recorded none.
+        """
         return read_json(self._file(processor, release), Recorded)
 
     def record(self, processor: str, release: str, environment: Mapping[str, str]) -> None:
@@ -54,12 +57,12 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the program that the supervisor has for a slot; None if unknown."""
+        """The settings in the supervisor's program for a slot; None if the supervisor has no program for the slot."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the program that the supervisor has for a slot imports this release; also true if unknown."""
+        """Whether the supervisor's program for a slot imports this release; also true without a program."""
         asked = self._asked(processor, slot)
         if asked is None:
             return True
@@ -75,7 +78,7 @@ class DeployedSettings:
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:
-        """The environment variables for workers of a release: its recorded settings, with the secrets of ``present``.
+        """The environment variables for workers of a release: its recorded settings, plus the secrets from ``present``.
 
         Without recorded settings, all variables come from ``present``.
         """
@@ -85,9 +88,10 @@ class DeployedSettings:
     def changed(
         self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Differences between the present settings and those of a release and of its running ``slots``, as texts.
+        """Differences of the present settings from the settings of a release and of its running ``slots``, as texts.
 
-        The slots are compared, too, because an interrupted deploy records new settings before every worker has them.
+        The slots' programs are compared, too, because an interrupted deploy can record new settings before all workers
+        run with them.
         """
         known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
         now = self.recorded(present)

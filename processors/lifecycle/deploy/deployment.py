@@ -1,7 +1,7 @@
 """Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-The facts are the supervisor's state of each program, and the status that each worker reports. ``keep_or_replace`` and
-``what_is_missing`` decide on facts only; the other functions act and wait.
+The facts are the supervisor's state of each program, and the status that each worker reports. The module
+``keep_or_replace`` and the function ``what_is_missing`` decide from facts only; the other functions act and wait.
 
 Invariants:
     - An instance (worker) that already runs the version is not restarted.
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeploymentFailed(HoldfastError):
-    """A processor failed to start.
+    """A deployed processor failed to start, or failed soon after its start.
 
     Fields: ``slot``, ``exit_status``, ``log`` (last lines of the worker's log), ``error`` (the error that the worker
     reported).
@@ -48,7 +48,7 @@ class Progress:
     """The progress of a deployment or of a recovery."""
 
     processor: str
-    #: Slot -> phase of its instance; ``silent`` if the instance does not answer.
+    #: Maps each slot to the phase of its instance, or to ``silent`` if the instance does not answer.
     phases: Mapping[str, str]
     #: Input partitions (topic, number) that no instance processes yet.
     missing: tuple[tuple[str, int], ...]
@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def sentence(self) -> str:
-        """The progress as one sentence without a full stop."""
+        """The progress as text: one sentence without a full stop."""
         phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
         waits = "" if not self.missing else "; not processed: " + listed(self.missing)
         return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
@@ -116,7 +116,8 @@ def deploy(
         timeout_s: Maximum seconds from the start of the instances until they are ready.
         who: Name of the user or Dagster run, for the registry.
         progress: Called at each check.
-        settle_s: Maximum seconds to watch the running processor for progress (function ``settle``).
+        settle_s: Maximum seconds to watch, after the start, whether every input partition progresses (function
+            ``settle``).
         hold: Whether the registry keeps the state "deploying" after a failure. True if the caller then continues, for
             example with a rollback.
 
@@ -145,7 +146,7 @@ def deploy(
             remove_others(rollout.processor, rollout.slots, world)
             statuses = ready()
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
-        # a rebalance has begun, which may succeed or fail
+        # an instance left the phase "running", because a rebalance began during the watch
         if any(status.phase != "running" for status in statuses.values()):
             statuses = ready()
         aside = puts_aside(former, statuses, started) if settle_s else None
@@ -237,7 +238,7 @@ def settle(
     settle_s: float,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Watch a running processor until every input partition progresses, so that a faulty version fails here.
+    """Watch a running processor until every input partition progresses, so that a deploy of a faulty version fails.
 
     A partition progresses when its committed offset has grown since the start of the watch, or when its lag is 0. The
     watch ends after ``settle_s`` seconds; partitions without progress are then accepted. ``ready`` has the statuses
@@ -263,14 +264,14 @@ def settle(
 
 
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
-    """Stop every instance that must be replaced. Used where old and new versions must not run at the same time."""
+    """Stop every instance that must be replaced, if the old and the new version must not run at the same time."""
     for slot in rollout.slots:
         if step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
-    """Wait until every worker has fetched the state of its future tasks, at most ``rollout.warm_s`` seconds."""
+    """Wait until every worker has fetched the state of its future tasks; the maximum is ``rollout.warm_s`` seconds."""
     began = time.monotonic()
     while True:
         statuses: dict[str, ProcessorStatus | None] = {}
@@ -310,7 +311,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
-    if world.deployer.apply(spec):  # true if the supervisor had to stop the instance because its program changed
+    if world.deployer.apply(spec):  # true if the supervisor stopped the instance, because its program changed
         step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
@@ -323,7 +324,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # After the registry was lost, generations continue from the number in the processor's changelogs.
+    # If the registry was lost, the next generation continues from the newest one in the processor's changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 #: Seconds between two checks of a condition.
 POLL_S = 0.2
-#: Maximum seconds to keep asking a live instance for its status before it counts as silent.
+#: Maximum seconds to repeat the status request to a live instance; after this time it counts as silent.
 PATIENCE_S = 5.0
 
 Step = Literal["keep", "start", "replace"]
@@ -26,7 +26,10 @@ Step = Literal["keep", "start", "replace"]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """The step after which an instance runs the version; an instance that a user paused is replaced."""
+    """The step that makes an instance run the version.
+
+    An instance that a user paused is replaced, because it reads no input.
+    """
     if program is None or not program.alive:
         return "start"
     answers = status is not None and status.pid == program.pid
@@ -38,11 +41,11 @@ def step_for(
 
 
 def step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    """The step after which the slot's instance runs the rollout, from its current program and status."""
+    """The step that makes the slot's instance run the rollout, decided from its current program and status."""
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        # another release of the same version, or other settings: replaced one worker after the other, too
+        # the worker runs another release of the same version, or has other settings, so it is replaced, too
         return "replace"
     return step
 
@@ -52,8 +55,8 @@ def look(
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
     """The program of an instance, and its status.
 
-    The status is the one of the present process, or the last one of a process that ended with an error. A live process
-    that does not answer is asked again for at most ``patience_s`` seconds.
+    The status belongs to the present process. If the process ended with an error, it is the last status of that
+    process. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -71,7 +74,7 @@ def look(
 
 
 def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
-    """The last status of the program's most recent process if it ended with an error, never of an earlier process."""
+    """The last status of the program's newest process if that process ended with an error; otherwise None."""
     if not program.exit_status or program.started_at is None:
         return None
     failure = source.last_failure()

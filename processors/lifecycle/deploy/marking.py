@@ -1,4 +1,4 @@
-"""Writes marks (copies of deployment rows, kept in files), and detects a registry that is older than its marks."""
+"""Writes marks (copies of deployment rows, kept in files), and detects a registry that is outdated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ log = structlog.get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
-    """Copy the registry's record of a deployment to its mark file; a failed write is only logged."""
+    """Copy the registry's record of a deployment to its mark file.
+
+    A failed write raises no error; it is only logged.
+    """
     found = registry.deployment(processor)
     if found is None:
         return
@@ -51,7 +54,7 @@ def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """Describes how the registry is older than a processor's mark or changelogs; None if it is not older.
+    """The finding that the registry lacks a deployment that the mark or the changelogs record; None if it lacks none.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -60,13 +63,13 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """The same check as ``behind``, for a deployment that the caller just read from the registry."""
+    """The same result as that of ``behind``, for a deployment that the caller has just read from the registry."""
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:
         return None
-    # Read the registry again: a verb may have recorded a deployment after ``known`` was read, because verbs write the
-    # registry before the mark.
+    # Read the registry again, because a verb may have recorded a deployment after ``known`` was read.
+    # Verbs write the registry before the mark.
     return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
     - The total time is about that of the slowest instance, even if many instances do not answer.
-    - The supervisor lists its programs once, before the instances are asked, so every status belongs to a listed
+    - The supervisor lists its programs once, before the requests to the instances. So every status belongs to a listed
       program.
 """
 
@@ -21,12 +21,12 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import beyond_in
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
-#: Maximum number of instances that are asked in parallel.
+#: Maximum number of instances whose status is requested in parallel.
 SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """An instance with a cached status. All other requests go to the instance itself."""
+    """The status source of one instance, with a cached status. All other requests go to the instance itself."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
@@ -63,11 +63,11 @@ class _Listed:
         self.log_tail = deployer.log_tail
 
     def running(self) -> bool:
-        """Whether the supervisor ran when its programs were listed.
+        """Whether the supervisor was running at the time when its programs were listed.
 
         Raises:
-            SupervisorSilent: The supervisor did not answer at that time. It is not asked again, because every request
-                would wait for its full timeout.
+            SupervisorSilent: The supervisor did not answer at that time. The request is not repeated, because every
+                request to a silent supervisor waits for its full timeout.
         """
         if self._silent is not None:
             raise self._silent

@@ -1,7 +1,7 @@
 """Finds all existing workers of a processor, whether the registry lists them or not.
 
-The registry has only the desired workers. An interrupted apply can leave further workers, and those own partitions,
-too. To reach every owner of state, use ``slots_at_work`` instead of the registry.
+The registry lists only the desired workers. An interrupted apply can leave further running workers, which own
+partitions, too. To reach every owner of state, use ``slots_at_work`` instead of the registry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def slots_present(processor: str, world: World) -> tuple[str, ...]:
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots with a live process that are not in ``recorded``; empty if the supervisor does not run."""
+    """The slots that have a live process but are not in ``recorded``; empty if the supervisor does not run."""
     if not world.deployer.running():
         return ()
     return beyond_in(world.deployer.programs(), processor, recorded, world)
@@ -49,8 +49,8 @@ def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
 def remove_others(processor: str, slots: Sequence[str], world: World) -> tuple[str, ...]:
     """Stop and remove the programs of all slots that are not in ``slots``; returns the removed slots.
 
-    All are removed at once, so that the consumer group rebalances once. They are found in the supervisor's list,
-    because after a killed apply the registry has only the new slots.
+    All these programs are stopped together, so that the consumer group rebalances only once. The supervisor's list
+    names the programs, because after a killed apply the registry has only the slots of the new deployment.
     """
     others = tuple(slot for slot in slots_present(processor, world) if slot not in slots)
     world.deployer.remove_all([world.paths.program(processor, slot) for slot in others])

@@ -8,8 +8,8 @@ Invariants:
     - A release folder is complete or missing, because it is filled under another name and then renamed. If a folder is
       damaged later, the next deploy of the same files creates it again.
     - The files of a release never change; other files make another release.
-    - Three releases are never deleted: the two that worked last, and the one that a rollback would start.
-    - A release that never worked does not push out one that worked.
+    - Never deleted are the two releases that worked last, and the release that a rollback would start.
+    - Releases that never worked are deleted before releases that worked.
     - Only a release's own folder is written or deleted. If a registry row names another folder, nothing is deleted.
 """
 
@@ -38,10 +38,10 @@ log = structlog.get_logger(__name__)
 
 #: Default number of releases kept for each processor.
 KEPT = 5
-#: Number of releases that are always kept: the last one that worked, and the one that worked before it.
+#: Number of releases that are always kept: the last two releases that worked.
 UNDO = 2
-#: Maximum age of a folder that is still being filled, seconds. Older ones are left-overs, because a copy takes only
-#: seconds.
+#: Maximum age, in seconds, of a folder into which files are still copied, because a copy takes only seconds.
+#: An older folder of this kind is left from a killed deploy.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
 #: Maximum number of releases of a processor that one pruning reads.
@@ -70,7 +70,7 @@ class ReleaseFolders:
         """Copy the code and record it as the release that the plan calls ``expected``; an existing copy is not changed.
 
         Raises:
-            ReleaseFailed: The files differ from the planned ones, or cannot be copied.
+            ReleaseFailed: The files differ from the files at the time of the plan, or cannot be copied.
             PathOutside: The name of the processor or version leads to a folder outside of the releases.
         """
         name = release_id(shape.code_version, code.digest)
@@ -100,8 +100,8 @@ class ReleaseFolders:
         """Delete all releases except the newest ``kept``; returns the number of deleted releases.
 
         Releases that worked rank before releases that never worked. Never deleted are ``keep``, the last two releases
-        that worked, and the target of a rollback, because plans name them as undo. If a row names a folder that is not
-        its release's own, the row is deleted with a warning, and the folder remains.
+        that worked, and the target of a rollback, because plans name these releases as their undo. If a row names a
+        folder that is not its release's own, the row is deleted with a warning, and the folder remains.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
         worked = [each for each in known if each.worked_at is not None]
@@ -139,7 +139,7 @@ class ReleaseFolders:
         )
 
     def _copy(self, folder: Path, code: Code) -> Path:
-        """Returns the folder with the complete copy; replaces an incomplete copy."""
+        """Copies the code into the folder, unless it has a complete copy already; returns the folder."""
         if _is_whole(folder, code):
             return folder
         part, torn = (folder.with_name(f"{folder.name}.part{os.getpid()}{end}") for end in ("", "0"))
@@ -183,7 +183,7 @@ def _is_whole(folder: Path, code: Code) -> bool:
 def _sweep(releases: Path) -> None:
     """Deletes old half-copied folders of killed deploys.
 
-    No later deploy reuses them, because their names have a process id.
+    No later deploy uses such a folder, because its name contains the id of the killed process.
     """
     for part in releases.iterdir() if releases.is_dir() else ():
         if _PART.search(part.name) and part.lstat().st_mtime < time.time() - _FILLED_WITHIN_S:

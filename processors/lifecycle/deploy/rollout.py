@@ -36,8 +36,8 @@ class Rollout:
     options: tuple[str, ...] = ()
     #: The folder with the copied code, first on the import path; None if the code was not copied.
     release: Path | None = None
-    #: Whether all instances are replaced together. Two versions may not run at once if they group tasks differently,
-    #: because both would write the same changelogs.
+    #: Whether all instances of the old version stop before the first new instance starts.
+    #: Needed if the versions group tasks differently; otherwise both would write the same changelogs.
     together: bool = False
     #: Whether only the number of slots changes. An instance that runs the version then keeps its present program.
     rescale: bool = False

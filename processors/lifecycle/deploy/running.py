@@ -1,7 +1,8 @@
 """Starts and stops processors for a plan's stages, through the deployer (``execution.Runner``).
 
 Invariants:
-    - A worker that already runs what the stage specifies is not restarted, so a repeated stage changes nothing.
+    - A worker that already runs the version and settings of the stage is not restarted, so a repeated stage changes
+      nothing.
     - If a release fails to start, the previous release is started again, and then the error is raised.
 """
 
@@ -32,14 +33,14 @@ from holdfast.processors.lifecycle.ports import World
 
 #: Variables that the rollout of a release sets itself, so that only the release's own definition is imported.
 _OF_RELEASE = ("HOLDFAST_PROCESSORS",)
-#: Minimum timeout of a rollback, seconds.
+#: Minimum value of a rollback's timeout, seconds.
 BACK_S = 300.0
 
 
 class RolledBack(ApplyFailed):
     """A version failed, and the previous version runs again.
 
-    Fields: those of DeploymentFailed, and ``works``, the version that runs now.
+    Fields: the fields of DeploymentFailed, and ``works`` (the version that runs now).
     """
 
 
@@ -58,8 +59,7 @@ def rollout_of_release(
         code_version=release.code_version,
         slots=slots,
         inputs={name: facts[name].partitions for name in names if name in facts},
-        # Import only the processor's own definition, so that an error in another definition, or a rename, cannot stop a
-        # rollback.
+        # Import only the processor's own definition, so that an error in another definition cannot stop a rollback.
         environment={**environment, "HOLDFAST_PROCESSORS": json.dumps([release.target])},
         project=project,
         release=None if release.folder is None else Path(release.folder),
@@ -105,8 +105,8 @@ class DeployedProcessors:
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
         """Copy the code of a version and record it as a release."""
         code, shape = self._code(processor)
-        # Prune before the copy, because every refused deploy leaves a release, and a successful deploy, which also
-        # prunes, may never come.
+        # Prune before the copy, too, because only a successful deploy prunes at its end.
+        # Otherwise releases would accumulate if every deploy is refused.
         self._releases.prune(processor, [stage.release_id, *self._deployed(processor)])
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
@@ -177,9 +177,9 @@ class DeployedProcessors:
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
-        """The rollout with the present settings, which are also recorded, if the stage is a deploy's.
+        """If the stage belongs to a deploy: the rollout with the present settings, which are also recorded.
 
-        Otherwise unchanged.
+        For other stages, the rollout is returned unchanged.
         """
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
@@ -200,7 +200,7 @@ class DeployedProcessors:
     ) -> ApplyFailed:
         """Start the previous release again after a failure; returns the error to raise.
 
-        ``others`` is true if the failed release had other settings than before.
+        ``others`` is true if the failed deploy changed the settings of the release.
         """
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if not _goes_back(stage) and not others:
@@ -256,9 +256,9 @@ class DeployedProcessors:
         return Done(f"version {known.code_version} recorded as {known.desired}, generation {known.generation}")
 
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
-        """Stop slots that a later stage of the same plan starts again.
+        """Stop the slots, which a later stage of the same plan starts again.
 
-        The registry has the state "deploying" until then, so that recovery does not start them.
+        Until that stage, the registry has the state "deploying", so that recovery does not start the slots.
         """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():
@@ -277,7 +277,7 @@ class DeployedProcessors:
 
 
 def _goes_back(stage: RunProcessor) -> bool:
-    """Whether a failure can go back to an earlier deployment: another release, or another number of workers."""
+    """Whether the earlier deployment can be started again after a failure: it had another release, or other slots."""
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 

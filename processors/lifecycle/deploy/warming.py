@@ -1,4 +1,4 @@
-"""Changes the number of workers: the future owners of tasks fetch state first; then the group rebalances once.
+"""Changes the number of workers: first the future owners of tasks fetch the state; then the group rebalances once.
 
 announced ──all workers prepared, or time is up──► joining (new workers join, others are stopped) ──► ended
 """
@@ -15,9 +15,10 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
-#: A change expires this many seconds after ``warm_s``, its maximum wait; workers that still wait then join the group.
+#: An announced change expires ``warm_s`` (its maximum wait) plus this many seconds after its start.
+#: Workers that still wait when the change expires join the group.
 SLACK_S = 60.0
-#: Maximum seconds to wait for a worker that does not report whether it is prepared, as in an older version of Holdfast.
+#: Maximum seconds to wait for a worker of an earlier Holdfast version, which does not report whether it is prepared.
 UNTOLD_S = 10.0
 
 
@@ -25,7 +26,7 @@ UNTOLD_S = 10.0
 def change_of_workers(
     processor: str, slots: Sequence[str], world: World, warm_s: float
 ) -> Iterator[WorkersChange | None]:
-    """Announces a change of workers, and withdraws it when the block ends.
+    """Announces a change of workers in a file, and withdraws the announcement when the block ends.
 
     Yields None if the number of workers stays the same or no wait is wanted.
 

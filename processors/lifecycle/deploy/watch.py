@@ -1,8 +1,9 @@
-"""Judges a version that was just started: whether it progresses, and how many of its messages go to dead letters.
+"""Judges a version that was just started: whether it progresses, and whether too many messages go to dead letters.
 
 Invariants:
     - The functions are pure: they get statuses and return a verdict.
-    - If the former version also wrote so many dead letters, the new version is not blamed for them.
+    - If the previous version also sent half or more of its messages to dead letters, the new version does not fail for
+      that.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass
 
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Minimum share of a version's messages in dead letters at which the version counts as failed.
+#: A version counts as failed if at least this fraction of its messages went to dead letters.
 ASIDE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Number of messages that workers processed since their start; ``aside`` of them went to dead letters."""
+    """Numbers of messages since the workers' start: ``processed`` in total; ``aside`` of these went to dead letters."""
 
     processed: int
     aside: int
@@ -36,9 +37,9 @@ def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
 
 
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
-    """The counts of the started workers if most of their messages, unlike the former version's, go to dead letters.
+    """The counts of the started workers if at least half of their messages go to dead letters.
 
-    Otherwise None.
+    None if fewer do, or if the previous version (``former``) sent at least half of its messages to dead letters, too.
     """
     now = counted(status for slot, status in statuses.items() if slot in started)
     return now if now.is_failing and not former.is_failing else None

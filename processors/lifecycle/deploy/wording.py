@@ -1,4 +1,4 @@
-"""Texts about deployments: the way in which programs ended, and lists of partitions."""
+"""Texts about deployments: how a program's process ended, log lines, and lists of partitions."""
 
 from __future__ import annotations
 

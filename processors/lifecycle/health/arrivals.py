@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Seconds for which the newest message that did not arrive makes the check fail.
+#: The check fails while the newest message that did not arrive is at most this many seconds old.
 TOLD_S = 3_600.0
 
 _WORDS = {
@@ -26,7 +26,10 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The verdict: whether all recent messages arrived, a sentence, and the command that shows the missing messages."""
+    """The verdict: whether all messages of the last hour arrived, with a sentence.
+
+    ``action`` has the command that shows the lost messages.
+    """
 
     passed: bool
     sentence: str

@@ -17,12 +17,12 @@ from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Transacti
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
-#: Maximum seconds for which the last stable offset may stay below the end without moving; then its transaction is a
-#: problem. The broker ends a killed processor's transaction earlier: after the transaction timeout, plus the interval
-#: of the broker's checks.
+#: Maximum seconds for which the last stable offset may stay below the end without moving.
+#: After this time, the transaction that blocks the last stable offset counts as a problem.
+#: The broker ends a killed processor's transaction earlier: after its timeout, plus the interval of broker checks.
 PATIENCE_S = 30.0
-#: Maximum offsets of one partition between start and end; a larger changelog takes minutes to restore. Not checked if
-#: records were estimated, because offsets are only an upper bound of records.
+#: Maximum number of offsets between start and end of one partition; a larger changelog takes minutes to restore.
+#: Not checked if the number of records was estimated, because offsets are only an upper bound of records.
 MAX_SPAN = 50_000_000
 #: Maximum seconds that a restore of all state should take.
 RESTORE_TARGET_S = 300.0
@@ -30,9 +30,9 @@ RESTORE_TARGET_S = 300.0
 ASSUMED_RECORDS_PER_S = 200_000.0
 #: Maximum ratio of a partition's records to the number that its configuration allows (``records_allowed``).
 BOUND_FACTOR = 1.3
-#: A partition with fewer records than this is never reported as too large.
+#: A partition with fewer records than this number is never reported as too large.
 RECORDS_FEW = 100_000
-#: Maximum size of a store: this multiple of its live bytes, plus this number of bytes.
+#: Maximum size of a store on disk: the first number times its live bytes, plus the second number of bytes.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
 #: A compaction lag is reported if it is more than this multiple of the lag that the application requests.
 LAG_FACTOR = 24
@@ -51,7 +51,7 @@ class PartitionSpan:
         start: The first offset that still exists.
         last_stable: The last stable offset.
         high_watermark: The end offset, including records of open transactions.
-        stood_still_s: Seconds for which ``last_stable`` stayed below the end without moving.
+        stood_still_s: Seconds during which ``last_stable`` stayed below the end without moving.
         open: The open transactions on the partition.
         size_bytes: Size on the broker's disk.
         records: Number of records, estimated from samples at a few offsets.
@@ -254,7 +254,7 @@ def _lag(expected: TopicSpec, topic: str, config: Mapping[str, str]) -> Iterator
 def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) -> Iterator[CompactionProblem]:
     """The problems with transactions that block the last stable offset.
 
-    Records behind that offset are neither compacted nor read.
+    Records after the last stable offset are neither compacted nor read.
     """
     where = (
         f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
@@ -286,7 +286,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
 
 
 def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState) -> tuple[str, str]:
-    """Describes a transaction that blocks the last stable offset: known facts, and the action without its command."""
+    """Two texts about a transaction that blocks the last stable offset: the known facts, and the action."""
     match meaning:
         case "hanging":
             return (
@@ -314,7 +314,8 @@ def _not_compacted(
 ) -> Iterator[CompactionProblem]:
     """The problems of a partition with overdue records, or with more records than its configuration allows.
 
-    If another problem already explains them, the action is to repair that problem first.
+    ``explained`` is true if another problem already explains such records. The action is then to repair that problem
+    first.
     """
     cleaner = (
         "Repair the problem above first; it blocks compaction."
@@ -351,8 +352,8 @@ def _not_compacted(
 def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | None:
     """Maximum number of records that a partition may have with its configuration; None if a needed fact is unknown.
 
-    It is the sum of three parts: the keys with the uncompacted share that the dirty ratio allows, one open segment, and
-    the records younger than ``min.compaction.lag.ms``.
+    The maximum is the sum of three numbers: the keys plus the uncompacted records that the dirty ratio allows, the
+    records of one open segment, and the records younger than ``min.compaction.lag.ms``.
     """
     if part.keys is None or part.records is None or part.size_bytes is None or part.young is None:
         return None

@@ -29,9 +29,9 @@ from holdfast.processors.lifecycle.health.compaction import (
 )
 
 POLL_S = 0.5
-#: Maximum partitions of a changelog that are sampled, and number of samples per partition.
+#: Maximum number of partitions of a changelog that are sampled, and maximum number of samples in each.
 PARTITIONS_LOOKED_INTO, PLACES = 16, 6
-#: Minimum records of a restore from which a restore rate is computed.
+#: A restore rate is computed only from restores of at least this many records.
 RESTORED_FEW = 10_000
 #: Maximum seconds that a healthy log cleaner may need to compact a segment that is ready for compaction.
 CLEANER_S = 3600.0
@@ -55,8 +55,8 @@ def read_compaction(
         return CompactionFacts(topic, None, ())
     starts = topics.start_offsets(topic)
     began = clock()
-    # The last stable offset is read before the high watermark. A commit between the two reads could otherwise look like
-    # an open transaction.
+    # The last stable offset is read before the high watermark. So if both are equal, no transaction is open.
+    # A commit between the two reads only causes one more poll.
     first = topics.end_offsets(topic, committed=True)
     ends = topics.end_offsets(topic, committed=False)
     still = {number for number, stable in first.items() if stable < ends[number]}
@@ -81,7 +81,7 @@ def look_closer(
     workers: Sequence[Sequence[TaskStatus]] = (),
     now: Callable[[], float] = time.time,
 ) -> CompactionFacts:
-    """Add the facts that need more requests: sizes, open transactions, samples of records, and facts of the workers.
+    """Add the facts that need more requests: sizes, open transactions, samples of records, and the workers' facts.
 
     ``workers`` has the tasks of each running worker; ``now`` returns the wall clock, seconds since 1970.
     """
@@ -189,7 +189,7 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 
 
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
-    """The offsets where samples begin: evenly spaced from the start, and one sample that ends at ``at_bound``."""
+    """The offsets where samples begin: evenly spaced from ``start``, and one for a sample that ends at ``at_bound``."""
     if end <= start:
         return []
     if end - start <= RECORDS_MAX:
@@ -213,10 +213,10 @@ def estimated_records(windows: Sequence[Window], end: int) -> int:
 
 
 def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[int, int]:
-    """The number of old records in the samples, and how many of these are overdue.
+    """Two counts: the old records in the samples, and the overdue records among these.
 
     A record is overdue if the samples have a later record of the same key, and both are older than ``bound_ms`` (ms
-    since 1970). The count is a minimum, because later records outside of the samples are unknown.
+    since 1970). The number of overdue records is a minimum, because later records outside of the samples are unknown.
     """
     if bound_ms is None:
         return 0, 0
@@ -248,7 +248,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]
 def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
     """The mean restore rate of one worker, from the restores that workers report.
 
-    An assumed rate if none is reported.
+    If no worker reports a restore, the rate is ``ASSUMED_RECORDS_PER_S``.
     """
     rates = []
     for tasks in workers:

@@ -1,7 +1,7 @@
 """Lists the data that grows on this machine and the way to prune each part, and judges whether the disk has room.
 
 Invariants:
-    - Every file below the home folder has exactly one owner. ``OTHER`` owns the files that no other owner lists.
+    - Every file below the home folder belongs to exactly one owner. ``OTHER`` owns the files that no other owner lists.
     - Each owner names the setting that limits its size, or the command that frees space.
 """
 
@@ -21,7 +21,7 @@ RUN_UPKEEP = "launch the job `upkeep` in Dagster"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A part of the disk space, for example logs or checkpoints; ``action`` is a phrase with the way to free space."""
+    """A kind of files that use disk space, for example logs or checkpoints; ``action`` says how to free their space."""
 
     name: str
     what: str
@@ -31,7 +31,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """An owner with its size; ``room`` describes the disk of its first folder."""
+    """An owner of disk space with its size; ``room`` describes the disk on which its first folder is."""
 
     owner: Owner
     size_bytes: int
@@ -40,7 +40,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether every disk has enough free space; ``free_percent`` is that of the fullest disk."""
+    """Whether every disk has enough free space; ``free_percent`` is the free part of the fullest disk."""
 
     passed: bool
     sentence: str
@@ -121,7 +121,7 @@ def owners(settings: Settings) -> tuple[Owner, ...]:
 
 
 def _stores(settings: Settings) -> list[Owner]:
-    """The owners that settings can move to another machine; only those on this machine are returned."""
+    """The owners of the stores that settings can place on another machine; only stores on this machine are returned."""
     found = []
     if not settings.registry_url or settings.registry_url.startswith("sqlite:///"):
         file = Path(settings.registry.removeprefix("sqlite:///"))
@@ -142,7 +142,7 @@ def _stores(settings: Settings) -> list[Owner]:
 def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
     """The size of each owner, largest first.
 
-    If an owner's folder is inside of another owner's folder, its size counts only for the inner owner.
+    If the folder of owner A is inside of the folder of owner B, its size counts only for A.
     """
     found = []
     for owner in parts:

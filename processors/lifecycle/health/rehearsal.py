@@ -4,8 +4,10 @@
 
 Invariants:
     - The owner's state is never opened, and the processor keeps running; the scratch folder is deleted afterwards.
-    - Both copies are compared at the same offset of the changelog, because later records are not replayed.
-    - At most one rehearsal of a task runs on a machine. The next rehearsal deletes the folder of a killed one.
+    - The restored copy and the checkpoint are compared at the same changelog offset, because later records are not
+      replayed.
+    - At most one rehearsal of a task runs on a machine. A rehearsal first deletes the folder that a killed rehearsal
+      left.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ from holdfast.processors.lifecycle.ports import World
 
 #: The verb of rehearsals in the registry's list of actions.
 REHEARSE = "rehearse"
-#: Minimum free disk space, as a multiple of the state's size, because a compaction needs old and new files at once.
+#: Minimum free disk space, as a multiple of the state's size; RocksDB keeps old and new files during a compaction.
 ROOM = 2.0
-#: Minimum records of a rehearsal from which a restore rate is computed.
+#: A restore rate is computed only from a rehearsal of at least this many records.
 RECORDS_FEW = 1_000
 _STEP_S = 0.2
 
@@ -59,7 +61,7 @@ class RehearsalImpossible(HoldfastError):
 
 
 class NothingToRehearse(RehearsalImpossible):
-    """No running worker has a task that a restore could be compared with."""
+    """No running worker has a task with a changelog, so there is nothing to restore and compare."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -92,7 +94,10 @@ class StoreRehearsal:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """One rehearsed restore; ``seconds`` lasts from the opening of the scratch folder to the end of the restore."""
+    """One rehearsed restore.
+
+    ``seconds`` is the time from the opening of the scratch folder to the end of the restore.
+    """
 
     processor: str
     task: str
@@ -115,7 +120,7 @@ class Rehearsal:
 
     @property
     def all_s(self) -> float:
-        """Estimated seconds for a restore of all tasks by one worker, if all are as large as this one."""
+        """Estimated seconds for a restore of all tasks by one worker, if all are as large as the rehearsed task."""
         return self.seconds * self.tasks
 
     @property
@@ -131,7 +136,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """The candidate chosen by a hash of the day, so that it is the same for the whole day; None without candidates."""
+    """The candidate that a hash of ``day`` chooses, so it is the same for the whole day; None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None

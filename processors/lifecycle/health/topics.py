@@ -1,14 +1,15 @@
-"""Judges whether the topics of deployed processors match their state, from the results of a few cheap requests.
+"""Judges whether topics match the state of deployed processors, from the results of a few cheap requests to Kafka.
 
-    look (a few requests for all topics) ──► judge ──► findings, and the memory for comparison with the next look
+    look (a few requests for all topics) ──► judge ──► findings, and the memory that the next check compares with
 
 Invariants:
     - Nothing here reads a clock, a cluster or a worker; the same facts and memory give the same findings.
     - A failed finding names the fault and one action.
-    - A topic that was deleted and created again fails its check until the state belongs to the new topic. This is so
-      when its owners report the new topic id, or after a verb that recreates the topic or its positions.
-    - A changelog that lost records fails its check until it is created again. Lost records show in the first offset,
-      which retention and DeleteRecords raise. Compaction does not raise it, and nothing lowers it.
+    - A topic that was deleted and created again fails its check until the state belongs to the new topic. The state
+      belongs to it when the state's owners report the new topic id, or after a verb that recreates the topic or its
+      positions.
+    - A changelog that lost records fails its check until it is created again. The first offset shows the loss, because
+      retention and DeleteRecords raise it. Compaction does not raise the first offset, and nothing lowers it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 TOPIC_EXISTS = "topic_exists"
 
-#: Seconds after which a last stable offset that stays below the end is blocked by another program, not by a worker. A
-#: worker's transaction lasts at most 15 s, and the coordinator ends a dead worker's transaction within 10 s more.
+#: If a last stable offset stays below the end for more than this many seconds, another program blocks it, not a worker.
+#: A worker's transaction lasts at most 15 s. Kafka ends the transaction of a dead worker at most 10 s later.
 HELD_S = 28.0
 
 
@@ -47,7 +48,7 @@ class Look:
             inputs.
         stable: Topic -> partition -> last stable offset; only changelogs.
         ends: Topic -> partition -> high watermark, read after the other offsets.
-        committed: Group -> partition -> committed offset; only groups that were asked and answered.
+        committed: Group -> partition -> committed offset; only groups whose offsets Kafka returned.
     """
 
     now: float
@@ -59,12 +60,13 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A topic in the memory of the last check.
+    """The facts about one topic that a check keeps for the next check.
 
     Args:
         topic_id: The topic id that the state belongs to.
         seen_at: When the topic last had this id, seconds since 1970.
-        held: Partition -> last stable offset that stays below the end, and the time since when (seconds since 1970).
+        held: Partition -> last stable offset, and the time since when it has stayed below the end (seconds since 1970).
+            Only partitions with such an offset.
     """
 
     topic_id: str
@@ -73,7 +75,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """The memory that the next check compares with: the topics, and the short form of each check's last finding."""
+    """The facts that one check keeps for the next check: the topics, and the short form of each finding."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -98,7 +100,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """True if no action is needed."""
+        """Whether the check passed, so that no action is needed."""
         return not self.sentence
 
     @property
@@ -128,7 +130,7 @@ def encode_memory(memory: WatchMemory) -> str:
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
     """The processors whose workers must be asked for the topic ids of their state.
 
-    One of their topics has a new id, or is not in the memory.
+    At least one topic of such a processor has another id than in the memory, or is not in the memory.
     """
 
     def strange(name: str) -> bool:
@@ -151,7 +153,7 @@ def remember(
         watched: The topologies of the processors to check.
         look: The present facts.
         memory: The memory of the last check.
-        owners: Changelog -> topic ids that its owners' state belongs to; only owners that were asked.
+        owners: Changelog -> topic ids that the state of its owners belongs to, as the owners reported them.
         remade: Processor -> time when a verb last recreated its topics or positions, seconds since 1970.
     """
     found: dict[str, Known] = {}
@@ -192,7 +194,7 @@ def _unread(name: str, topology: Topology, look: Look) -> bool:
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Partition -> last stable offset that stays below the end, and the time since when (seconds since 1970)."""
+    """Maps each partition with a last stable offset below the end to this offset, and since when it is unmoved."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -203,7 +205,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Topic -> its partitions whose last stable offset stayed below the end, unmoved, for at least ``held_s``."""
+    """Maps topics to the partitions whose last stable offset stayed below the end, unmoved, for at least ``held_s``."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -294,7 +296,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """The action for a changelog that must be created again, even while its processor runs."""
+    """The action for a changelog that must be created again, also if its processor runs."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
@@ -338,7 +340,7 @@ class HeldPartition:
 def judge_transactions(processor: str, changelog: ChangelogSpec, held: Sequence[HeldPartition]) -> Finding:
     """Checks whether an open transaction blocks a changelog.
 
-    Records behind such a transaction are neither compacted nor restored.
+    Records after the start of such a transaction are neither compacted nor restored.
     """
     topic, store = changelog.topic.name, changelog.store
     numbers = {"held_partitions": len(held), "held_offsets": sum(each.end - each.stable for each in held)}
@@ -462,7 +464,7 @@ def judge_partitions(topic: str, readers: Sequence[Topology], look: Look) -> Fin
 
 
 def writers_of(watched: Iterable[Topology]) -> dict[str, list[Topology]]:
-    """Output or dead-letter topic -> the processors that write to it."""
+    """Maps each output or dead-letter topic to the processors that write to it."""
     found: dict[str, list[Topology]] = {}
     for topology in watched:
         for spec in (*topology.outputs, *filter(None, (topology.dead_letter,))):
@@ -486,7 +488,7 @@ def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str
 
 
 def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:
-    """The findings whose short form differs from the one in the memory."""
+    """The findings whose short form differs from the short form in the memory."""
     return tuple(each for each in findings if memory.told.get(each.name) != each.short)
 
 

@@ -1,7 +1,7 @@
 """The archive of orphans: one folder for each copy, with a manifest and a record of the original's deletion.
 
     <archive>/<kind>/<name>/<moment>/manifest.json     the original, the time, the files; written last
-                                     deletion.json     the deletion of the original: begin, leftovers, end
+                                     deletion.json     the original's deletion: its begin, the leftovers, its end
     <archive>/lock                                     locked (flock) by the process that changes the archive
 
 Invariants:
@@ -33,7 +33,7 @@ from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, 
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"
-#: Maximum characters that a folder's name takes from a resource's name; file systems allow 255 in total.
+#: Maximum number of characters of a resource's name in a folder name, because file systems allow 255 in total.
 _NAME_CHARACTERS = 180
 
 Document = TypeVar("Document")
@@ -54,7 +54,7 @@ class Archive:
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """The newest copy of each resource, by kind and name; and a sentence for each unreadable copy."""
+        """A mapping from each resource's kind and name to its newest copy; and a sentence for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:
@@ -93,9 +93,9 @@ class Archive:
         return part
 
     def finish(self, part: Path, manifest: Manifest) -> Path:
-        """Write the manifest of a copy, sync all files to the disk, and rename the folder.
+        """Write the manifest of a copy, sync all files to the disk, and rename the folder; returns the renamed folder.
 
-        The renamed folder, which is returned, makes the copy valid.
+        The copy is valid once its folder has the final name.
 
         Raises:
             ArchiveFailed: A write failed.
@@ -112,7 +112,7 @@ class Archive:
         return folder
 
     def note_deletion(self, copy: Archived, deletion: Deletion) -> None:
-        """Record how far the deletion of the original resource has come.
+        """Record the progress of the original resource's deletion.
 
         Raises:
             ArchiveFailed: The record cannot be written.
@@ -233,7 +233,7 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def _word(name: str) -> str:
-    """The folder name for a resource: its own name if that is safe, otherwise a cleaned name with a hash."""
+    """The folder name for a resource: its name if that is a safe file name, otherwise a cleaned name with a hash."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) and len(name) <= _NAME_CHARACTERS:
         return name
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._")[-_NAME_CHARACTERS:]

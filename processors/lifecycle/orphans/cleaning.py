@@ -2,7 +2,7 @@
 
 If the process is killed in a stage, the resumed apply repeats that stage. The result depends on the moment of the kill:
     1. During the copy: the incomplete copy is deleted, and a new copy is made.
-    2. After the deletion was recorded, before or during the deletion itself: the deletion is finished.
+    2. After the begin of the deletion was recorded: the deletion is finished.
     3. After the deletion, before its end was recorded: the end is recorded.
 
 Invariants:
@@ -49,7 +49,10 @@ class CleaningFailed(HoldfastError):
 
 
 class OrphanOwned(ApplyFailed):
-    """A planned orphan has an owner again, and was not changed. Fields: ``kind``, ``name``."""
+    """A resource of the plan has an owner again, so it is no orphan, and was not changed.
+
+    Fields: ``kind``, ``name``.
+    """
 
     exit_code = EXIT_REFUSED
 
@@ -57,8 +60,8 @@ class OrphanOwned(ApplyFailed):
 class OrphanCleaning:
     """The orphans of one installation (implements ``orphan_facts.OrphanSource`` and ``execution.Orphans``).
 
-    ``who`` is the user name for the records. ``defined`` loads the processors' definitions; it is called again before
-    each change.
+    ``who`` is the user name for the records. ``defined`` is a function that loads the processors' definitions; it is
+    called again before each change.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class OrphanCleaning:
             OrphanOwned: The orphan has an owner again.
             OrphanChanged: The orphan, or its copy, differs from the plan.
             ArchiveBusy: Another process holds the archive's lock.
-            HoldfastError: Kafka refused a request, or a file operation failed; repeating the stage continues it.
+            HoldfastError: Kafka refused a request, or a file operation failed. A repetition continues the stage.
         """
         with self._archive.held():
             if isinstance(stage, PutTopicBack):
@@ -133,10 +136,10 @@ class OrphanCleaning:
     def _used(self, orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
         """The reason why a running consumer group forbids a change of the orphan, as a sentence.
 
-        Empty without such a group.
+        Empty if no running group forbids a change.
         """
         members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-        if members:  # a running program that the registry does not list, or one of another installation
+        if members:  # the group has a worker that the registry does not list, or a worker of another installation
             how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
             return f"{orphan.processor} runs: {how}"
         return in_use(orphan, groups)
@@ -144,7 +147,7 @@ class OrphanCleaning:
     def _inside(self) -> Path | None:
         """The folder that is searched for orphans and contains the archive.
 
-        None if the archive is outside of all of them.
+        None if no searched folder contains the archive.
         """
         paths, root = self._settings.paths, self._archive.root.resolve()
         searched = (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse)
@@ -211,7 +214,7 @@ class OrphanCleaning:
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
-        """Ends the stage for a resource that is no longer an orphan because it does not exist.
+        """Ends the stage of a resource that is no longer an orphan, because the resource does not exist.
 
         Raises:
             OrphanOwned: The resource exists, so it has an owner again.

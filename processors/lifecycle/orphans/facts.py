@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def orphans_of(
     defined: Defined, settings: Settings, registry: Registry, topics: Topics, only: str | None = None
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-    """All orphans, and a sentence for each place that could not be read.
+    """All orphans, and a sentence for each topic, folder or store that could not be read.
 
     ``only`` limits the search to one resource: the records of other topics are then not read.
 
@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The processors that a topic's records name, and its end offsets; empty for an unreadable topic."""
+    """The processors that a topic's records name, and the topic's end offsets; empty for an unreadable topic."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)
@@ -133,7 +133,7 @@ def _state(root: Path) -> Iterator[StateEntry]:
 
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
-    """(Processor, task) -> bytes: the checkpoint folders on this machine (empty task), and the checkpoint store."""
+    """Maps (processor, task) to bytes, for the checkpoint store; folders on this machine have an empty task."""
     found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)

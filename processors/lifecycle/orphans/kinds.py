@@ -2,8 +2,8 @@
 
 Invariants:
     - ``look`` and ``copy`` do not change the original resource.
-    - Before a folder is deleted, it is renamed to a name that no other process knows. Its facts are then read again. If
-      they differ from the plan, the folder gets its old name back.
+    - Before a folder is deleted, it is renamed to a name that no other process knows. Then the facts of the folder are
+      read again. If they differ from the plan, the folder gets its previous name again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
 #: The file with a group's committed offsets, in the format of ``kafka-consumer-groups.sh --reset-offsets --from-file``.
 OFFSETS = "offsets.csv"
-#: Maximum seconds to wait for the end of a topic's open transactions before the topic is copied.
+#: Maximum seconds to wait, before a topic is copied, until its open transactions have ended.
 SETTLE_S = 5.0
 _TRASH = ".deleted-"
 #: Suffix of files that RocksDB never changes after writing, so a hard link replaces a copy.
@@ -42,7 +42,10 @@ _IMMUTABLE = ".sst"
 
 
 class OrphanChanged(ApplyFailed):
-    """An orphan differs from the plan or is in use; it was not changed. Fields: ``kind``, ``name``."""
+    """An orphan differs from the facts in the plan, or is in use; the orphan was not changed.
+
+    Fields: ``kind``, ``name``.
+    """
 
     exit_code = EXIT_REFUSED
 
@@ -77,13 +80,16 @@ class Thing(ABC):
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
         """Delete the leftovers of an interrupted deletion.
 
-        ``orphan`` tells whether the name is still that of an orphan.
+        ``orphan`` is true if the resource with this name is still an orphan.
         """
         return None
 
 
 class TopicThing(Thing):
-    """Topics: the facts are topic id and end offsets. A copy has the records and the configuration."""
+    """Handles topics.
+
+    The facts of a topic are its id and its end offsets. A copy has its records and its configuration.
+    """
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -128,7 +134,10 @@ class TopicThing(Thing):
 
 
 class GroupThing(Thing):
-    """Consumer groups: the facts are the committed offsets. A copy is a CSV file for ``kafka-consumer-groups.sh``."""
+    """Handles consumer groups.
+
+    The facts are the committed offsets; a copy is a CSV file for ``kafka-consumer-groups.sh``.
+    """
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -160,7 +169,9 @@ class GroupThing(Thing):
 
 
 class FolderThing(Thing):
-    """Folders and files on this machine: facts are number of files, bytes, and a digest of names, sizes and times.
+    """Handles folders and files on this machine.
+
+    The facts are the number of files, their bytes, and a digest of names, sizes and times.
 
     Args:
         place: Function of the orphan's name that returns its path.
@@ -203,7 +214,7 @@ class FolderThing(Thing):
         path = self._place(orphan.name)
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
-            # the check ``blocked`` is left out, because this process holds the slot
+            # the check ``blocked`` is left out here, because it would report this process, which holds the slot
             _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
@@ -229,7 +240,10 @@ class FolderThing(Thing):
 
 
 class ObjectThing(Thing):
-    """Objects of the checkpoint store; object names are never reused, so names and sizes identify the contents."""
+    """Handles objects of the checkpoint store.
+
+    The facts are names and sizes, which identify the contents, because object names are never reused.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._open = partial(FsspecObjects, settings.checkpoint_store, settings.checkpoints.options)
@@ -261,7 +275,10 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless the checkpoint has an owner again, because new versions may share the objects."""
+        """Delete the objects, unless the task has an owner again.
+
+        A task that has an owner again may have newer checkpoints that share the objects.
+        """
         if orphan:
             self._open().delete(leftovers["objects"])
 
@@ -276,7 +293,7 @@ class ObjectThing(Thing):
 
 
 class TableThing(Thing):
-    """Tables of the catalog.
+    """Handles tables of the catalog.
 
     A copy has only facts, because a table's data stays in place until the table is deleted.
     """
@@ -324,7 +341,7 @@ def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing
             return FolderThing(hold=_slot_held, blocked=_slot_in_use)
         case "table":
             return TableThing(settings)
-        # NAME/TASK is a task's checkpoint in the store; NAME alone is a processor's folder on this machine
+        # `NAME/TASK` is a task's checkpoint in the checkpoint store; `NAME` is a processor's folder on this machine
         case "checkpoint":
             in_store = "/" in name
             return (
@@ -378,7 +395,7 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        (slot / "lock").write_text("")  # the file names this process, but readers expect a worker that has state
+        (slot / "lock").write_text("")  # clears the process id, because readers expect the id of a worker with state
         folder.release()
 
 

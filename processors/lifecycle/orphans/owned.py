@@ -7,8 +7,8 @@ Invariants:
       programs cannot.
     - A changelog's processor is known from its records, because the topic name can be ambiguous. For example
       ``orders-eu-totals-changelog`` fits processor ``orders`` and processor ``orders-eu`` of another installation.
-    - In doubt a resource counts as owned. This is so while it is in use, while an apply of its processor is open, or if
-      it may belong to a definition that cannot be imported.
+    - In doubt a resource counts as owned: while it is in use, while an apply of its processor is open, or if it may
+      belong to a definition that cannot be imported.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Owner:
     Args:
         name: The name of the processor and of its consumer group.
         stores: The stores of the defined version and of the last release that worked.
-        changelogs: The changelogs of these stores, and the processor's repartition topics.
-        slots: Its slots; None if unknown.
-        tasks: The names of its tasks in state folders and in the checkpoint store; None if unknown.
+        changelogs: The changelogs of ``stores``, and the processor's repartition topics.
+        slots: The processor's slots; None if unknown.
+        tasks: The names of the processor's tasks in state folders and in the checkpoint store; None if unknown.
         vague: Whether the processor's stores are unknown, because it is deployed but has no definition here. Every
             changelog and table with its name then counts as owned.
         deployed: Whether the processor is deployed here and not stopped, so that the members of its group are its
@@ -64,7 +64,7 @@ class Defined:
 
     Args:
         topologies: The topologies of the definitions that could be imported.
-        state_dirs: The roots of local state that definitions set.
+        state_dirs: The root folders of local state that the definitions name.
         doubtful: Whether the import of at least one definition failed.
     """
 
@@ -97,9 +97,9 @@ class Signed:
 class Found:
     """The existing resources.
 
-    ``signed`` has the topics whose records were read; the function ``candidates`` lists the topics that need this.
-    ``checkpoints`` maps (processor, task) to bytes; checkpoint folders have an empty task. ``tables`` have names such
-    as ``holdfast.<namespace>.<table>``.
+    ``signed`` has the topics whose records were read. The function ``candidates`` lists the topics whose records must
+    be read. ``checkpoints`` maps (processor, task) to bytes; checkpoint folders have an empty task. ``tables`` have
+    names such as ``holdfast.<namespace>.<table>``.
     """
 
     topics: Sequence[str] = ()
@@ -135,9 +135,9 @@ class Known:
         return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
     def unregistered(self, name: str) -> str:
-        """The reason why a processor owns nothing.
+        """The reason why a processor cannot own any resource.
 
-        Empty if it is registered, has an open apply, or may be registered.
+        Empty if it can: it is registered, has an open apply, or may have a definition that cannot be imported.
         """
         processor = _processor(name)
         if processor in self.busy or self.owner(name) is not None:
@@ -161,7 +161,10 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 
 
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
-    """Topics that may be orphans by their name, and the processor or shadow in the name; their records then decide."""
+    """Maps topics that may be orphans by their name to the processor or shadow in the name.
+
+    The records of these topics decide.
+    """
     names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
     found = {}
@@ -176,8 +179,9 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
 def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
     """The reason why a running group forbids a change of a topic, as a sentence; empty without such a group.
 
-    ``groups`` maps each group to the topics that it reads. A group's name can be a longer prefix of the topic's name
-    than the orphan's processor. The topic may then belong to that group, as a processor of another installation.
+    ``groups`` maps each group to the topics that it reads. The name of a group can be a longer prefix of the topic's
+    name than the name of the orphan's processor. The topic may then belong to that group, which is a processor of
+    another installation.
     """
     if orphan.kind != "topic":
         return ""
@@ -194,12 +198,12 @@ def _forsaken(known: Known, processor: str) -> bool:
     return owner is None or not owner.deployed
 
 
-# Each function below yields the resources of one kind that have the name of our processor. Owned resources have an
-# empty ``why``.
+# Each function below yields the resources of one kind whose name contains a processor of this installation.
+# The field ``why`` of owned resources is empty.
 
 
 def _processor(name: str) -> str:
-    """The processor of a name that may be the name of its shadow, for example ``orders--rebuild-totals``."""
+    """The processor in the name of a processor or shadow: ``orders`` for ``orders`` and ``orders--rebuild-totals``."""
     return name.partition(_SHADOW)[0]
 
 
@@ -218,7 +222,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
 def _unowned(known: Known, name: str, topic: str) -> str:
     """The reason why a processor or shadow does not own a topic; empty if it may own the topic.
 
-    The topic is not a changelog of the processor's present stores.
+    The caller has already excluded the changelogs of the processor's present stores.
     """
     owner = known.owner(name)
     if _processor(name) in known.busy:

@@ -2,8 +2,8 @@
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
-After a kill, a repeat continues. The recorded topic id identifies the topic, and each partition's end offset is the
-number of records already written.
+After a kill, a repetition of the stage continues the work. The recorded topic id identifies the topic, and each
+partition's end offset is the number of records already written.
 
 Invariants:
     - Records are written only to the topic that this stage created, never to another existing topic.
@@ -64,8 +64,8 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
 
     Raises:
         TopicThere: A topic with that name exists.
-        CopyDamaged: The copy is damaged, or is not the one of the plan.
-        PathOutside: The manifest of the copy names a file outside of it.
+        CopyDamaged: The copy is damaged, or is not the copy that the plan names.
+        PathOutside: The manifest names a file outside of the copy's folder.
         ReturnDisturbed: Another producer wrote to the topic during the put-back.
         HoldfastError: Kafka refused a request.
     """
@@ -105,7 +105,7 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
         ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
     elif state is not None and state.topic_id:
         ours = state.topic_id == there.topic_id
-    else:  # an earlier run was killed after it created the topic and before it recorded the topic id
+    else:  # a run may have been killed after it created the topic, and before it recorded the topic id
         ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
     if state is None or not ours:
         raise TopicThere(

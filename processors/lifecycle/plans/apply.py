@@ -1,15 +1,15 @@
 """Apply: carries out a plan's stages in order and records each, so that a killed apply can be resumed.
 
 Invariants:
-    - An apply executes the plan that was shown. If the plan's hash has changed since then, the apply is refused, and
-      the error lists the changes.
+    - An apply executes the plan that was shown. If the present plan has another hash than the shown plan, the apply is
+      refused, and the error lists the changes.
     - A plan that deletes data permanently needs a confirmation with its hash.
     - At most one apply per processor is open. A second apply is refused, and the error names the holder and its
       progress.
     - Before each stage the run checks that it still holds the apply (module ``holding``). A run that lost the apply
       stops at the next step inside its stage, and records nothing more.
     - An apply and a live recovery run of the same processor exclude each other (``infra.database.leases``).
-    - A resumed run first pauses the workers again if the remaining stages need paused workers.
+    - If the remaining stages of a resumed apply need paused workers, the workers are first started paused again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 log = structlog.get_logger(__name__)
 
-#: Receives the progress of a stage as text.
+#: Function that receives the progress of a stage as text.
 ProgressLog = Callable[[str], None]
 
 
@@ -90,7 +90,7 @@ class RecoveryInProgress(HoldfastError):
 
 
 class ApplyLost(HoldLost):
-    """Another run took over the apply, because this run recorded no progress for too long."""
+    """Another run took over the apply, because this run sent no heartbeat for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Done:
     units: float = 0.0
 
 
-#: Carries out one stage of a processor. Repeating a stage must be safe.
+#: Function that carries out one stage of a processor. A repetition of the stage must do no harm.
 Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
@@ -169,7 +169,7 @@ class Applier:
         who: Name of the user or Dagster run, for the records.
         holder: This run as a holder of applies.
         tell: Called with the progress as text.
-        clock: Returns the present time, for the records.
+        clock: Function that returns the present time, for the records.
         hold: The run's lease on the apply, which the ports of ``execute`` verify before each change.
     """
 
@@ -202,8 +202,8 @@ class Applier:
             self._refuse_held(record, begun)
             if begun is None:
                 raise _in_progress(record, begun, "was begun by another version of Holdfast")
-            # An adopt replaces any open apply, because a registry restored from an older copy may list an apply that
-            # ended long ago.
+            # An ``adopt`` replaces any open apply, because the registry may be a restored backup.
+            # A backup may list an apply as open that has ended since then.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue
@@ -230,10 +230,10 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; returns False if the apply had already ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. Neither happens if
-        another version wrote the plan, because then the plan is unreadable. Workers that the apply started paused are
-        started normally or stopped, as the plan's remaining stages specify. If their state is only partly changed, they
-        are stopped. ``tell`` gets the progress, and a list of the leftovers.
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. If another version
+        of Holdfast wrote the plan, the plan is unreadable, so neither happens. Workers that the apply started paused
+        are started normally or stopped, as the plan's remaining stages specify. Workers whose state is only partly
+        changed are stopped. ``tell`` receives the progress, and a list of the leftovers.
 
         Raises:
             ApplyInProgress: A live run holds the apply.
@@ -294,7 +294,7 @@ class Applier:
     def _claim(self, record: ApplyRecord) -> int | None:
         """Takes over an apply and returns the token of the new lease.
 
-        None if the apply changed after ``record`` was read.
+        Returns None if the apply changed after ``record`` was read.
         """
         gone = record.holder is None or record.holder == self.holder.name or self.holder.is_gone(record.holder)
         try:
@@ -311,7 +311,7 @@ class Applier:
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
         """The present record of the apply, read again after this run got the lease.
 
-        The former holder may have recorded further stages.
+        The previous holder may have recorded more stages before this run got the lease.
         """
         self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
         now = self.journal.apply_of(record.id)
@@ -346,8 +346,8 @@ class Applier:
                     self.journal.let_go_of_apply(record.id, token, reason)
                 raise
             except (Exception, KeyboardInterrupt) as failed:
-                # The process may stay alive after this error. Without this release, no other run could resume the apply
-                # until the process has been silent for ``SILENT_S`` seconds.
+                # The process may stay alive after this error.
+                # Without this release, other runs could resume the apply only after ``SILENT_S`` seconds.
                 self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
             seconds = (self.clock() - started).total_seconds()
@@ -361,7 +361,7 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request if its work is done; its run died before it recorded the end."""
+        """End an open apply of the same request whose work is done, because its run died before it recorded the end."""
         if not isinstance(plan.verdict, NothingToDo):
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
@@ -382,19 +382,19 @@ class Applier:
 def paused_start(done: Sequence[Stage]) -> Stage | None:
     """The last start among the done stages if it left the processor paused; otherwise None.
 
-    A resumed apply repeats this stage first, because the paused worker may have died in between.
+    A resumed apply repeats this stage first, because the paused workers may have died since.
     """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
 
 
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """The stage that gives workers a defined state after an abandoned apply (or None), and a text about the result.
+    """The stage that stops or starts the workers of an abandoned apply (or None), and a text about the result.
 
     The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
-    if the plan ends with a stop. If the plan ends with a start, they are started, unless the state is partly changed.
-    The processor is then stopped permanently, so that recovery starts no worker on such state. Workers that the apply
-    had already stopped stay stopped.
+    if the plan ends with a stop. If the plan ends with a start, these workers are started, unless the state is partly
+    changed. If it is, the processor is stopped permanently, so that recovery starts no worker on such state. Workers
+    that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
@@ -424,13 +424,13 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 
 def _between(stage: Stage) -> bool:
-    """Whether state and input offsets do not match while the stage is only partly done."""
+    """Whether state and input offsets can differ while the stage is only partly done."""
     moves = isinstance(stage, ClearKeys) and bool(stage.positions)
     return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether no other live run held the apply at the time when the record was read."""
+    """Whether this run may take the apply: when the record was read, no other live run held it."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

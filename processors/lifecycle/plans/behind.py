@@ -1,12 +1,12 @@
-"""Decides whether the registry is older than other records of a processor, from facts only.
+"""Decides, from facts only, whether the registry is outdated: a backup that lacks a processor's newest deployment.
 
-Each change of a deployment raises its generation in the registry. The newest generation is also in the mark next to the
-processor's releases, and in the meta records of its changelogs. A registry with a smaller generation was replaced by an
-older copy.
+Each change of a deployment raises its generation in the registry. The newest generation is also recorded in the mark
+next to the processor's releases, and in the meta records of its changelogs. If the registry has a smaller generation
+than these records, it was replaced by an older copy.
 
 Invariants:
-    - A registry without the deployment counts as older only if a mark has the deployment. Changelogs without a mark
-      mean a new installation.
+    - A registry without the deployment counts as outdated only if a mark has the deployment. Changelogs without a mark
+      mean a new installation, whose registry never had the deployment.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """The finding that the registry is older than a processor.
+    """The finding that the registry is outdated: it lacks the newest deployment of a processor.
 
     Args:
         processor: The name of the processor.
         here: The record in the registry; None if the registry has no deployment.
-        seen: The newer record, from the mark or the changelogs.
-        mark: The mark; None if only changelogs have the newer generation.
+        seen: The record with a greater generation, from the mark or the changelogs.
+        mark: The mark; None if only changelogs have the greater generation.
     """
 
     processor: str
@@ -48,7 +48,7 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The fault as text."""
+        """The finding as text."""
         has = "no deployment of it" if self.here is None else str(self.here)
         where = "in its changelogs" if self.mark is None else "beside its releases"
         return (
@@ -68,9 +68,9 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """The finding that the registry is older than a processor; None if it is not older.
+    """The finding that the registry lacks the newest deployment of a processor; None if it has the newest one.
 
-    ``here`` is the record in the registry, ``logged`` the one in the processor's changelogs.
+    ``here`` is the record in the registry, ``logged`` the record in the processor's changelogs.
     """
     marked = None if mark is None else Recorded(mark.generation, mark.code_version, mark.desired)
     if here is None:

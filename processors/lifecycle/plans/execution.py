@@ -37,10 +37,10 @@ class Runner(Protocol):
         """Copy the code of a version and record it as a release."""
 
     def run(self, processor: str, stage: stages.RunProcessor, tell: ProgressLog) -> Done:
-        """Start every slot as the stage specifies; returns once every input partition is processed."""
+        """Start every slot as the stage specifies; waits until every input partition is processed."""
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a final commit; returns when all its processes have ended.
+        """Stop every slot after a final commit, and wait until all its processes have ended.
 
         ``for_good`` records the stop, so that recovery does not restart the processor.
         """
@@ -72,20 +72,20 @@ class LocalState(Protocol):
         """Delete the folders that were renamed to ``name``; returns their number."""
 
 
-#: Runs a new version on the last messages, as a proof; raises if the version fails.
+#: Function that runs a new version on the last messages, as a proof; raises an error if the version fails.
 Prove = Callable[[str, stages.ProveVersion, ProgressLog], Done]
-#: Rebuilds stores beside their running processors, and replaces the old stores.
+#: Function that rebuilds stores beside their running processors, and replaces the old stores.
 Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
-#: Writes the content of warehouse tables to stores.
+#: Function that writes the content of warehouse tables to stores.
 FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
-#: Sends messages of dead letters again, and deletes dead letters.
+#: Function that sends messages of dead letters again, and deletes dead letters.
 Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
-#: Archives and deletes orphans, and puts deleted topics back.
+#: Function that archives and deletes orphans, and creates deleted topics again.
 Orphans = Callable[[stages.OrphanStage], Done]
 
 
 class Transactions(Protocol):
-    """Acts on hanging transactions of any producer."""
+    """Aborts hanging transactions of any producer."""
 
     def abort_hanging(self, stage: stages.AbortTransaction) -> bool:
         """Abort the transaction; returns False if it is no longer open."""
@@ -100,14 +100,14 @@ class Execution:
     owners: Owners
     #: Function of a processor that returns its state folders.
     local: Callable[[str], LocalState]
-    #: Function of a processor and stores; raises unless the local state of the stopped processor is complete.
+    #: Function of a processor and stores; raises an error if the local state of the stopped processor is incomplete.
     check_local: Callable[[str, tuple[str, ...]], None]
     prove: Prove
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    orphans: Callable[[], Orphans]  # called only for orphan stages, because it imports the catalog's library
+    orphans: Callable[[], Orphans]  # called only for orphan stages, because the call imports the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
         """Carry out one stage, as an ``apply.Executor``."""

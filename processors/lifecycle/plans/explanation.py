@@ -17,7 +17,7 @@ def explain(plan: Plan) -> str:
 
 
 def explain_markdown(plan: Plan) -> str:
-    """The plan as Markdown, with the same sections."""
+    """The plan as Markdown: findings, stages, deleted data, kept data, size and time, undo."""
     lines = [f"**{_headline(plan)}**"]
     for title, entries, mark in _sections(plan):
         lines += ["", f"**{title}**", "", *(f"{mark}{entry}" for entry in entries)]

@@ -1,11 +1,11 @@
 """The facts that plans are made from: one frozen snapshot of a processor's deployment, workers, topics and state.
 
-They are read in this order: the recorded deployment, running instances, the group, topics with their offsets, local
-state. With this order, no fact is older than a fact that depends on it.
+The facts are read in this order: the recorded deployment, running instances, the group, topics with their offsets,
+local state. This order is needed, because later facts are judged with earlier ones.
 
 Invariants:
     - A topic that does not exist is absent from the facts.
-    - If a service does not answer, reading raises an error. An unreadable fact is never reported as a missing one.
+    - If a service does not answer, reading raises an error. An unreadable fact is never reported as missing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LOCAL = "local state"
 class InstanceFacts(msgspec.Struct, frozen=True):
     """The facts of one slot. ``alive`` is true if the slot has a process.
 
-    The other fields come from the status of the process; they are empty if it does not answer. ``tasks`` are the names
-    of its tasks. ``paused`` is true if it reads no input.
+    All other fields come from the status of the process, and are empty if the process does not answer. ``tasks`` has
+    the names of its tasks. ``paused`` is true if the process reads no input.
     """
 
     slot: str
@@ -56,8 +56,8 @@ class DeploymentFacts(msgspec.Struct, frozen=True):
 class ReleaseFacts(msgspec.Struct, frozen=True):
     """A release of a processor.
 
-    ``copied`` is true if its code was copied, so that it can be started again. ``worked`` is true if it once processed
-    every partition.
+    ``copied`` is true if the release's code was copied, so that the release can be started again. ``worked`` is true if
+    the release once processed every partition.
     """
 
     release_id: str
@@ -70,8 +70,8 @@ class ReleaseFacts(msgspec.Struct, frozen=True):
 class CodeFacts(msgspec.Struct, frozen=True):
     """The present files of a processor's definition.
 
-    ``release_id`` is the id of a release of these files. ``why_not`` is the reason why they are not copied, empty if
-    they are. ``left`` has the paths of project files that the code reads but that are not copied.
+    ``release_id`` is the id of a release of these files. ``why_not`` is the reason why the files are not copied; empty
+    if they are copied. ``left`` has the paths of project files that the code reads but that are not copied.
     """
 
     release_id: str
@@ -103,14 +103,14 @@ class LocalTask(msgspec.Struct, frozen=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """A measured rate: units of work, and the seconds that they took."""
+    """A measured rate: a number of units of work, and the seconds that this work took."""
 
     units: float
     seconds: float
 
 
 class HangingTransaction(msgspec.Struct, frozen=True):
-    """An open transaction that no coordinator knows, and that is older than any transaction timeout.
+    """An open transaction that no coordinator knows, and that has been open for longer than any transaction timeout.
 
     ``silent_s`` is the number of seconds since its last write.
     """
@@ -138,16 +138,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         processor: The processor's name, which is also its consumer group.
         topics: Topic name -> facts of the topic; only existing topics.
         brokers: Number of brokers; None if it was not requested.
-        others: Names of all topics, to find a misspelled name; read only if an input topic is missing.
+        others: Names of all topics, to suggest the right name for a misspelled topic; read only if an input topic is
+            missing.
         starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
         members: Number of live members of the consumer group.
         strangers: Members of the group that are not workers of this installation, as texts.
         committed: Topic -> partition -> committed offset of the group.
         deployment: The recorded deployment; None if the processor was never deployed.
-        behind: The finding that the registry is older than the processor; None if it is not older.
+        behind: The finding that the registry lacks the processor's newest deployment; None if it has the newest one.
         instances: The recorded slots, and further slots that have a process.
-        local: Local state of every task on this machine.
+        local: The local state of every task on this machine.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
         rates: Stage tag -> measured rate of such stages.
@@ -156,7 +157,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         worked_instead: The version that worked last, if the deployed version never worked; otherwise empty.
         code: The present files of the definition.
         file: The export file whose entries are put back; only for restores from a file.
-        releases: Every recorded release, those that worked last first. Only for verbs ``restart`` and ``rollback``.
+        releases: Every recorded release; the releases that worked last come first. Only for verbs ``restart`` and
+            ``rollback``.
         before: The release that worked before the present version was deployed; None if there is none. Only for verb
             ``rollback``.
         letters: The dead letters that were not sent again; None without a dead-letter topic. Only for ``replay``.
@@ -165,7 +167,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         held: Store -> partition -> input topic -> next input offset, from the store's changelog; only for
             ``reposition``.
         workers: The number of workers in the settings; None if not set. Only for ``deploy`` and ``scale``.
-        settings: Differences between the workers' present settings and the deployed ones, as texts; only for
+        settings: Differences between the present settings for workers and the deployed settings, as texts; only for
             ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
@@ -210,12 +212,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def working(self) -> bool:
-        """Whether every slot is in phase ``running``, which means that its tasks are assigned and restored."""
+        """Whether every slot is in phase ``running``: its tasks are assigned and restored."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
     @property
     def alive(self) -> dict[str, bool]:
-        """Slot -> whether the slot has a process."""
+        """Maps each slot to whether it has a process."""
         return {each.slot: each.alive for each in self.instances}
 
     @property
@@ -244,7 +246,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """Expected seconds of a stage with this number of units, and a text about the measured or assumed rate."""
+        """The expected seconds of a stage with this number of units, and a text about the measured or assumed rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -261,7 +263,7 @@ class FactSource(Protocol):
         """The recorded deployment; None if the processor was never deployed."""
 
     def behind(self, processor: str) -> Behind | None:
-        """The finding that the registry is older than the processor; None if it is not older."""
+        """The finding that the registry lacks the processor's newest deployment; None if it has the newest one."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The facts of these slots, and of further slots that have a process, with the status of each process."""
@@ -273,7 +275,7 @@ class FactSource(Protocol):
         """The client ids of all workers of the processor in this installation, whether alive or dead."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The group's committed offsets; first waits for pending transactions to end."""
+        """Waits until the group's pending transactions have ended, and returns the committed offsets."""
 
     def ping(self) -> int:
         """The number of brokers."""
@@ -303,7 +305,7 @@ class FactSource(Protocol):
         """Stage tag -> measured rate of such stages."""
 
     def released(self, processor: str) -> ReleaseFacts | None:
-        """The release that worked last; None if none did."""
+        """The release that worked last; None if no release worked."""
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
         """Every recorded release; the releases that worked last come first."""
@@ -330,7 +332,7 @@ class FactSource(Protocol):
         """Partition -> input topic -> next input offset, from the last committed meta record of the changelog."""
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """Differences between the workers' present settings and those of the deployment, one text for each."""
+        """Differences between the present settings for workers and the deployed settings, one text for each."""
 
     def spread(self, topic: str) -> str:
         """The partitioner that the writers of a topic use."""
@@ -413,7 +415,10 @@ def read_facts(
 
 
 def _worked_instead(name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None) -> str:
-    """``Facts.worked_instead``; a rollback that was interrupted records a version that worked once."""
+    """The value of ``Facts.worked_instead``.
+
+    The value is empty after an interrupted rollback, because the recorded version has worked once.
+    """
     if deployed is None or last is None or last.code_version == deployed.code_version:
         return ""
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
@@ -423,9 +428,10 @@ def _worked_instead(name: str, source: FactSource, deployed: DeploymentFacts | N
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
     """The members of a group that are not workers of this installation.
 
-    ``own`` are the client ids of the processor's workers; ``alive`` is the number of its slots with a process. Workers
-    of older versions, and workers with a ``client.id`` in their settings, have client ids that are not in ``own``. For
-    this reason, each live slot without a member in ``own`` accounts for one other member.
+    ``own`` has the client ids of the processor's workers; ``alive`` is the number of its slots with a process. Workers
+    of earlier Holdfast versions, and workers with a ``client.id`` in their settings, have client ids that are not in
+    ``own``. So each live slot without a member in ``own`` may have one member with an unknown client id. Members with
+    unknown ids are returned only if there are more of them than such slots.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
@@ -441,7 +447,7 @@ def _is_whole(
 ) -> bool:
     """Whether local state contains all input that the group committed for a store.
 
-    Otherwise a count would be too low.
+    A count of keys in local state that lacks such input would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:

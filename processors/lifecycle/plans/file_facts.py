@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Maximum message keys of a store that a plan lists; if the file has more, the owners export all keys of the store.
+#: Maximum number of message keys of a store that a plan lists.
+#: If the file has more keys, the owners export all keys of the store.
 KEYS_NAMED_MAX = 1_000
 
 
@@ -18,8 +19,8 @@ class FileStore(msgspec.Struct, frozen=True):
     Args:
         keys: Number of message keys.
         entries: Number of entries.
-        size_bytes: Bytes of their values.
-        partitions: The partitions that the entries were in.
+        size_bytes: Total bytes of the entries' values.
+        partitions: The partitions from which the entries were exported.
         named: The message keys as text; empty if there are more than ``KEYS_NAMED_MAX``, or if a key is not text.
     """
 

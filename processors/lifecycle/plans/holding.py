@@ -1,12 +1,13 @@
 """The hold (lease) of one run on an apply or incident: renewed by heartbeats, and verified before each change.
 
 Invariants:
-    - A port behind ``fenced`` changes nothing after the hold is lost, because the registry is asked before each call.
+    - A port that ``fenced`` wraps changes nothing after the hold is lost, because the lease is verified in the registry
+      before each call.
     - A lost hold stays lost. A run that was frozen notices the loss before its next change, not only at a heartbeat.
 
 A process can freeze between the registry's answer and the change. So a change must also be harmless after the hold is
 lost. The reasons why it is harmless, by port:
-    deployer            It starts, stops and registers what the deployment specifies. The next holder compares programs
+    deployer            It starts, stops and registers only workers of the deployment. The next holder compares programs
                         and workers with its own stage, and replaces a worker that does not match.
     owners              A worker carries out one command at a time. A clear carries the name of its stage
                         (``Hold.step``). Each task remembers this name in the transaction of the last deletes, so a
@@ -19,7 +20,7 @@ lost. The reasons why it is harmless, by port:
     table loaders       Each processor has one transactional id for them, so a new loader fences the former one.
     state folders       Each slot's folder has a lock.
     archive             The archive has a lock, and facts are read again before a deletion.
-    registry            The hold is compared in the same database transaction (``Registry.fenced``).
+    registry            The lease is verified in the same database transaction (``Registry.fenced``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 Port = TypeVar("Port")
 
-#: The methods that change something; one set for each port.
+#: The methods of each port that change something.
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
@@ -51,14 +52,14 @@ TRANSACTIONS = frozenset({"abort_hanging"})
 
 
 class Hold:
-    """The lease of one run on one apply or incident; a new object has no lease."""
+    """The lease of one run on one apply or incident; there is no lease until ``take`` is called."""
 
     def __init__(self) -> None:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the present stage. It is unique to the stage, and the same for each run that carries the stage
-        #: out.
+        #: The name of the present stage. Each stage has a different name.
+        #: If another run repeats a stage, the name of the stage is the same.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
@@ -74,7 +75,7 @@ class Hold:
         """The apply or incident that this run holds, and the token of its lease.
 
         Raises:
-            HoldLost: This run holds nothing.
+            HoldLost: This run holds neither an apply nor an incident.
         """
         if self._fence is None:
             raise HoldLost("This run holds no apply and no incident.", action="Run the command again.")
@@ -82,14 +83,14 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a heartbeat was refused."""
+        """Whether the lease is lost, because the registry refused a heartbeat."""
         return self._lost.is_set()
 
     def check(self) -> None:
         """Record a heartbeat.
 
         Raises:
-            HoldLost: Another run took over, or the lease was ended.
+            HoldLost: Another run took over the apply or incident, or the lease was ended.
             RegistryUnavailable: The registry does not answer, so the state of the lease is unknown.
         """
         fence = self.fence
@@ -99,7 +100,7 @@ class Hold:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Records a heartbeat every ``BEAT_S`` seconds from a thread during the block, because a step may be long.
+        """Records a heartbeat every ``BEAT_S`` seconds from a thread during the block, because one step may take long.
 
         A refused heartbeat is remembered, so that the next ``check`` raises HoldLost.
         """

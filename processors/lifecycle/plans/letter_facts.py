@@ -1,12 +1,12 @@
 """Facts of a dead-letter topic whose messages will be sent again, and the content of one dead letter.
 
 Invariants:
-    - A message is sent again only to an input topic of the processor that other programs write. All other letters are
-      kept.
-    - A letter of unknown kind is kept, because it may be a window result or a timer, which is not a message. Older
-      versions wrote no header ``holdfast.kind``.
-    - A message is sent without the headers about its failure. A letter that fails again has only the headers of its
-      last failure.
+    - A message is sent again only to a source topic of the processor, never to its repartition topics. All other
+      letters are kept.
+    - A letter of unknown kind is kept, because it may be a window result or a timer, which is not a message. Earlier
+      versions of Holdfast wrote no header ``holdfast.kind``.
+    - A message is sent without the headers about its failure. If the message fails again, its new letter has only the
+      headers of the last failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from holdfast.infra.kafka.records import Headers, Record
 from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
-#: Maximum dead letters that one plan sends again; the oldest come first.
+#: Maximum number of dead letters that one plan sends again; the oldest letters are sent first.
 LETTERS_MAX = 100_000
 
 
@@ -29,8 +29,8 @@ class LetterFacts(msgspec.Struct, frozen=True):
     Args:
         topic: The dead-letter topic.
         starts: Partition -> offset of the first letter that was not sent again.
-        ends: Partition -> offset behind the last letter of the plan.
-        sent: Input topic -> number of its letters to send.
+        ends: Partition -> offset after the last letter of the plan.
+        sent: Input topic -> number of messages to send to it.
         kept: Number of letters that no input can accept.
         errors: Error type -> number of letters.
         versions: Code version that wrote the letter -> number of letters.
@@ -52,7 +52,7 @@ class Letter:
     """The content of a dead letter's headers; a missing header gives an empty text.
 
     ``kind`` is ``message``, ``result`` (of a window) or ``timer``. ``partition``, ``offset`` and ``timestamp_ms`` are
-    those of the failed message; None if the header is not a number.
+    those of the failed message, or None if their header is not a number.
     """
 
     kind: str

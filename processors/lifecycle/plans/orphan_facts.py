@@ -19,11 +19,11 @@ VERSION = 1
 class Orphan:
     """A resource without an owner; ``size_bytes`` is None if unknown.
 
-    ``aside``: state that was set aside next to a task, which no process opens, not even the owner of the slot.
-    ``forsaken``: its processor is not deployed here, so members of the processor's group run elsewhere. ``unsigned``: a
-    topic whose records name no processor. It may belong to another installation, so it is deleted only by its full
-    name. ``ends``: a topic's high watermarks at the first check. A second check compares them, to detect a topic that
-    is being written.
+    ``aside``: whether this is state that was set aside (renamed); no process opens it, not even the owner of the slot.
+    ``forsaken``: whether its processor is not deployed here, so that members of the processor's group run elsewhere.
+    ``unsigned``: whether this is a topic whose records name no processor. Such a topic may belong to another
+    installation, so it is deleted only if the user gives its full name. ``ends``: a topic's high watermarks when it was
+    found. A later check compares these with the present ones, to detect that the topic is being written.
     """
 
     kind: Kind
@@ -45,8 +45,8 @@ class Orphan:
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Describes an archived copy: the original resource, and the copy's files (name -> bytes).
 
-    ``facts`` are the facts of the original before the copy. The original is unchanged if its present facts equal them.
-    ``about`` has further details, for example a topic's configuration or a table's number of rows.
+    ``facts`` are the facts of the original before the copy. If the original's present facts are the same, it is
+    unchanged. ``about`` has further details, for example a topic's configuration or a table's number of rows.
     """
 
     kind: Kind
@@ -76,7 +76,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One complete copy; ``deletion`` is set once the deletion of its original was begun."""
+    """One complete copy of an orphan; ``deletion`` is set once the deletion of the original has begun."""
 
     folder: Path
     manifest: Manifest
@@ -94,7 +94,7 @@ class Archived:
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; a present resource of the same name is then another resource."""
+        """Whether the original was deleted; a resource that now has the same name is then another resource."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 
@@ -105,7 +105,7 @@ class Look:
     Args:
         facts: The orphan's facts; None if the orphan does not exist or could not be read.
         blocked: The reason why the orphan must not be changed, as a sentence; empty if it may be changed.
-        amount: Its size in records, files or rows, as text; empty if unknown.
+        amount: The orphan's size in records, files or rows, as text; empty if unknown.
     """
 
     facts: dict[str, Any] | None
@@ -136,7 +136,7 @@ class OrphanFacts:
         now: The time of the check.
         grace: The minimum time between archiving and deletion.
         subjects: The orphans, and the leftovers of interrupted deletions.
-        unseen: A sentence for each place that could not be read.
+        unseen: A sentence for each topic, folder or store that could not be read.
         inside: A folder that is searched for orphans and contains the archive; normally None.
     """
 

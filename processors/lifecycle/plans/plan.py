@@ -1,4 +1,4 @@
-"""A plan and its hash. A plan has the stages of a verb: it is decided from facts, explained, and applied as explained.
+"""A plan and its hash. A plan lists the stages of a verb, is decided from facts, and is applied as it was explained.
 
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
                              └────apply────► the same stages in order (``plans/apply.py``)
@@ -39,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The plan cannot be applied; ``action`` is the alternative for the user."""
+    """The plan cannot be applied; ``action`` says what the user can do instead."""
 
     sentence: str
     action: str
@@ -48,8 +48,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: The way to continue a killed apply: with a new plan from the present facts ("plan anew"), or with its own plan ("go
-#: on").
+#: The way to continue a killed apply.
+#: "plan anew": with a new plan from the present facts. "go on": with the recorded plan.
 AfterKill = Literal["plan anew", "go on"]
 
 
@@ -60,14 +60,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         request: The request.
         verdict: Whether the plan can be applied, with one sentence.
         stages: The work, in order.
-        findings: One sentence for each fact worth knowing.
+        findings: One sentence for each fact that the user should know.
         kept: Things that stay unchanged, listed because a user might expect their loss.
         deleted: Things that the apply deletes.
         undo: The way to undo the apply.
         keys: Number of affected keys; None if unknown or not applicable.
         size_bytes: Bytes of affected state; None if unknown or not applicable.
         seconds: Expected duration, from measured rates if there are any; None if unknown.
-        estimate: The source of these three numbers, as text.
+        estimate: The source of ``keys``, ``size_bytes`` and ``seconds``, as text.
         basis: The facts that the plan depends on; they are part of the hash.
         after_kill: The way to continue a killed apply.
     """
@@ -100,8 +100,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def hash(self) -> str:
         """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis."""
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
-        # All keys are converted to text, because a plan decoded from JSON has text keys instead of numbers, and text
-        # sorts differently.
+        # All keys are converted to text, because a plan decoded from JSON has text keys.
+        # Text keys sort differently than numbers.
         encoded = msgspec.json.encode(msgspec.to_builtins(settled, str_keys=True), order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:HASH_CHARACTERS]
 
@@ -165,7 +165,8 @@ def what_changed(before: Plan, now: Plan) -> tuple[str, ...]:
     if type(before.verdict) is not type(now.verdict):
         found.append(f"the verdict was: {before.verdict.sentence} Now: {now.verdict.sentence}")
     for name in sorted(before.basis.keys() | now.basis.keys()):
-        # One of the plans was decoded from JSON, which turns number keys into text and tuples into lists.
+        # Both values are converted, because ``before`` was decoded from JSON.
+        # JSON has text keys and lists instead of number keys and tuples.
         old, new = _plain(before.basis.get(name)), _plain(now.basis.get(name))
         if old != new:
             found.extend(_differences(name.replace("_", " "), old, new))

@@ -1,7 +1,7 @@
 """The requests of operators: one frozen struct for each verb, plain data that JSON stores without loss.
 
 Invariants:
-    - A request names the wanted result, not the steps. The planner reads facts later and chooses the steps.
+    - A request names the wanted result, not the steps. The planner chooses the steps from the facts.
     - ``Request`` is the closed union of all requests. The tag of a request is the name of its verb.
 """
 
@@ -17,12 +17,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, shown
 
-#: Maximum keys in one request; more keys need several requests.
+#: Maximum number of keys in one request; more keys need several requests.
 KEYS_MAX = 10_000
-#: Maximum workers of a processor on one machine.
+#: Maximum number of workers of a processor on one machine.
 WORKERS_MAX = 64
-#: Replaces the processor's name in requests that belong to no single processor. The space prevents a clash with a real
-#: name.
+#: Replaces the processor's name in requests that belong to no single processor.
+#: The space in this text prevents a clash with a real name.
 INSTALLATION = "this installation"
 
 
@@ -84,17 +84,19 @@ Selection = Everything | Keys | Prefix | Windows
 def selection_of(
     keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
 ) -> Selection:
-    """The selection by exactly one of keys, prefix or everything; with a window, only their windows.
+    """The selection of exactly one of: keys, a prefix, or everything.
+
+    With a window, only windows of the selected keys that overlap its time span are selected.
 
     Args:
         keys: The keys; empty for none.
         prefix: The prefix; None for none.
         everything: Whether all keys are selected. This is the default if only a window is given.
-        action: The action for the error, in the caller's words.
+        action: The action that the error names, in the caller's words.
         window: The time span of windows, as ``START`` or ``START..END``; None for none.
 
     Raises:
-        RequestInvalid: Not exactly one of the three is given, or the time span is invalid.
+        RequestInvalid: Not exactly one of keys, prefix and everything is given, or the time span is invalid.
     """
     if window is not None:
         start_ms, end_ms = window_times(window)
@@ -158,8 +160,9 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
 
     Args:
         processor: Name of the processor.
-        timeout_s: Maximum seconds until every partition is processed; then the deploy is rolled back.
-        dropped: Stores of the running or an earlier version whose state is given up; their changelogs are deleted.
+        timeout_s: Maximum seconds until every partition is processed. After this time, the deploy is rolled back.
+        dropped: Stores of the running or of an earlier version whose state may be deleted; their changelogs are
+            deleted.
     """
 
     processor: str
@@ -168,7 +171,7 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
 
 
 class Scale(msgspec.Struct, frozen=True, tag="scale"):
-    """Run the deployed version of a processor in this number of workers, each with its share of the partitions.
+    """Run the deployed version of a processor in ``workers`` workers, which share the partitions.
 
     Args:
         processor: Name of the processor.
@@ -253,8 +256,8 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
         stores: The stores; empty for all.
         selection: The keys, or windows of keys.
         partitions: The partitions; empty for all.
-        rewind: Input offsets after the clear: ``stay`` (unchanged) or ``earliest`` (the first ones, so that state is
-            built again). ``earliest`` needs all keys of all stores.
+        rewind: Input offsets after the clear: ``stay`` (unchanged) or ``earliest`` (the topics' first offsets, so that
+            state is built again). ``earliest`` needs all keys of all stores.
         export: Whether the entries are written to a file before they are deleted.
     """
 
@@ -298,8 +301,8 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
         source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source topics
             beside the running processor, and then replaces the old store; ``table`` fills the store from any table of
             the catalog.
-        from_available: Build the store from the source records that still exist, although older records and their
-            results are lost. Only with source ``topic``.
+        from_available: Build the store from the source records that still exist, although the results of deleted
+            records are lost. Only with source ``topic``.
         table: The table, as ``namespace.table``. ``table``, ``key`` and ``columns`` are only for source ``table``.
         key: The column with the message keys.
         columns: The columns that the processor's functions see; empty for all.
@@ -343,9 +346,9 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         timeout_s: Maximum seconds until the processor runs again.
         stores: The stores to restore from the warehouse; empty for all. ``stores`` and ``inputs`` need ``at``.
         at: The snapshot to restore: a tag, a snapshot id, a version number, or ``latest``; None for no snapshot.
-        inputs: Input offsets after the restore: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
-            (those of the snapshot, in copies of the topics), ``earliest`` (the first ones, because all records are
-            newer than the snapshot), or ``stay`` (unchanged).
+        inputs: Input offsets after the restore. ``snapshot``: the offsets of the snapshot, in the same topics.
+            ``copied``: the offsets of the snapshot, in copies of the topics. ``earliest``: the topics' first offsets,
+            because all records are newer than the snapshot. ``stay``: unchanged.
         file: The absolute path of an export file whose entries are put back (with ``stores``, only the entries of these
             stores); None for no file.
     """
@@ -382,7 +385,7 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
 
 
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
-    """Correct a registry that was replaced by an older copy: record a processor's newest deployment again."""
+    """Correct a registry that was replaced by a backup: record the newest deployment of a processor again."""
 
     processor: str
 

@@ -22,10 +22,12 @@ from holdfast.processors.engine.topology import (
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """A store's kind, codec, columns, inputs and ``changelog`` topic; names of its tasks begin with ``task_group``.
+    """A store's kind, codec, columns, inputs and ``changelog`` topic.
+
+    The names of the store's tasks begin with ``task_group``.
 
     ``restored_from`` is the source topic of a table that has no changelog of its own. ``meaning`` has texts about the
-    store's steps; None in records of versions without this field.
+    store's steps; None if an earlier version of Holdfast recorded the shape, without this field.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Default slots of a processor that was never deployed, if the settings have no number of workers.
+#: Slots of a processor that was never deployed, if the settings contain no number of workers.
 FIRST_SLOTS = ("0",)
 
 

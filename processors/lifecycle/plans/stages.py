@@ -1,4 +1,4 @@
-"""The stages of plans, as frozen, plain data; ``says`` is the sentence that ``explain`` prints.
+"""The stages of plans, as frozen, plain data; the field ``says`` is the sentence that ``explain`` prints.
 
 Invariants:
     - A stage has all parameters of its work. ``execution.Execution`` carries the stage out through ports.
@@ -39,7 +39,7 @@ class SetTopicConfig(_Stage, frozen=True, tag="set_topic_config"):
 
 
 class DeleteTopic(_Stage, frozen=True, tag="delete_topic"):
-    """Delete a changelog whose state is given up or replaced."""
+    """Delete a changelog whose state is no longer needed, or is written to a new changelog."""
 
     name: str
     destructive: ClassVar[bool] = True
@@ -58,11 +58,11 @@ class ProveVersion(_Stage, frozen=True, tag="prove_version"):
     Args:
         code_version: The version to test.
         release_id: The release of that version; None for the deployed release.
-        former: The release of the running version. It processes failed messages too, for comparison. None if it cannot
+        former: The release of the running version, which processes the same messages for comparison; None if it cannot
             be started.
         former_version: The running version, which the new version replaces.
-        inputs: The topics whose messages are read.
-        messages: Number of messages per topic.
+        inputs: The input topics whose last messages are used.
+        messages: Number of last messages of each topic.
     """
 
     code_version: str
@@ -85,10 +85,10 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         reseed: Stores whose changelog is written from local state.
         begin_empty: New stores, which begin empty although input offsets are already committed.
         release_id: The release to run; None for the release of the deployed version.
-        earlier: Whether the stage goes back to an earlier release. That release does not become the newest, so the next
-            rollback does not return to the faulty version.
-        back_to: The release to start again if this one fails to start; None for no rollback.
-        back_slots: The slots to start after such a failure; empty for the slots of the recorded deployment.
+        earlier: Whether the stage goes back to an earlier release. That release is not recorded as the newest, so that
+            the next rollback does not return to the faulty version.
+        back_to: The release to start again if this release fails to start; None for no rollback.
+        back_slots: The slots to start if this release fails; empty for the slots of the recorded deployment.
         fresh_settings: Whether the release runs with the present settings, which are then recorded. Otherwise it runs
             with the settings of its deployment.
         settle_s: Maximum seconds to watch the running release. The watch ends earlier when every partition has
@@ -183,14 +183,14 @@ class CheckLocalState(_Stage, frozen=True, tag="check_local_state"):
 
 
 class SetStateAside(_Stage, frozen=True, tag="set_state_aside"):
-    """Rename the local state folders of tasks, so that their workers restore the state."""
+    """Rename the local state folders of tasks, so that workers must restore the state."""
 
     tasks: tuple[str, ...]
     name: str
 
 
 class DeleteStateAside(_Stage, frozen=True, tag="delete_state_aside"):
-    """Delete the folders that ``SetStateAside`` renamed; the state has been restored by then."""
+    """Delete the folders that ``SetStateAside`` renamed, after the state was restored."""
 
     tasks: tuple[str, ...]
     name: str
@@ -203,23 +203,23 @@ class StartShadow(_Stage, frozen=True, tag="start_shadow"):
 
 
 class WaitForShadow(_Stage, frozen=True, tag="wait_for_shadow"):
-    """Wait until the shadow has read nearly as far as the processor has committed."""
+    """Wait until the shadow's offsets nearly reach the offsets that the processor has committed."""
 
     store: str
 
 
 class PauseProcessor(_Stage, frozen=True, tag="pause_processor"):
-    """All workers commit, and then read no input until they are resumed."""
+    """Let all workers commit and then read no input until they are resumed."""
 
 
 class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
-    """The shadow reads exactly up to the committed offsets of the paused processor, and then stops."""
+    """Let the shadow read exactly up to the committed offsets of the paused processor, and then stop it."""
 
     store: str
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """Owners make their store equal to the shadow's store, in committed transactions; input offsets stay unchanged.
+    """Owners change their store, in transactions, until it equals the shadow's store; input offsets stay unchanged.
 
     Before the first change, the paused owners write the entries selected by ``export`` to files.
     """
@@ -230,7 +230,7 @@ class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
 
 
 class ResumeProcessor(_Stage, frozen=True, tag="resume_processor"):
-    """All paused workers read their inputs again."""
+    """Let all paused workers read their inputs again."""
 
 
 class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
@@ -249,7 +249,7 @@ class _OfSnapshot(_Stage, frozen=True):
 
 
 class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
-    """Read all of a store's snapshot and compare it with its manifest, before anything is changed."""
+    """Read a store's whole snapshot and compare the rows with its manifest, before anything is changed."""
 
 
 class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
@@ -279,8 +279,9 @@ class CompareStores(_Stage, frozen=True, tag="compare_stores"):
 class LoadTable(_Stage, frozen=True, tag="load_table"):
     """Write the rows of a table to a temporary topic, in the format of a store's changelog.
 
-    ``key`` is the column with the message keys. ``partitioner`` is that of the store's source topics. ``event_ms`` is
-    the event time of all entries, ms since 1970: the time when the table's version was written.
+    ``key`` is the column with the message keys. ``partitioner`` is the partitioner that the writers of the store's
+    source topics use. ``event_ms`` is the event time of all entries, ms since 1970: the time when the table's version
+    was written.
     """
 
     store: str
@@ -301,7 +302,9 @@ class LoadFile(_Stage, frozen=True, tag="load_file"):
 
 
 class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
-    """Paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay.
+    """Paused owners change their store, in transactions, until it equals the loaded topic.
+
+    Input offsets stay unchanged.
 
     With ``keep_others``, message keys that are not in the topic stay unchanged. Before the first change, the owners
     write the entries selected by ``export`` to files.
@@ -344,9 +347,10 @@ class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
 
 
 class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
-    """Delete an orphan that equals its copy ``archive``, or finish its interrupted deletion.
+    """Delete an orphan that is unchanged since its archived copy ``archive``, or finish its interrupted deletion.
 
-    ``by_name`` is true if the user gave the topic's full name, which is required because its records name no processor.
+    ``by_name`` is true if the user gave the topic's full name. This is required for a topic whose records name no
+    processor.
     """
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Describes the time-related content of a store as text: windows, timers, TTL and their durations, single records."""
+"""Describes as text which records about time a store has: windows, timers and TTL, with their durations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
 
 
 def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
-    """Sentences about stores that a rebuild fills differently, because their content also depends on the clock."""
+    """Sentences about stores that get other content in a rebuild, because their content also depends on the clock."""
     found = []
     for each in stores:
         silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)
@@ -63,7 +63,7 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
-    """A time-related record as text; for any other record, its state key."""
+    """A record about time (timer, window, stream time) as text; for any other record, its state key."""
     if state_key.startswith(TIMERS):
         clock, time_ms = value
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"

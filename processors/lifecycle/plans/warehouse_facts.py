@@ -1,8 +1,8 @@
 """Facts of the warehouse: snapshots of stores, other tables, and their rows.
 
 Invariants:
-    - A table or version that cannot be used has a ``problem``. It is never left out, because the refusal of a plan must
-      name it.
+    - A table or version that cannot be used has a ``problem``. Such a table or version is never left out, because the
+      refusal of a plan must name it.
 """
 
 from __future__ import annotations

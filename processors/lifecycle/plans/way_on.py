@@ -1,7 +1,7 @@
 """Finds the one command that ends an open apply; status, checks and errors print this command.
 
 the apply resumes its plan     holdfast apply resume N
-the apply needs a new plan     the command of its request, with the same options (others would be another request)
+the apply needs a new plan     the command of its request, with unchanged options
 a compact was interrupted      holdfast apply abandon N --reason WHY, because it changes no state
 its plan cannot be read        holdfast apply abandon N --reason WHY
 """
@@ -19,9 +19,11 @@ from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
 from holdfast.processors.lifecycle.plans.stages import DeleteStateAside, RunProcessor, StopProcessor
 
-#: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers of any version.
+#: Verbs whose interrupted apply leaves no half-changed state.
+#: Recovery may start workers after such an apply, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
-#: Field of a request -> command-line option, if the names differ; an empty text means a positional argument.
+#: Maps a field of a request to its command-line option, if their names differ.
+#: An empty text means a positional argument.
 _OPTIONS = {
     "workers": "",
     "topic": "",
@@ -42,8 +44,8 @@ def read(record: ApplyRecord) -> Plan | None:
 def keeps_recovery_away(record: ApplyRecord) -> bool:
     """Whether recovery must not touch a processor until its interrupted apply is resumed.
 
-    This is so if the apply starts and stops workers itself, because a worker started in between would process
-    half-changed state. For a plan of another version only the verb is known.
+    True if the plan itself starts or stops workers and must be resumed, because a worker that recovery starts would
+    process half-changed state. If another version of Holdfast wrote the plan, only the verb decides.
     """
     plan = read(record)
     if plan is None:
@@ -53,9 +55,9 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
 
 def only_starts_workers(record: ApplyRecord) -> bool:
-    """Whether the rest of an open apply starts workers, and then at most stops them and deletes replaced state.
+    """Whether the next stage of an open apply starts workers, and later ones only stop workers or delete old state.
 
-    Its state is whole, so the apply may be abandoned when its workers do not start.
+    The state is then complete, so the apply may be abandoned if the workers do not start.
     """
     plan = read(record)
     after = () if plan is None else plan.stages[len(record.done) :]

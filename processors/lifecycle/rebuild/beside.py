@@ -6,8 +6,10 @@ A *shadow* is a second run of the processor's functions, as a separate program (
 
 Invariants:
     - The shadow reads only up to offsets that the processor has committed, so it is never ahead of the processor.
-    - A store is adopted only while the shadow and the paused processor have committed the same offsets.
-    - Each stage restores its own preconditions: it starts a dead shadow or worker again, and compares offsets again.
+    - The processor adopts the shadow's store only while both have committed the same offsets and the processor is
+      paused.
+    - Each stage first makes sure that its preconditions hold: it restarts a dead shadow or worker, and compares
+      offsets.
 """
 
 from __future__ import annotations
@@ -46,19 +48,19 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-#: Maximum seconds until a paused worker has committed all records that it has read.
+#: Maximum seconds to wait until a paused worker has committed all records that it has read.
 STILL_S = 120.0
-#: The shadow has caught up when it is at most this many records behind the processor's commits, or ...
+#: The shadow counts as caught up if it lags the processor's committed offsets by at most this many records.
 BEHIND_RECORDS = 10_000
-#: ... at most this many seconds behind, at its own speed.
+#: The shadow also counts as caught up if it needs at most this many seconds for the remaining records.
 BEHIND_S = 2.0
-#: Maximum consecutive interrupted attempts without progress; then the stage fails.
+#: Maximum number of consecutive interrupted attempts without progress; after them, the stage fails.
 BREAKS_MAX = 5
-#: Seconds between two progress messages; below, seconds between two checks of the workers.
+#: Seconds between two progress messages. The number in the next line is the seconds between two checks of the workers.
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: Errors after which the request is repeated, because a dead worker is restarted first.
+#: Errors after which the request is repeated, because the cause can be a dead worker that is then restarted.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 
@@ -94,7 +96,7 @@ class Rebuilding:
                 return self._shadow.remove(processor, stage.store)
 
     def wait(self, processor: str, stage: WaitForShadow, tell: ProgressLog) -> Done:
-        """Run the shadow until it is only a few records behind the processor's committed offsets.
+        """Run the shadow until only a few records are left up to the processor's committed offsets.
 
         Raises:
             CommandFailed, CommandRefused, ProcessorSilent: ``BREAKS_MAX`` consecutive attempts made no progress.
@@ -175,9 +177,9 @@ class Rebuilding:
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
     def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
-        """Repeat ``act`` after interruptions, until it succeeds; returns the counts in ``made`` as a text.
+        """Call ``act``, and repeat it after an interruption; returns the counts in ``made`` as a text.
 
-        ``act`` makes a store equal to another changelog and counts entries in ``made``.
+        ``act`` changes a store until it equals a changelog, and counts the changed entries in ``made``.
         """
 
         def attempt() -> None:
@@ -213,17 +215,17 @@ class Rebuilding:
         made: Exchange,
         tell: ProgressLog,
     ) -> dict[int, Mapping[str, int]]:
-        """Make the store in every owner equal to another changelog.
+        """Let every owner change its store until it equals the content of ``changelog``.
 
         Args:
             processor: The name of the processor.
             of: The store, and the inputs that the store is built from.
-            changelog: The other changelog, which no process writes at this time.
+            changelog: A changelog of the shadow or of loaded data, which no process writes at this time.
             made: The requested exchange; this call adds counts and files to it.
             tell: Receives progress messages.
 
         Returns:
-            Partition -> input topic -> input offset of the state in the other changelog.
+            Partition -> input topic -> input offset of the state in ``changelog``.
         """
         store, inputs = of
         ends = self._on.topics.settled_end_offsets(changelog)
@@ -374,7 +376,7 @@ class Rebuilding:
     def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
         """A callback that reports progress and rate.
 
-        It also restarts dead workers, unless ``since`` is None, which means that the processor is paused.
+        Unless ``since`` is None, the callback also restarts dead workers; None means that the processor is paused.
         """
         told = looked = 0.0
         began = since or time.monotonic()
@@ -397,7 +399,7 @@ class Rebuilding:
     def patiently(self, act: Callable[[], Result], tell: ProgressLog) -> Result:
         """Calls ``act`` and returns its result.
 
-        After an interruption it is called again, at most ``BREAKS_MAX`` times.
+        After an interruption, ``act`` is called again, at most ``BREAKS_MAX`` times.
         """
         for _ in range(BREAKS_MAX):
             try:

@@ -1,6 +1,6 @@
-"""An exchange: paused owners make a store equal to another changelog.
+"""An exchange: paused owners change a store until it equals a given changelog.
 
-The class has the request and the results so far.
+The class ``Exchange`` has the request and the results so far.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Exchange:
     """The request of an exchange, and counts of entries: ``set``, ``deleted``, and ``same`` (unchanged).
 
     Args:
-        keep: Whether message keys that the other changelog does not have stay unchanged.
+        keep: Whether message keys that are only in the store, not in the changelog, stay unchanged.
         export: Selection of present entries that owners write to files before the first change; None for no file.
-        once: The name of the stage, so that a repetition does not export a task again after its change has begun. An
-            earlier attempt's file contains that task.
+        once: The name of the stage. With this name, a repeated stage does not export a task whose change has already
+            begun, because the file of an earlier attempt contains its entries.
     """
 
     keep: bool = False
@@ -34,7 +34,7 @@ class Exchange:
     files: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Reset the counts to zero before another attempt."""
+        """Reset the counts to zero before an attempt."""
         self.set = self.deleted = self.same = 0
 
     def asked(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Exchange:
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text, with the counts and the export files."""
+        """The result as text: the counts and the paths of the export files."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

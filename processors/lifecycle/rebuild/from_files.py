@@ -1,10 +1,10 @@
-"""Writes the entries of an export file to a topic in the format of a changelog, which the owners then adopt.
+"""Writes the entries of an export file to a topic in changelog format. The owners then adopt this topic's content.
 
 Invariants:
-    - Before the first entry is written, the file's hash is compared with the plan.
-    - An entry is written to its former partition. If its key would now belong to another partition, the load fails and
-      nothing is changed. A store's own time records, such as its stream time, belong to a partition and not to a key,
-      so they are not checked.
+    - Before the first entry is written, the file's hash is compared with the hash in the plan.
+    - An entry is written to the partition from which it was exported. If its key would now belong to another partition,
+      the load fails and nothing is changed. A store's own time records, such as its stream time, belong to a partition
+      and not to a key, so such records are not checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
-#: Maximum entries that are sent together.
+#: Maximum number of entries that are sent together.
 TOGETHER = 5_000
 
 

@@ -6,7 +6,7 @@
 Invariants:
     - The first record of a load marks the changelog as unfinished. The coherence guard starts no task with such a
       changelog. The records that remove the mark are in one transaction with the input offsets, for all stores and
-      partitions.
+      partitions together.
     - A repeated load gives the same content, because rows are whole values (not changes) and come from one version of a
       table.
 """
@@ -59,7 +59,7 @@ GONE_S = 120.0
 
 
 class RestoredOther(HoldfastError):
-    """An owner's content differs from the snapshot that it restored; owners stay paused.
+    """The content of an owner's store differs from the restored snapshot; the owners stay paused.
 
     Fields: ``store``, ``partition``.
     """
@@ -72,7 +72,7 @@ class PositionsUnset(HoldfastError):
 class TableStages:
     """Carries out the stages that read tables.
 
-    ``rebuilding`` pauses processors, and lets owners adopt a store's new content.
+    ``rebuilding`` pauses processors, and sends the owners the command to adopt a store's new content.
     """
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
@@ -193,7 +193,7 @@ class TableStages:
         """Compare the fingerprints of the owners' stores with those in the snapshots' manifests.
 
         Raises:
-            RestoredOther: A partition differs, or no owner reported it.
+            RestoredOther: The fingerprint of a partition differs, or no owner reported the partition.
         """
         tell("the owners compute the fingerprints of their stores")
         held = self._on.held(processor, tuple(stage.fingerprints))
@@ -232,7 +232,7 @@ class TableStages:
     def _committed(self, processor: str, inputs: Mapping[str, TopicFacts]) -> dict[str, dict[int, int]]:
         """The group's committed offset of every partition of these topics.
 
-        Raises PositionsUnset if an offset is missing, because it can expire after the plan was made.
+        Raises PositionsUnset if an offset is missing, because a committed offset can expire after the plan was made.
         """
         found: dict[str, dict[int, int]] = {}
         for place, offset in self._on.topics.committed_offsets(processor).items():
@@ -304,7 +304,7 @@ class TableStages:
     def adopt(self, processor: str, stage: AdoptTable, tell: ProgressLog) -> Done:
         """Make the store of the paused owners equal to the loaded topic.
 
-        With ``keep_others``, only for keys in that topic.
+        With ``keep_others``, only message keys in that topic are changed.
         """
         store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)

@@ -28,14 +28,14 @@ from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
-#: The only slot of a shadow, because a shadow has one process; independent of the processor's slots.
+#: The slot of every shadow. A shadow has only one process, so only one slot, which is no slot of the processor.
 SLOT = "0"
 #: Maximum seconds until a shadow has restored its own state and processes every partition.
 START_S = 600.0
-#: Maximum seconds to wait for the deletion of a shadow's topics and group. A killed member stays until its session
-#: ends.
+#: Maximum seconds to wait until a shadow's topics and group can be deleted.
+#: A killed member stays in the group until its session ends.
 GONE_S = 120.0
-#: Maximum starts of a shadow before the stage fails.
+#: Maximum number of times that a stage starts a shadow; after them, the stage fails.
 STARTS_MAX = 2
 
 
@@ -58,8 +58,8 @@ class Machine:
         client: Function of processor and slot that returns the client of that worker.
         shadow: Function of processor and store that returns the topology of the shadow.
         state_dir: Function of a processor that returns the root folder of its local state.
-        once: Function that returns the name of the present stage; the name is the same if another run repeats the
-            stage.
+        once: Function that returns the name of the present stage. If another run repeats the stage, the name is the
+            same.
     """
 
     world: World
@@ -79,7 +79,7 @@ class ShadowProgram:
         self._on = machine
 
     def create(self, processor: str, store: str, tell: ProgressLog) -> Done:
-        """Create the shadow's changelogs and start the shadow; returns once it processes every partition."""
+        """Create the shadow's changelogs, start the shadow, and wait until it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = provisioning.read_facts(topics, topology)
         brokers = provisioning.brokers_if_asked(topics, topology, facts)
@@ -88,7 +88,7 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
-        """The client of the shadow, which is started if needed; returns once the shadow processes every partition.
+        """Start the shadow if it does not run, wait until it processes every partition, and return its client.
 
         Raises:
             ShadowFailed: The shadow ended after ``STARTS_MAX`` starts, or needed more than ``START_S`` seconds.
@@ -154,7 +154,7 @@ class ShadowProgram:
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
 
     def _delete_group(self, group: str) -> None:
-        """Delete the group; retried, because a killed member stays in the group until its session ends."""
+        """Delete the group, with retries, because a killed member stays in the group until its session ends."""
         delete = partial(self._on.topics.delete_group, group)
         retry(delete, lambda failed: isinstance(failed, KafkaFailed), GONE_S, every_s=POLL_S)
 

@@ -1,9 +1,9 @@
 """Checks the rows of a table, and sends them to changelogs in transactions.
 
 Invariants:
-    - The sent rows are those of the planned table version, because the fingerprint of the rows must equal the
-      manifest's.
-    - Each processor has one transactional id for loading, so a new loader fences the former one.
+    - The sent rows are the rows of the planned table version, because their fingerprint must equal the fingerprint in
+      the manifest.
+    - Each processor has one transactional id for loading, so a new loader fences an earlier loader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 #: Maximum records of one transaction. A transaction also ends with the record that reaches ``BYTES_MAX`` bytes.
 RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
-#: Timeouts in seconds: for a producer to fence its predecessor, and for the broker to acknowledge records.
+#: Two timeouts in seconds: for a producer to fence an earlier producer, and for the broker to acknowledge records.
 INIT_S, FLUSH_S = 60.0, 60.0
 #: Number of rows between two progress messages.
 TELL_EVERY_ROWS = 100_000
@@ -44,7 +44,7 @@ class TableUnfit(ApplyFailed):
 
 @contextmanager
 def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
-    """A sender of changelog records; first aborts the open transactions of an earlier loader."""
+    """Aborts the open transactions of an earlier loader, and yields a sender of changelog records."""
     producer = cluster.producer(loading_id(processor))
     try:
         producer.init(INIT_S)
@@ -188,5 +188,8 @@ class Progress:
 
 
 def unreadable(failure: HoldfastError) -> TableUnfit:
-    """Converts a read error to an error that ends the apply, because before the first change nothing can be resumed."""
+    """Converts a read error to an error that ends the apply.
+
+    Nothing needs to be resumed, because nothing was changed yet.
+    """
     return TableUnfit(failure.message, action=f"{failure.action} Nothing was changed.", **failure.fields)

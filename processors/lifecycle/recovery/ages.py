@@ -1,7 +1,7 @@
-"""Computes the age of a recorded time, even if the clock was changed in between.
+"""Computes the age of a recorded time, also if the machine's clock was changed after the recording.
 
 Invariants:
-    - A recorded time in the future counts as long ago. Otherwise, after a wrong clock was set back by hours, recovery
+    - A recorded time in the future has an infinite age. Otherwise, after a wrong clock was set back by hours, recovery
       would wait for hours.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-#: Maximum difference between the clocks of two machines, seconds. A time further ahead was recorded by a wrong clock.
+#: Maximum difference between the clocks of two machines, seconds.
+#: A time that is further in the future was recorded by a wrong clock.
 AHEAD_S = 60.0
 
 
 def is_ahead(moment: datetime | None, now: datetime) -> bool:
-    """Whether a time was recorded by a clock that was ahead of the present one."""
+    """Whether a time is more than ``AHEAD_S`` seconds in the future, so that a wrong clock recorded it."""
     return moment is not None and (moment - now).total_seconds() > AHEAD_S
 
 

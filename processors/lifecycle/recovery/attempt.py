@@ -1,13 +1,12 @@
-"""Recovery of one incident: diagnose → decide → fence → act → restart → verify; each step is on its timeline.
+"""Recovery of one incident: diagnose → decide → fence → act → restart → verify; the timeline records each step.
 
 Invariants:
     - Nothing is started in a slot while its old process may still be alive.
-    - Only failed instances are changed, each by its own decision. An instance that waits, or that asks a person, does
-      not keep recovery from other instances.
-    - One run works on an incident, and none beside a live apply of the processor (``infra.database.leases``). A run
-      that lost its claim stops, because its deployer and registry verify the claim before each change.
-    - The registry counts attempts: a killed run has used one, which limits later runs. A fault that ends by itself uses
-      none.
+    - Only failed instances are changed, each with its own remedy. An instance that must wait, or needs a person's
+      decision, does not delay recovery of other instances.
+    - At most one run works on an incident, and none during a live apply of the processor (``infra.database.leases``). A
+      run that lost its claim stops, because its deployer and registry verify the claim before each change.
+    - The registry counts attempts, also those of killed runs. A fault that ends by itself uses no attempt.
     - A fault that no restart repairs is not retried: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
 """
@@ -96,7 +95,7 @@ class RecoveryPolicy:
     ready_s: float = 120.0
     #: Seconds of pause before the second attempt; the pause doubles before each further attempt.
     pause_s: float = 2.0
-    #: Tests whether a cause that recovery waits for has ended.
+    #: Tests whether the cause of a wait, for example a full disk, has ended.
     conditions: Conditions = field(default_factory=Conditions)
     #: Whether every store has a changelog, so that state which was set aside can be restored.
     restorable: bool = True
@@ -104,13 +103,13 @@ class RecoveryPolicy:
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
-    #: The finding, from the changelogs, that the registry is older than the processor; None if it is not older.
+    #: The finding that the registry lacks a deployment that the changelogs record; None if it lacks none.
     behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """The end of a recovery. ``elsewhere``: another run works on it. ``waiting``: it is open until its cause ends."""
+    """The result of a recovery: ``elsewhere`` if another run works on it, ``waiting`` if the incident stays open."""
 
     outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
@@ -129,7 +128,7 @@ def recover(
 ) -> RecoveryResult:
     """Recover the processor of an open incident, and close the incident as resolved or failed.
 
-    The incident stays open for a later run if recovery has to wait for the end of its cause.
+    If recovery has to wait until the cause ends, the incident stays open for a later run.
 
     Args:
         incident_id: Id of the incident.
@@ -163,7 +162,7 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # An apply may begin and be interrupted between the check and the claim. After the claim, no apply can begin.
+        # Check again: before the claim, an apply may have begun and been interrupted. After it, no apply can begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -208,7 +207,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery requested by a person: the newest one if open or failed, otherwise a new one."""
+    """The incident for a recovery that a person requests: the newest one if open or failed, otherwise a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -234,7 +233,7 @@ def _incident(incident_id: int, world: World) -> Incident:
 
 
 def _note_wait(incident: Incident, said: str, world: World) -> None:
-    """Record the wait on the incident's timeline, unless it is the last entry already."""
+    """Record the wait on the incident's timeline, unless the last entry already records the same wait."""
     told = [note for note in incident.timeline if note.step != "diagnose"]
     if not told or (told[-1].step, told[-1].text) != ("wait", said):
         world.registry.note_incident(incident.id, "wait", said, world.clock())
@@ -257,16 +256,16 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: Faults of earlier attempts: those before this run, and those of the processor's previous incident.
+        #: Faults that restarts did not repair: those of earlier runs, and those of the processor's previous incident.
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
-        #: Slots for which the previous incident asked a person, with its questions.
+        #: The slots that the previous incident left to a person, each with its question.
         self._left = left_to_person(incident, recent, None if deployment is None else deployment.updated_at)
         self.attempts = incident.attempts
 
     def run(self, hold: Hold) -> tuple[Literal["resolved", "failed", "waiting"], str]:
-        """Repeat attempts until the processor works, a person must decide, or no attempts are left."""
+        """Repeat attempts until the processor works, must wait, needs a person's decision, or has no attempts left."""
         made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
             found = self._step("diagnose", self._diagnose, in_words)
@@ -282,7 +281,7 @@ class _Recovery:
                 return self._wait(Wait("broker-away"), gravest.sentence)
             if isinstance(gravest, Unsupervised):
                 return self._wait(Wait("supervisor-silent"), gravest.sentence, Ask(gravest.sentence, gravest.action))
-            if made and isinstance(gravest, Starting):  # restoring a large state can take longer than one attempt waits
+            if made and isinstance(gravest, Starting):  # a large restore can outlast an attempt's timeout
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
             if not chosen.due and (chosen.waits or chosen.asks):
@@ -326,9 +325,9 @@ class _Recovery:
     def _leave(
         self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
     ) -> tuple[Literal["failed", "waiting"], str]:
-        """Leave the slots that a restart cannot repair now, with the reason; the ``repaired`` slots run again.
+        """End the run without the slots that a restart cannot repair now; the ``repaired`` slots run again.
 
-        If one of the slots waits, the incident waits. Otherwise a person is asked about all of them.
+        If one of the slots waits, the incident stays open. Otherwise it fails, and asks a person about these slots.
         """
         asked = _gravest(found, chosen.asks)
         ask = None if asked is None else chosen.asks[asked]
@@ -346,7 +345,7 @@ class _Recovery:
         return "failed", f"{again}a restart cannot repair {about}: {ask.sentence}"
 
     def _forgive(self, failed: HoldfastError) -> None:
-        """Do not count an attempt that failed by a fault whose end recovery waits for."""
+        """Do not count an attempt that failed because of a lasting fault that ends by itself, such as a full disk."""
         error = failed.fields.get("error") or {}
         kind = kind_of_error(error)
         if kind in PASSING and self._policy.conditions.lasts(
@@ -368,14 +367,14 @@ class _Recovery:
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
             self._step("restart", lambda: self._restart(list(due)), str)
-        # An unrecorded worker owns partitions, so the recorded workers would never get these partitions.
+        # Unrecorded workers are removed, because otherwise the recorded workers never get their partitions.
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
         down = {*chosen.waits, *chosen.asks}
         self._step("verify", lambda: self._verify(down), str)
 
     def _wait(self, wait: Wait, why: str, ask: Ask | None = None) -> tuple[Literal["waiting"], str]:
-        """Leave the incident open; the sensor launches a new run after the cause has ended.
+        """Record that the incident waits and stays open; the sensor launches a new run after the cause has ended.
 
         ``ask`` is a question to a person about another slot; None without a question.
         """
@@ -417,7 +416,7 @@ class _Recovery:
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _refuse_strangers(self) -> None:
-        """Raises HeldElsewhere if another installation has workers, because both would compete for partitions."""
+        """Raises HeldElsewhere if another installation has workers, because they would compete for partitions."""
         name, others = self._rollout.processor, self._policy.strangers()
         if others:
             raise HeldElsewhere(

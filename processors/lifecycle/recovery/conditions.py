@@ -20,7 +20,7 @@ ROOM_BYTES = 4 << 20
 
 
 def once(ping: Callable[[], object]) -> Callable[[], object]:
-    """Wraps a ping so that it runs at most once; later calls repeat its result or its error."""
+    """Wraps a ping so that it runs at most once; further calls return the same result or raise the same error."""
     known: list[HoldfastError | None] = []
 
     def asked() -> object:
@@ -39,10 +39,10 @@ def once(ping: Callable[[], object]) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Tests whether a condition that recovery waits for is still unmet.
+    """Tests whether recovery still has to wait, because no broker answers or the disk is full.
 
     Args:
-        ping: Asks the brokers; raises HoldfastError if none answers.
+        ping: Function that sends a request to the brokers; raises HoldfastError if no broker answers.
         state_dir: The folder that needs free space if the failure names no folder.
     """
 
@@ -50,7 +50,7 @@ class Conditions:
     state_dir: Path | None = None
 
     def lasts(self, wait: Wait) -> str:
-        """The reason why recovery still has to wait, as a sentence; empty if the cause has ended."""
+        """The reason why recovery still has to wait, as a sentence; empty if the cause of the wait has ended."""
         if wait.kind == "disk-full":
             folder = Path(wait.path) if wait.path else self.state_dir
             return "" if folder is None else no_room(folder)
@@ -64,7 +64,7 @@ class Conditions:
 
 
 def no_room(folder: Path, size: int = ROOM_BYTES) -> str:
-    """The reason why the folder cannot be written, as a sentence; empty if it can."""
+    """The reason why the folder cannot be written, as a sentence; empty if it can be written."""
     there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
     probe = there / f".room-{os.getpid()}"
     try:

@@ -78,7 +78,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The process is alive and waits for its broker or its schema registry; it continues by itself when they answer."""
+    """The process is alive and waits for its broker or its schema registry; then it continues by itself."""
 
     kind: ClassVar[Kind] = "broker-away"
     needs_recovery: ClassVar[bool] = False
@@ -95,7 +95,7 @@ class Dead:
 
     @property
     def kind(self) -> Kind:
-        """The kind of fault, derived from the exit status."""
+        """The kind of fault, derived from the exit status of the process."""
         return kind_of_end(self.exit_status)
 
     @property
@@ -142,9 +142,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """The instance works, but differs from the recorded deployment; the command ``action`` corrects the difference.
+    """The instance works, but differs from the recorded deployment; ``action`` is the command to correct this.
 
-    Recovery does not restart it, because the instance processes input.
+    Recovery does not restart such an instance, because it processes input.
     """
 
     kind: Kind
@@ -157,10 +157,10 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs but does not answer, so only the worker's own answer is known.
+    """The supervisor runs but does not answer, so only the answer of the worker is known.
 
-    ``phase`` is the worker's phase; None if the worker does not answer, either. ``action`` makes the supervisor answer
-    again.
+    ``phase`` is the worker's phase; None if the worker does not answer, either. ``action`` is what makes the supervisor
+    answer again.
     """
 
     phase: str | None
@@ -176,7 +176,7 @@ class Unsupervised:
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """The registry is older than the processor, so the desired state is unknown; a person must correct the registry."""
+    """The registry lacks the newest deployment, so the desired state is unknown; a person must correct the registry."""
 
     behind: Behind
     kind: ClassVar[Kind] = "registry-behind"
@@ -236,9 +236,9 @@ def diagnose(
         now: The time at which the facts were read.
         limits: Time limits after which an observation counts as a fault.
         answered_at: Time of the last heartbeat, from an answer or from the modification time of the heartbeat file. A
-            silent process counts as stuck only if this is long ago. None if it never answered; it is then stuck after
-            the time limit for a start.
-        slot: The instance's slot; needed if it may not be a recorded slot.
+            silent process counts as stuck only if its last heartbeat is longer ago than ``limits.stuck_after_s``. None
+            if it never answered; it then counts as stuck after ``limits.start_s``.
+        slot: The instance's slot; needed if the slot may be absent from the recorded deployment.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -278,9 +278,9 @@ def admits_incident(
     """Whether a new failure of a processor opens a new incident.
 
     A failed incident leaves slots to a person, because restarts did not help. These slots are restarted again only
-    after a new deployment or after ``limits.retry_s`` seconds. If the incident asked a person, the same fault of these
-    slots opens no second incident. A slot that works in between and fails later opens an incident. A processor that
-    crashes after each restart opens a limited number of incidents.
+    after another deployment, or after ``limits.retry_s`` seconds. If the incident asked a person, the same fault of
+    these slots opens no second incident. A slot that the failed incident did not leave to a person opens an incident
+    when it fails. A processor that crashes after each restart opens a limited number of incidents.
 
     ``recent`` are the processor's newest incidents, newest first; at least ``limits.incidents`` of them. ``sick`` has
     the present sentence of each failed slot.
@@ -303,7 +303,7 @@ def admits_incident(
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
     """Whether to stop restarting, because too many incidents were opened within ``limits.retry_s`` seconds.
 
-    The arguments are those of ``admits_incident``.
+    ``admits_incident`` explains the arguments.
     """
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
@@ -321,7 +321,7 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
     """Whether ``moment`` is later than ``than``.
 
-    False if only ``moment`` was recorded by a clock that was ahead.
+    False if ``moment`` is in the future, which means that a wrong clock recorded it, while ``than`` is not.
     """
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
@@ -342,8 +342,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    # Prefer the worker's own measure: after a change of the clock, the time difference would make a live worker look
-    # stuck.
+    # The worker's own measure is preferred, because time differences are wrong after a change of the clock.
+    # A live worker would then look stuck.
     silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)
@@ -356,7 +356,7 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
     """The difference between a running instance and the recorded deployment; None without a difference."""
-    if status.code_version not in ("", desired.code_version):  # empty for a worker of an older Holdfast version
+    if status.code_version not in ("", desired.code_version):  # workers of earlier Holdfast versions report none
         said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
         return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
     if status.paused:

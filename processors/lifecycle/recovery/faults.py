@@ -1,4 +1,4 @@
-"""The kinds of faults of a processor: fixed words that errors carry and recovery reads.
+"""The kinds of faults of a processor: fixed words that errors contain and that recovery reads.
 
 Invariants:
     - A kind is a word of this list and never changes. An error with an unknown cause is ``failed``.
@@ -21,7 +21,7 @@ Kind = Literal[
     "crash-loop",
     "lagging",
     "fenced",
-    # faults of the topics that it reads and writes
+    # faults of the topics that the processor reads and writes
     "poison-message",
     "offsets-reset",
     "source-missing",
@@ -29,7 +29,7 @@ Kind = Literal[
     "source-recreated",
     "source-repartitioned",
     "output-missing",
-    # faults of its state
+    # faults of the processor's state
     "store-corrupt",
     "state-missing",
     "changelog-missing",
@@ -40,7 +40,7 @@ Kind = Literal[
     "changelog-held",
     "restore-unfinished",
     "apply-broken-off",
-    # faults of its environment
+    # faults of the processor's environment
     "disk-full",
     "disk-failed",
     "broker-away",
@@ -60,7 +60,7 @@ Kind = Literal[
     "not-deployed",
 ]
 
-#: Kind -> title of its incident.
+#: Maps each kind of fault to the title of its incident.
 TITLES: Final[Mapping[Kind, str]] = {
     "dead": "its process is gone",
     "stuck": "its process makes no progress",
@@ -108,7 +108,7 @@ PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "schema-registry-awa
 
 
 def kind_of(name: str) -> Kind:
-    """The kind with this name; ``failed`` for an unknown name, for example a kind of a newer worker."""
+    """The kind with this name; ``failed`` for an unknown name, for example of a later Holdfast version."""
     for kind in get_args(Kind):
         if kind == name:
             found: Kind = kind

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Maximum seconds since the end of the previous incident for which that incident affects the next one.
+#: Maximum seconds between the end of an incident and the start of the next one, for which the first affects the second.
 BEFORE_S = 900.0
-#: Maximum seconds that a run which changes a processor waits for the processor's recovery.
+#: Maximum seconds that a run which will change a processor waits until the processor's recovery has ended.
 RECOVERED_WITHIN_S = 300.0
 
 
@@ -85,7 +85,7 @@ class Notice:
     incident: Incident | None
     #: Whether this observation opened the incident.
     opened: bool
-    #: Slot -> time of its last answer, for the next observation.
+    #: Slot -> time of its last answer; the next observation needs it.
     answered_at: Mapping[str, datetime]
 
     @property
@@ -107,11 +107,11 @@ def observe(
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
 ) -> dict[str, Observation]:
-    """The observation of each recorded slot, and of other slots with a process; empty if it was never deployed.
+    """The observation of each recorded slot, and of other slots with a process; empty without a deployment.
 
-    A live instance that does not answer is asked again for at most ``patience_s`` seconds. ``answered_at`` has the time
-    of each slot's last answer, from the previous observation. If the supervisor does not run, no slot has a program. If
-    the supervisor runs but does not answer, only the workers' own answers are known.
+    If a live instance does not answer, the request is repeated for at most ``patience_s`` seconds. ``answered_at`` has
+    the time of each slot's last answer, from the previous observation. If the supervisor does not run, no slot has a
+    program. If the supervisor runs but does not answer, only the workers' own answers are known.
     """
     recorded = world.registry.deployment(processor)
     if recorded is None:
@@ -143,7 +143,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """The program with the start time computed by the kernel, if the supervisor's start time is in the future."""
+    """If the supervisor's start time of a program is in the future: the program with the kernel's start time."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -190,14 +190,14 @@ def notice(
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply runs.
     An interrupted apply also prevents an incident if it starts and stops workers itself and must resume its plan.
-    Otherwise a worker started in between would process half-changed state. An interrupted apply that never starts
-    workers does not prevent it.
+    Otherwise a worker that recovery starts would process half-changed state. An interrupted apply that never starts
+    workers prevents no incident.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
     answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
     known = (answered_at or {}).items()
-    # limited to ``now``, because a clock may have been ahead
+    # limited to ``now``, because a wrong clock may have recorded a time in the future
     answered = {slot: min(moment, now) for slot, moment in known if slot in seen}
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
@@ -220,7 +220,7 @@ def notice(
 def _stop_trying(
     processor: str, world: World, detail: Mapping[str, str], sick: Mapping[str, str], limits: Limits
 ) -> Incident:
-    """Open and immediately close the incident of a crash loop, which asks a person."""
+    """Open the incident of a crash loop, and close it at once as failed, with a question to a person."""
     now = world.clock()
     incident, _ = world.registry.open_incident(processor, "crash-loop", detail, now)
     reason = (
@@ -237,9 +237,9 @@ def _stop_trying(
 
 
 def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
-    """The reason why the sensor launches no run yet for an open incident, as a sentence; empty if a run is due.
+    """The reason why an open incident must wait for its next run, as a sentence; empty if a run is due.
 
-    ``found`` has the diagnosis of each slot. A run is due as soon as it can repair one of the slots.
+    ``found`` has the diagnosis of each slot. A run is due as soon as recovery can repair at least one slot.
     """
     gravest = worst(found)
     if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
@@ -255,7 +255,7 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record, once, that an incident waits; ``why`` is the reason as a sentence.
+    """Record that an incident waits, unless this is recorded already; ``why`` is the reason as a sentence.
 
     ``incident`` must have just been read from the registry.
     """
@@ -272,8 +272,8 @@ def await_recovery(
 ) -> None:
     """Wait for the end of a live recovery run of a processor, at most ``timeout_s`` seconds.
 
-    A run that changes a processor calls this, because recovery itself never waits for such a run. After the timeout,
-    the function returns, and the apply is then refused with an action.
+    A run that will change a processor calls this function, because recovery never waits for such a run. The function
+    also returns after the timeout; the apply of the run is then refused, with the next action.
     """
 
     def at_work() -> Incident | None:
@@ -304,7 +304,7 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 
 
 def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
-    """The slots for which the previous incident asked a person, unless a deployment or a retry followed.
+    """The slots that the previous incident left to a person, unless a deployment or a retry followed.
 
     ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
     """
@@ -318,7 +318,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery ignores a processor, because an apply changes it or the registry is older than the processor.
+    """Whether recovery ignores a processor: an apply changes it, or the registry lacks its newest deployment.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -337,7 +337,7 @@ def is_applied(processor: str, world: World) -> bool:
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
-    """A deployment with its actual desired state; "deploying" counts only while an apply is live.
+    """A deployment with its real desired state: "deploying" becomes "deployed" unless an apply is live.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -348,9 +348,10 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
 
 
 def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
-    """A deployment with its actual desired state; ``begun`` is its open apply, None without one.
+    """A deployment with its real desired state; ``begun`` is the processor's open apply, None without one.
 
-    An apply records "deploying". This counts only while the apply is live, because a killed apply cannot reset it.
+    An apply records the state "deploying". Without a live apply, "deploying" becomes "deployed", because a killed apply
+    cannot reset the state.
     """
     is_live = begun is not None and not is_broken_off(begun)
     return recorded if is_live or recorded.desired != "deploying" else replace(recorded, desired="deployed")
@@ -362,13 +363,13 @@ def open_apply(processor: str, world: World) -> ApplyRecord | None:
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether an open apply was interrupted, which means that no live process executes it."""
+    """Whether an open apply was interrupted: no live process executes it."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
     """Whether the process that holds an apply is known to have ended.
 
-    A process that is only silent may still answer later, so it does not count.
+    A silent process does not count as ended, because it may still answer later.
     """
     return record.holder is not None and is_gone(record.holder)

@@ -1,8 +1,9 @@
-"""Detects a lag that does not shrink, and estimates the number of workers and the time to catch up.
+"""Detects a lag that does not shrink, and estimates how many workers would catch up, and when.
 
 Invariants:
-    - The functions are pure. The sensor keeps a ``Lag`` from check to check, and everything is computed from it.
-    - Rates belong to the present workers. After a restart, or a change of the number of workers, they are measured
+    - The functions are pure. The sensor keeps one ``Lag`` object from check to check, and all results are computed from
+      this object.
+    - Rates belong to the present workers. After a restart, or a change of the number of workers, the measurement starts
       again.
 """
 
@@ -19,18 +20,18 @@ from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 LAG_RECORDS = 100_000
 #: Seconds for which a lag must not shrink before it is reported.
 LAG_S = 300.0
-#: A lag has shrunk if it is below this fraction of the lag of the last check.
+#: A lag has shrunk if it is below this fraction of the recorded lag.
 SHRUNK = 0.95
 #: Minimum seconds of measurement before rates are used.
 MEASURED_S = 60.0
-#: Target seconds for catching up. The smallest number of workers that meets the target is proposed; if none does, the
-#: largest useful number.
+#: Target seconds for catching up. The smallest number of workers that meets the target is proposed.
+#: If no number of workers meets the target, the largest useful number is proposed.
 CATCH_UP_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The sum of the workers' positions (``read``) and of their inputs' end offsets (``end``) at a time.
+    """Two sums over all input partitions at one time: the workers' positions (``read``) and the end offsets (``end``).
 
     ``at`` is seconds since 1970. ``workers`` is the number of workers with tasks. ``tasks`` is the number of tasks, and
     so the maximum number of workers.
@@ -47,7 +48,8 @@ class Flow:
 class Lag:
     """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970).
 
-    Rates are computed from the difference between ``first`` and ``last``; None if an input's end offset is unknown.
+    Rates are computed from the difference between ``first`` and ``last``. Both are None if the end offset of an input
+    is unknown.
     """
 
     records: int
@@ -58,7 +60,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records per second that arrive and that are processed, and the numbers of workers and tasks."""
+    """Records per second that arrive, and that are processed; and the numbers of workers and tasks."""
 
     arriving: float
     processed: float
@@ -67,7 +69,7 @@ class Pace:
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to keep for the next check; None if it is small. ``before`` is the lag of the last check."""
+    """The lag to keep for the next check; None below ``LAG_RECORDS``. ``before`` is the lag of the last check."""
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -94,10 +96,11 @@ def pace_of(lag: Lag) -> Pace | None:
 
 
 def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
-    """The smallest larger number of workers that works off ``records`` within ``CATCH_UP_S``, and the seconds needed.
+    """The smallest number of workers, above the present one, that processes a lag of ``records`` within ``CATCH_UP_S``.
 
-    If none does, the largest useful number; None if no number helps. Each further worker is assumed to process as much
-    as the present average worker.
+    The second number of the result is the seconds that these workers need. If no number of workers is fast enough, the
+    largest useful number is returned; None if more workers do not help. Each additional worker is assumed to process as
+    much as the present average worker.
     """
     each, found = pace.processed / max(1, pace.workers), None
     for workers in range(pace.workers + 1, pace.tasks + 1):
@@ -110,7 +113,7 @@ def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
 
 
 def lagging_words(lag: Lag, processor: str, now: datetime) -> tuple[str, str]:
-    """The text about a lasting lag, with the next action, for the check; and the command of that action."""
+    """Two texts about a lasting lag: the check's text with the next action, and the command of that action."""
     pace, seen = pace_of(lag), lag.records if lag.last is None else max(lag.records, lag.last.end - lag.last.read)
     text = f"at least {seen:,} records wait, and the lag has not shrunk for {now.timestamp() - lag.since:.0f} s."
     if pace is None:
@@ -150,7 +153,7 @@ def _flow(statuses: Sequence[ProcessorStatus], now: float) -> Flow | None:
 
 
 def _continues(first: Flow | None, flow: Flow | None) -> bool:
-    """Whether the flow was measured with the same workers as ``first``, so that rates can be computed from both."""
+    """Whether ``flow`` was measured with the same workers as ``first``, so that rates can be computed from both."""
     return (
         first is not None
         and flow is not None

@@ -40,7 +40,9 @@ class ProcessorNow:
 
 
 def processor_now(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> ProcessorNow:
-    """Reads and judges the present state of a processor; one that was never deployed counts as not meant to run.
+    """Reads and judges the present state of a processor.
+
+    A processor that was never deployed counts as one that should not run.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -60,9 +62,13 @@ def judge(
     last: ApplyRecord | None,
     now: datetime,
 ) -> Answer:
-    """The answer of the check, from facts only: diagnosis by slot, newest incident, open apply, newest apply."""
+    """The answer of the check, from facts only.
+
+    The facts are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the newest
+    apply (``last``).
+    """
     gravest = worst(found)
-    # an older copy of the registry may list an apply that ended long ago, so it is not judged
+    # a registry that was replaced by a backup may list an ended apply as open, so applies are not judged
     if isinstance(gravest, Outdated):
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
@@ -74,9 +80,9 @@ def judge(
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """The workers of another installation that would make an answer's action useless; ``begun`` is the open apply.
+    """The workers of another installation, if they would make the answer's action useless; ``begun`` is the open apply.
 
-    Empty for a processor that was stopped here, because it may be meant to run in the other installation.
+    Empty for a processor that was stopped here, because it may be intended to run in the other installation.
     """
     if not asks_to_start(answer):
         return ()
@@ -94,7 +100,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # The answer describes only the most serious fault. It would hide what the apply left in the other slots.
+    # The answer describes only the most serious fault, so the faults of all other slots are added.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"

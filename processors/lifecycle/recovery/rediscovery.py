@@ -3,7 +3,7 @@
     empty registry, but programs exist ──► rediscover ──► deployments and releases, each recorded as *adopted*
 
 Invariants:
-    - Only an empty registry is filled. An existing record is never replaced.
+    - Only an empty registry is filled, so no existing record is replaced.
     - No program is started or stopped.
     - Shadows, and programs of other software, are left out.
 """
@@ -30,7 +30,8 @@ TOLD_S = 3_600.0
 class Found:
     """A worker's program: command, environment, supervisor state, and code version.
 
-    ``program`` is None if the state is unknown; ``version`` is from the worker's last answer, None without an answer.
+    ``program`` is None if the supervisor state is unknown. ``version`` is from the worker's last answer, None without
+    an answer.
     """
 
     command: tuple[str, ...]
@@ -44,7 +45,7 @@ class Adopted:
     """A processor as it was discovered from its programs.
 
     ``release`` is the folder of its code, and ``target`` its definition (``module:attribute``); None if no program
-    names them. ``told`` is true if a worker reported the version itself.
+    names them. ``told`` is true if a worker reported the code version.
     """
 
     processor: str
@@ -77,8 +78,8 @@ class Adopted:
 def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adopted, ...]:
     """The processors of these programs, sorted by name.
 
-    ``defined`` has the code version of each definition. It is used only if neither a worker nor a release names a
-    version.
+    ``defined`` has the code version of each definition. That version is used only if neither a worker nor a release
+    names a version.
     """
     slots: dict[str, dict[str, tuple[Found, Path | None]]] = {}
     for each in found:
@@ -112,7 +113,7 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program should run: it runs, or it died and was not stopped on request."""
+    """Whether a program should run: it runs now, or its process died without a requested stop."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
@@ -133,7 +134,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The definition with which a worker was started; None if there is not exactly one."""
+    """The definition with which a worker was started; None if its environment names none or several."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:

@@ -1,7 +1,7 @@
 """Chooses the remedy for a fault. The decision is pure: it depends only on the diagnosis and the facts of the case.
 
     Restart   fence the old process, then start a new one
-    Rebuild   like Restart; in between, set broken local state aside, so that checkpoint and changelog restore it
+    Rebuild   like Restart, but first set broken local state aside, so that checkpoint and changelog restore it
     Wait      the cause ends by itself (no broker or schema registry answers, disk full): no attempt is used
     Ask       recovery stops at once and names the one action that repairs the processor
 
@@ -29,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set ``path`` (empty: the whole slot) aside and restart; checkpoint and changelog restore the state."""
+    """Set ``path`` aside (rename it; empty means the whole slot) and restart, so that the state is restored."""
 
     path: str
     name: ClassVar[str] = "rebuild"
@@ -57,11 +57,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person decides; ``action`` is the one command or edit that helps."""
+    """A person must act; ``action`` is the one command or edit that repairs the fault."""
 
     why: str
     action: str
-    #: The kind of fault if the case is more specific than the diagnosis; otherwise None.
+    #: The kind of fault, if it is more specific than the kind in the diagnosis; otherwise None.
     kind: Kind | None = None
     name: ClassVar[str] = "ask"
 
@@ -85,7 +85,7 @@ class Case:
     restorable: bool = True
     #: The last version that worked, if the deployed version never worked; otherwise None.
     former: str | None = None
-    #: Whether a person asked for a retry after a repair; a restart then shows whether the repair helped.
+    #: Whether a person requested a retry after a repair; a restart then shows whether the repair helped.
     mended: bool = False
     #: Names of the processor's stores, for commands that need a store's name.
     stores: tuple[str, ...] = field(default=())
@@ -93,7 +93,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class PerSlot:
-    """The decisions for all failed slots: a remedy now, a wait, or a question to a person."""
+    """The decision for each failed slot: a remedy now, a wait, or a question to a person."""
 
     #: Slot -> remedy, for slots that a restart may repair now.
     due: Mapping[str, Remedy]
@@ -108,13 +108,15 @@ def decide_slots(
     lasts: Callable[[Wait], str],
     left: Mapping[str, Ask],
 ) -> PerSlot:
-    """Decides for each failed slot; a slot that waits, or asks a person, does not delay recovery of other slots.
+    """Decides for each failed slot.
+
+    A slot that must wait, or needs a person, does not delay the recovery of other slots.
 
     Args:
         found: The diagnosis of each slot.
         case: Function of a diagnosis that returns the further facts of the case.
-        lasts: Function that returns the reason why the cause of a wait lasts, as a sentence; empty if it has ended.
-        left: The slots about which a person was asked shortly before; they are not restarted again.
+        lasts: Function that returns the reason why a wait must continue, as a sentence; empty if its cause has ended.
+        left: The slots that the previous incident left to a person; these are not restarted again.
     """
     due: dict[str, Remedy] = {}
     waits: dict[str, tuple[Wait, str]] = {}
@@ -159,7 +161,7 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        return Restart()  # an external system that the function calls may be available again
+        return Restart()  # a restart helps if a system that the function calls is available again
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)
 

@@ -1,12 +1,12 @@
-"""Webhook messages about states that need a person: one at the start, reminders while it lasts, one at the end.
+"""Webhook messages about states that need a person: one at the start of a state, reminders, and one at its end.
 
     seen ──needs a person for SETTLED_S──► posted ──each repeat──► posted again ──no longer──► over
 
 Invariants:
-    - An incident has its own messages (``webhook_messages``). A state has messages only if no incident names its
-      action, so the same fault is not reported twice.
+    - Incidents have separate messages (``webhook_messages``). A state has messages only if no incident already names
+      the same action, so that one fault is not reported twice.
     - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
-    - While a processor cannot be read, none of its states begins or ends. That it cannot be read is a separate state.
+    - While a processor cannot be read, none of its states begins or ends. "It cannot be read" is a separate state.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
 from holdfast.processors.lifecycle.recovery.working_check import Answer
 
-#: Minimum seconds that a state lasts before a message reports it, because a tick may see a processor during a change.
+#: Minimum seconds that a state lasts before a message reports it, because a processor's change causes short states.
 SETTLED_S = 20.0
 #: The subject of messages about disk space.
 DISK = "the disk"
 
 
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
-    """The message for a processor that needs a person; None if it works, changes by itself, or its incident reports it.
+    """The message for a processor that needs a person; None if nobody is needed, or if its incident reports the need.
 
-    ``is_open`` is true if the answer's incident is open; its messages name no action yet.
+    ``is_open`` is true if the answer's incident is open; messages of an open incident name no action.
     """
     if answer.passed or not answer.action or (answer.incident is not None and not is_open):
         return None
@@ -48,7 +48,7 @@ def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need |
 
 
 def need_of_code(subject: str, sentence: str, action: str) -> Need:
-    """The message that a definition or a code location cannot be loaded by Dagster."""
+    """The message that Dagster cannot load a definition or a code location."""
     return Need(subject, "bad-configuration", f"{subject} can't be loaded", sentence, action)
 
 

@@ -1,8 +1,8 @@
-"""Finds "strangers": workers of another installation in a processor's group. Checked before a worker is started.
+"""Finds "strangers": workers of another installation in a processor's group. The check runs before workers start.
 
 Invariants:
-    - A former worker of this installation is not a stranger, even if its session still lasts, or if its state folder
-      with its client id was lost. Members that leave the group within ``GHOSTS_S`` seconds count as former workers.
+    - A dead worker of this installation is not a stranger, even while its session lasts, or if its state folder with
+      its client id was lost. So members that leave the group within ``GHOSTS_S`` seconds count as dead workers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _LOOK_EVERY_S = 1.0
 def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
     """The members of a group that are not workers of this installation, which has this number of ``slots``.
 
-    ``own`` are the client ids of this installation's workers. Workers of older versions, and workers with a
-    ``client.id`` in their settings, have other client ids. For this reason, each slot without a known member accounts
-    for one member with such a client id.
+    ``own`` has the client ids of this installation's workers. A member whose client id is that of another worker of the
+    processor is always returned. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their
+    settings, have client ids of another form. So each slot without a member in ``own`` may have one member with such an
+    id. Members with such ids are returned only if there are more of them than such slots.
     """
     others = [each for each in members if each.client_id not in own]
     workers = [each for each in others if is_worker_of(processor, each.client_id)]
@@ -51,7 +52,7 @@ def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
     """Returns the apply to resume, unless workers of another installation are in the processor's group.
 
     Raises:
-        PlanRefused: Such workers are in the group, and the apply may start workers.
+        PlanRefused: Workers of another installation are in the group, and the apply may start workers.
     """
     name = begun.processor
     others = world.strangers(name) if may_start(begun) else ()

@@ -2,8 +2,8 @@
 
 Invariants:
     - The Dagster sensor and the simulation in tests both use these functions.
-    - An incident has one run at a time. If a run ends without closing its incident, for example because it was killed,
-      another follows after a pause. The maximum is ``RUNS_PER_INCIDENT`` runs.
+    - An incident has one run at a time. If a run fails without closing its incident, for example because it was killed,
+      the next run starts after a pause. At most ``RUNS_PER_INCIDENT`` runs may fail so.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Look:
 
     #: Sentences about the processor, for the tick's log.
     sentences: tuple[str, ...]
-    #: The finding that the registry is older than the processor; if set, the tick observes nothing else.
+    #: The finding that the registry lacks the processor's newest deployment; if set, the tick observes nothing.
     old: Behind | None = None
-    #: The observation; None while the processor is being deployed, or if the registry is older.
+    #: The observation; None while the processor is being deployed, or if ``old`` is set.
     seen: Notice | None = None
     #: The open incident, if a recovery run is due; otherwise None.
     due: Incident | None = None
@@ -80,7 +80,7 @@ class Run:
     id: str
     key: str
     created_at: datetime
-    #: The time at which its incident was opened or retried; None for a run of an older version of Holdfast.
+    #: The time at which the run's incident was opened or retried; None for a run of an earlier Holdfast version.
     since: str | None
     is_finished: bool
     succeeded: bool
@@ -89,10 +89,11 @@ class Run:
 
 
 def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callable[[str], object]) -> str | None:
-    """The key of the next run of an incident; None if no run is due, because one is queued, running, or was the last.
+    """The key of the next run of an incident; None if no run is due, for example because a run is queued or running.
 
     Args:
-        incident_id: Id of the incident. It is read after the runs, because a run closes its incident before it ends.
+        incident_id: Id of the incident. The incident is read after the runs were read, because a run closes its
+            incident before it ends.
         known: The runs with the incident's number, newest first.
         world: Access to the registry and the clock.
         warn: Called with warnings about earlier runs.
@@ -110,7 +111,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
             return None  # a run of another Dagster instance works on the incident
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # Successful runs do not count, because they left the incident open on purpose, to wait.
+    # Successful runs do not count, because they left the incident open so that it waits.
     tried = [run for run in runs if not run.succeeded]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"
@@ -124,20 +125,21 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
 
 
 def is_of(since: str | None, created_at: datetime, incident: Incident) -> bool:
-    """Whether a run belongs to this incident, since it was opened or last retried; not only to its number.
+    """Whether a run belongs to this incident, and was requested since the incident was opened or last retried.
 
-    After the loss of the registry, numbers start from 1 again, so an earlier incident may have had the same number. A
-    run of an older version has no such time in its tags; its own creation time is compared.
+    The incident's number is not enough: after a loss of the registry, numbers start from 1 again. ``since`` is the time
+    in the run's tags at which the incident was opened or retried. A run of an earlier Holdfast version has no such tag,
+    so its creation time is compared.
     """
     opened_at = incident.retried_at or incident.opened_at
     return created_at >= opened_at if since is None else since == opened_at.isoformat()
 
 
 def next_key(incident: Incident, keys_of_runs: Iterable[str]) -> str:
-    """A run key that no earlier run has, and that stays the same until a run has it.
+    """A run key that no earlier run has. Repeated calls return the same key until a run with this key exists.
 
-    Dagster drops a request with the key of an existing run. The number of runs cannot be the key, because runs can be
-    deleted.
+    Dagster ignores a request with the key of an existing run. The key is not made from the number of runs, because runs
+    can be deleted.
     """
     prefix = f"incident-{incident.id}-{incident.retried_at or incident.opened_at:%Y%m%dT%H%M%S.%f}-"
     numbers = [key.removeprefix(prefix) for key in keys_of_runs if key.startswith(prefix)]

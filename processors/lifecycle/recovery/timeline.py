@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions that are not stages of an apply. Only these get their own entry, because an apply has its own.
+#: Actions that are not part of an apply. Only these actions get an entry, because each apply already has an entry.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
 #: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
@@ -43,7 +43,7 @@ class Entry:
     at: datetime
     outcome: str
     who: str = ""
-    #: The hash of the apply's plan; empty if there is no plan.
+    #: The hash of the apply's plan; empty if the event has no plan.
     plan: str = ""
     seconds: float | None = None
     #: The stores whose state the event changed; empty if it concerns all stores or none.
@@ -61,10 +61,10 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """The already reported records of one table: all up to number ``low``, plus the events in ``above``."""
+    """The progress of reporting one registry table: all records up to number ``low``, plus the events in ``above``."""
 
     low: int = 0
-    #: Record number -> identities of its reported events, for records that may still change or are after ``low``.
+    #: Record number -> identities of its reported events; only for records that may still change or are after ``low``.
     above: dict[int, list[str]] = {}
 
 
@@ -171,7 +171,7 @@ class Event:
     def materializes(self) -> bool:
         """Whether this event counts as a materialization of the asset, because a command deployed or provisioned it.
 
-        A deploy by a Dagster run does not count, because that run has materialized the asset itself.
+        A deploy by a Dagster run does not count, because the run has already recorded a materialization.
         """
         made = {"processor": self.entry.deploys, "changelog": self.entry.provisions}
         return made.get(self.layer, False) and not self.entry.run
@@ -190,8 +190,8 @@ class Record:
 def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> list[Event]:
     """The events of an entry, one for each Dagster asset that the entry concerns.
 
-    ``stores`` are the stores of the processor, ``logged`` those with a changelog. A verb on all stores is shown only on
-    the processor's asset.
+    ``stores`` are the stores of the processor, ``logged`` the stores with a changelog. An entry about all stores
+    becomes an event of the processor's asset only.
     """
     if not entry.processor:
         return [Event(f"{entry.identity} installation", entry, "installation")]
@@ -221,7 +221,8 @@ def reported(series: Series, number: int, identity: str) -> Series:
 def settled(series: Series, records: Sequence[Record]) -> Series:
     """The series after its records were reported; fully reported records are dropped from ``above``.
 
-    ``low`` can pass a record that may still change. Its events stay in ``above``, so that it is read again.
+    ``low`` can be greater than the number of a record that may still change. Such a record stays in ``above``, so that
+    it is read again.
     """
     above, low, is_next = dict(series.above), series.low, True
     done = set()

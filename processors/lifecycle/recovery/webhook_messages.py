@@ -23,12 +23,11 @@ from holdfast.infra.webhook import Answer
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
-#: Initial and maximum pause between tries while the webhook cannot be reached, seconds; the pause doubles after each
-#: try.
+#: Initial and maximum pause, seconds, between tries while the webhook cannot be reached; each try doubles the pause.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
-#: Maximum tries for a message that the webhook refuses.
+#: Maximum number of tries for a message that the webhook refuses.
 REFUSALS_MAX = 3
-#: Maximum age of a message that is still sent.
+#: Maximum age of a message; older messages are not sent.
 NEWS_FOR = timedelta(days=1)
 #: Maximum seconds of one delivery, because it is part of a sensor tick.
 SENDING_S = 20.0
@@ -52,7 +51,7 @@ class Notification:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A state that needs a person; its subject is a processor or a part of the installation."""
+    """A state that needs a person; ``subject`` names a processor or a part of the installation."""
 
     subject: str
     kind: str
@@ -89,7 +88,7 @@ class Outbox(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The memory of the sensor: the outbox, and the event log position of the last handled failed run."""
+    """The data that the sensor keeps: the outbox, and the event log position of the last handled failed run."""
 
     outbox: Outbox
     failures_after: int
@@ -104,7 +103,7 @@ class Sending:
     outbox: Outbox
     accepted: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
-    #: The reason why the last message was not accepted; empty if all were accepted.
+    #: The reason why the last message was not accepted; empty if the webhook accepted all messages.
     failure: str = ""
 
 
@@ -127,7 +126,7 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
     resolved = incident.outcome == "resolved"
     seconds = (incident.closed_at - incident.opened_at).total_seconds()
     closed = Notification(
-        # The id contains the time, because a retried incident ends a second time and then needs another message.
+        # The id contains the time, because a retried incident ends a second time, and needs a second message.
         id=f"incident-{number}-{incident.outcome}-{incident.closed_at:%Y%m%dT%H%M%S}",
         event="incident.resolved" if resolved else "incident.failed",
         processor=name,
@@ -155,7 +154,10 @@ def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: st
 
 
 def waiting(outbox: Outbox, notifications: Iterable[Notification], now: datetime) -> tuple[Notification, ...]:
-    """The messages to send, in order. Each id occurs once, because Dagster may record the failure of a run twice."""
+    """The messages to send, in order.
+
+    Messages with the same id are sent once, because Dagster may record a run's failure twice.
+    """
     found = {each.id: each for each in notifications if each.id not in outbox.told and now - each.at <= NEWS_FOR}
     return tuple(found.values())
 
@@ -170,12 +172,12 @@ def deliver(
 ) -> Sending:
     """Send waiting messages until the webhook fails or ``SENDING_S`` seconds have passed.
 
-    Nothing is sent before the next try is due. ``keep`` stores the outbox after each try, so that a killed process
-    loses no answer of the webhook.
+    Nothing is sent before the time ``not_before`` of the outbox. ``keep`` stores the outbox after each try, so that the
+    result of a try is not lost if the process is killed.
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    if 0 < due <= ASKED_PAUSE_S_MAX:  # a time further ahead was recorded by a wrong clock and is ignored
+    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time was recorded by a wrong clock
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []
@@ -213,7 +215,7 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """Drop the ids of messages that cannot occur again; ``known`` are the ids that can."""
+    """Drop the ids of messages that cannot occur again; ``known`` has the ids of messages that can still occur."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)

@@ -38,15 +38,16 @@ from holdfast.processors.lifecycle.verbs.refusals import shared_with
 #: Name of the asset check.
 WORKING = "working"
 
-#: Red needs an action now. Yellow is a warning or ends by itself. Grey is unknown, or a processor that should not run.
+#: The colors of an answer. Red: a person must act now. Yellow: a warning, or a state that ends by itself.
+#: Grey: the state is unknown, or the processor should not run.
 Colour = Literal["green", "yellow", "grey", "red"]
 
-#: Faults whose action is not a verb on this processor, or whose action already names the other installation.
+#: Faults whose action does not start workers of this processor, or already names the other installation.
 _ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
 #: Start of the action in the text of an answer.
 _TODO = " What to do: "
 
-#: Seconds after which an unchanged answer is recorded again, so that its age shows that the sensor is alive.
+#: Seconds after which an unchanged answer is recorded again, so that a recent answer shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
 
 
@@ -65,7 +66,7 @@ class Answer:
 
     @property
     def short(self) -> str:
-        """Identity of the answer, to detect a change; durations are left out."""
+        """A text that identifies the answer, to detect a change; it contains no durations."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
 
     @property
@@ -91,9 +92,9 @@ def judge_working(
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    ``found`` has the diagnosis of each slot. ``incident`` is the open incident, otherwise the newest one. ``lag`` is
-    the result of ``next_lag``. ``processor`` is the name for a command about the lag. ``attempts`` is the maximum
-    number of attempts for one incident.
+    ``found`` has the diagnosis of each slot. ``incident`` is the open incident; if none is open, it is the newest
+    incident. ``lag`` is the result of ``next_lag``. ``processor`` is the name for a command about the lag. ``attempts``
+    is the maximum number of attempts for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -123,7 +124,7 @@ def judge_working(
 
 
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
-    """The answer about a paused processor; red if ``last``, its newest apply, ended without resuming it."""
+    """The answer about a paused processor; it becomes red if ``last``, the newest apply, may have left it paused."""
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
     text, _, todo = answer.text.partition(_TODO)
@@ -132,15 +133,15 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
 
 
 def judge_behind(old: Behind) -> Answer:
-    """The answer for a processor whose registry is an older copy."""
+    """The answer if the registry was replaced by a backup, so that it lacks the processor's newest deployment."""
     text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
     return Answer(False, "registry-behind", text, action=old.action)
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None = None) -> Answer:
-    """The answer for a processor with an interrupted apply, which may have changed only a part of it.
+    """The answer for a processor whose apply was interrupted, so that only a part of its stages is done.
 
-    ``incident`` is the open incident, otherwise the newest one.
+    ``incident`` is the open incident; if none is open, it is the newest incident.
     """
     plan, action = way_on.read(begun), _way_on(begun, found, incident)
     if hangs := next(filter(None, map(_silent_supervisor, found.values())), ""):
@@ -161,7 +162,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
 
 
 def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None) -> str:
-    """The action that ends an interrupted apply, also if the recorded version does not start."""
+    """The action that ends an interrupted apply; it also works if the recorded version does not start."""
     action = way_on.way_on(begun)
     if not any(map(_ended_by_itself, found.values())) or not way_on.only_starts_workers(begun):
         return action
@@ -170,16 +171,16 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
     if incident is None or incident.outcome != "failed" or incident.opened_at < begun.started_at:
         return action
-    return f"{instead}; then: {incident.action}"  # recovery has found that starting the workers again does not help
+    return f"{instead}; then: {incident.action}"  # recovery has already tried restarts
 
 
 def _ended_by_itself(found: Diagnosis) -> bool:
-    """Whether a worker stopped with an error, so that the next one may do the same."""
+    """Whether a worker ended with an error, so that a restarted worker may also end."""
     return isinstance(found, Failed) or (isinstance(found, Dead) and found.exit_status is not None)
 
 
 def _silent_supervisor(found: Diagnosis) -> str:
-    """The action that ends a silent supervisor; empty while it answers."""
+    """The action that makes a silent supervisor answer again; empty while it answers."""
     if isinstance(found, Unsupervised):
         return found.action
     return found.hangs if isinstance(found, NotDeployed) else ""
@@ -191,9 +192,9 @@ def asks_to_start(answer: Answer) -> bool:
 
 
 def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> Answer:
-    """The answer if workers of another installation are in the group, which must be stopped first.
+    """The answer with the additional action to stop workers of another installation that are in the group.
 
-    ``strangers`` are these workers, as texts.
+    ``strangers`` has the workers of the other installation, as texts. Without them, the answer is unchanged.
     """
     if not strangers or not asks_to_start(answer):
         return answer

@@ -1,4 +1,4 @@
-"""Plan ``adopt``: corrects a registry that was replaced by an older copy, from newer records outside of it."""
+"""Plan ``adopt``: corrects a registry that was replaced by a backup, from records outside of the registry."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
     slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
-    # A deployment in progress should run. Without a mark this is unknown; "stopped" is then the safe choice, because
-    # nothing is lost.
+    # A deployment in progress should run.
+    # Without a mark, the desired state is unknown; "stopped" is then the safe choice, because nothing is lost.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(
         f"record version {old.seen.code_version} in slot {', '.join(slots)} as {desired}, after generation "

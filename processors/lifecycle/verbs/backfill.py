@@ -3,7 +3,7 @@
     missing, first records gone, wrong number of partitions ──► created again; a running processor is stopped first
     recreated, last records gone                            ──► filled while no worker is alive
 
-All changelogs to create again are created together, so that no worker starts with only some of them.
+All changelogs that must be created again are created together, so that no worker starts with only some of them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 
 
 def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
-    """Changelog -> the reason why it must be created again: missing, first records gone, or wrong partition count."""
+    """Maps changelogs to create again to the reason: missing, first records gone, or wrong partition count."""
     found = {}
     for spec in topology.changelogs:
         name, seen = spec.topic.name, facts.topics.get(spec.topic.name)
@@ -128,7 +128,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 
 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
-    """Stages that create missing topics and the changelogs in ``anew``, and that correct other configurations."""
+    """Stages that create missing topics and the changelogs in ``anew``, and that correct configurations of others."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
@@ -141,7 +141,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # A changelog that another program created again has another configuration.
+    # If another program created a changelog again, its configuration is wrong and must be corrected.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
@@ -190,7 +190,7 @@ def _width(store: str, facts: Facts, topology: Topology) -> int:
 
 
 def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses inputs that are missing or have fewer partitions than the state, because state would be lost."""
+    """Refuses if inputs are missing or have fewer partitions than the state, because state would be lost."""
     name = topology.processor
     rebuild = (
         f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "
@@ -215,14 +215,14 @@ def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Ref
 
 
 def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses local state that is not on this machine, or does not contain exactly the committed input."""
+    """Refuses if local state is not on this machine, or does not contain exactly the committed input."""
     name = topology.processor
     lost = (
         f"restore a snapshot (`holdfast apply restore {name} --at latest`), or build all state again: `holdfast apply "
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # If a task has several copies, the last one in this order is used, which has read the most input.
+    # Sorted, so that of several copies of a task the one that has processed the most input is used.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]

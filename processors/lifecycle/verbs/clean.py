@@ -30,7 +30,7 @@ _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")
 
 
 def plan(request: Clean, facts: OrphanFacts) -> Plan:
-    """The plan for all orphans, or for the selected ones: first deletions, then copies into the archive."""
+    """The plan for all orphans, or for the selected orphans: first deletions, then copies into the archive."""
     refused = _refused(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)

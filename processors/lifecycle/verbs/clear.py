@@ -4,9 +4,9 @@
     everything else                        ──► no worker may be alive; workers start paused, delete, then stop or run
                                                as before
 
-The owner deletes, because its committed deletes reach local state, changelog and standbys. They also reach a restore
-from an older checkpoint, because that restore replays the changelog's tail. Deleting folders and topics would miss some
-of these copies.
+The owner deletes the keys, because its committed deletes reach local state, changelog and standbys. The deletes also
+reach a restore from an earlier checkpoint, because such a restore replays the changelog's tail. A deletion of folders
+and topics would miss some of these copies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.processors.lifecycle.verbs.refusals import (
 
 #: Keys deleted per second, assumed until a rate was measured.
 ASSUMED_KEYS_PER_S = 20_000.0
-#: Maximum seconds until the paused workers have restored their state and joined the group.
+#: Maximum seconds to wait until the paused workers have restored their state and joined the group.
 START_S = 600.0
 
 
@@ -63,8 +63,8 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
-        # Running owners delete with the code that they already run, so nothing is started. This works after a rollback,
-        # too.
+        # Running owners delete with the code that they run.
+        # So the definition may differ from that code, for example after a rollback.
         or (None if online else not_as_deployed(facts, topology))
     )
     if refused is not None:
@@ -106,7 +106,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 
 def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
-    """Refuses to delete keys of a table that is restored from its source topic, because they would come back."""
+    """Refuses to delete keys of a table that is restored from its source topic, because the keys would come back."""
     log = next((log for log in topology.source_logs if log.store in stores), None)
     if log is None:
         return None
@@ -134,7 +134,7 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
 
 
 def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses missing topics. A clear that reads the input from the beginning creates missing changelogs itself."""
+    """Refuses if topics are missing; a clear with ``rewind`` ``earliest`` creates missing changelogs itself."""
     logs = {spec.topic.name for spec in topology.changelogs}
     absent = {spec.name for spec in topology.topics()} - facts.topics.keys()
     if request.rewind == "earliest" and absent <= logs:
@@ -183,7 +183,8 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
     """The new input offsets: the first offset of every input partition with a committed offset.
 
-    For a repartition topic, the end offset, because its content is derived from records that are read again.
+    For a repartition topic, it is the end offset, because its records are derived from source records that are read
+    again.
     """
     found = {
         spec.name: {
@@ -211,13 +212,12 @@ def _stages(
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     if made:
-        # All copies of these tasks are set aside, also in other slots, because a worker refuses state that belongs to
-        # an old topic.
+        # All copies of these tasks, in all slots, are set aside, because workers refuse state of a deleted topic.
         anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
         says = f"set the local state of {count_of(len(tasks), 'task')} aside"
-        if request.export:  # the new changelogs have no keys to export, so this local state is their last copy
+        if request.export:  # the new changelogs contain no keys, so this local state is the last copy of the keys
             says += "; it stays there until it is deleted as an orphan (`holdfast apply clean`)"
         stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
@@ -252,7 +252,7 @@ def _stages(
 
 
 def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> list[Stage]:
-    """Stages that rewind tasks without state, which feed other tasks through a repartition topic."""
+    """Stages that rewind tasks that have no state, but write to the repartition topic of tasks with state."""
     found: list[Stage] = []
     for chain in topology.chains():
         if len(chain) == 1 or not any(sub.stores for sub in chain):
@@ -267,12 +267,15 @@ def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> lis
 
 
 def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
-    """The requested partitions that exist in a subtopology; the stores of another subtopology may have more."""
+    """The requested partitions that exist in a subtopology.
+
+    Stores of another subtopology may have more partitions.
+    """
     return tuple(number for number in request.partitions if number < sub.width(facts.widths))
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """The last stage: stops a processor that was stopped before, or starts one that should run, even if it had died."""
+    """The last stage: starts the processor if it should run, even if it had died; otherwise stops it."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

@@ -1,7 +1,7 @@
 """Decides for each store whether a new version of a processor can use the state of the previous version.
 
-It compares the recorded shape of the version that worked last with the shape of the new version. The processor need not
-be stopped for this.
+The decision compares the recorded shape of the version that worked last with the shape of the new version. The
+processor can continue to run.
 
 Invariants:
     - Every store of either version gets one verdict with one sentence.
@@ -22,26 +22,27 @@ from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topolog
 #: Recommended days to keep an unused store, in case the previous version is deployed again.
 GRACE_DAYS = 7
 
-#: Former default name of a store -> suffix that its present default name adds to the topic's name.
+#: Maps a default store name of earlier Holdfast versions to the suffix that the present default name adds to the topic.
 FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 
-#: Name of a difference -> attribute of ``StoreShape``. If one of these attributes changes, state would be misread.
+#: Maps the name of a difference to an attribute of ``StoreShape``.
+#: If one of these attributes changes, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
-#: Kinds of windows, each with the form of its stored records. A kind cannot read the records of another form.
+#: Maps kinds of windows to the form of their stored records. A kind of window cannot read records in another form.
 _KEPT_APART = {
     **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
     "sliding": "times",
 }
 
-#: The text about a store whose former version did not record the meaning of its steps.
+#: The text about a store whose previous version did not record the meaning of its steps.
 _NOT_RECORDED = (
     "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
     "deployment records them."
 )
 
 _WINDOW = "window = "
-#: Kind of window -> effect of a new definition on open windows.
+#: Maps each kind of window to the effect of a changed definition on open windows.
 _OPEN_WINDOWS = dict.fromkeys(
     ("tumbling", "hopping"),
     "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
@@ -54,17 +55,17 @@ _OPEN_WINDOWS = dict.fromkeys(
 
 Change = Literal[
     "same",
-    "regrouped",  # its tasks have another name, so their local state is not found and all of it is restored
+    "regrouped",  # the store's tasks have other names, so their local state is not found, and all state is restored
     "new",  # the previous version does not have the store
     "removed",  # the new version does not have the store
-    "looks renamed",  # a store was removed, and a store of the same kind and inputs is new
+    "looks renamed",  # a store was removed, and a store of the same kind and inputs was added
     "misread",  # the new version would misread the stored values
-    "other windows",  # the same kind of window, with other times or columns
+    "other windows",  # the kind of window is unchanged, but its times or columns changed
     "other terms",  # the TTL, the version of values, or the timers changed
-    "other keys",  # its state belongs to other keys than those of the new version
+    "other keys",  # the state belongs to other keys than the keys of the new version
     "other rule",  # a join or a column is computed by another rule
     "other inputs",
-    "repartitioned",  # its input topic had another number of partitions when the state was built
+    "repartitioned",  # the input topic had another number of partitions when the state was built
     "changelog off",
     "changelog moved",
     "changelog on",
@@ -80,7 +81,7 @@ class Verdict:
         store: Name of the store.
         sentence: The verdict as a sentence.
         action: The alternative for the user; empty if the version can be deployed.
-        changelog: The changelog of a new store.
+        changelog: The changelog of the store if the store is new; otherwise None.
     """
 
     change: Change
@@ -162,10 +163,10 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 
 
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
-    """The verdict on a new store.
+    """The verdict on a store that the previous version does not have.
 
-    If its changelog has records of an earlier version, it is refused until it is dropped, because later input is
-    missing there.
+    If the changelog has records of a version before the previous one, the store is refused until the user drops it,
+    because these records lack the input since then.
     """
     if store.restored_from is not None:
         return Verdict(
@@ -206,7 +207,10 @@ def _removed(processor: str, store: StoreShape, *, dropped: bool) -> Verdict:
 
 
 def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, after: Shape) -> Verdict:
-    """The verdict on a store that both versions have; if there are several differences, the most serious one."""
+    """The verdict on a store that both versions have.
+
+    If there are several differences, the most serious one decides.
+    """
     name = now.name
     other = (
         f"Give the store a new name (for example {name}-2), deploy, and fill it: `{backfill(processor, f'{name}-2')}`"
@@ -253,8 +257,8 @@ def _filling(processor: str, store: str, new: str, after: Shape) -> str:
     """The commands that fill the store ``new``, which replaces ``store``, from the source topics."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
-    # Messages from a repartition topic have no fixed order, so the store is rebuilt together with all stores that feed
-    # it.
+    # Messages from a repartition topic have no fixed order.
+    # So the store must be rebuilt together with all stores upstream of the repartition topic.
     return (
         f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
         "builds all state again and sends outputs again"
@@ -273,7 +277,7 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Adds to a verdict that a rule of the store changed; the new rule applies only to new messages."""
+    """Adds to a verdict that a rule of the store changed. The changed rule applies only to new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -299,7 +303,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a functions' store whose TTL, value version or timers changed; None for other stores."""
+    """The verdict on a key-value store whose TTL, value version or timers changed; None for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind != KEY_VALUE:
         return None
@@ -314,9 +318,9 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """The form in which a store keeps windows: whether windows are closed by key, and the form of its records.
+    """The form in which a store keeps windows: whether each key closes its windows, and the form of the stored records.
 
-    If this form changed, open windows would never be sent.
+    If one of them changes, open windows would never be sent.
     """
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
@@ -376,7 +380,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether ``old`` and ``new`` are the former and the present default name for a step without a store's name."""
+    """Whether the names of ``old`` and ``new`` are the earlier and the present default name of one step's store."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

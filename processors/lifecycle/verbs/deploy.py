@@ -22,10 +22,9 @@ from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
-#: Maximum seconds to watch a new version after all instances run; the watch ends when every partition has committed
-#: input.
+#: Maximum seconds to watch a new version after all instances run; fewer if every partition commits input earlier.
 SETTLE_S = 10.0
-#: Number of last messages of each input topic that a new version is tested on.
+#: Number of last messages of each input topic with which a new version is tested.
 PROVEN_MESSAGES = 100
 #: Maximum seconds for filling a changelog from local state.
 RESEED_S = 3_600.0
@@ -92,8 +91,8 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
-    # If a deployment of this version was interrupted, the changelogs of its new stores contain its own records and are
-    # complete.
+    # If a deployment of this version was interrupted, the changelogs of its new stores are complete.
+    # Such changelogs contain only records of this version.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
@@ -128,7 +127,7 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses a deployment that would create an empty changelog in place of a missing one that contained state."""
+    """Refuses a deployment if a changelog that contained state is missing, because an empty one would replace it."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
         read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
@@ -150,7 +149,7 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots of a deployment: the number in the settings, otherwise the present slots, otherwise one slot."""
+    """The slots of a deployment: as many as the settings say, otherwise the present slots, otherwise one slot."""
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
@@ -197,7 +196,7 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     proof = _proof(facts, topology, release)
-    # The proof runs before any change; only the release, which is a copy, is recorded before it.
+    # The proof runs before any change. Only the release is recorded before the proof, because the proof runs it.
     stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
@@ -228,7 +227,7 @@ def _stages(
 
 
 def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
-    """The stage that tests a release before it replaces a running one; empty if there is nothing to test."""
+    """The stage that tests a release before it replaces the running release; empty if there is nothing to test."""
     former = facts.released
     if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
         return ()
@@ -243,7 +242,7 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            # without repartition topics, because the steps of the test write them again
+            # without repartition topics, because the tested steps write them
             tuple(spec.name for spec in topology.sources),
             PROVEN_MESSAGES,
         ),
@@ -322,7 +321,7 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
 
 
 def records_of(topic: str, facts: Facts) -> int:
-    """Maximum number of records in a topic, computed from offsets; fewer after compaction."""
+    """Upper bound of the number of records in a topic, computed from offsets; after compaction there are fewer."""
     starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
     return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
 

@@ -1,7 +1,7 @@
 """Plan ``restore --from-file``: puts the entries of an export file back into their stores.
 
-The entries are first written to a topic in the format of the store's changelog. Then the paused owners put them into
-the store, in ordinary transactions. Message keys that are not in the file, and input offsets, stay unchanged.
+The entries are first written to a topic in the format of the store's changelog. Then the paused owners put the entries
+into the store, in ordinary transactions. Message keys that are not in the file, and input offsets, stay unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
 
 
 def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the file's content, and the number of its keys in the stores now."""
+    """Reads the facts for the plan, including the file's content, and how many of its keys are in the stores now."""
     assert request.file is not None
     names = {store.name for store in topology.stores}
     file, facts = source.file(request.file), read_facts(topology, source)

@@ -1,6 +1,7 @@
 """Plan ``backfill --from topic``: a shadow program builds a store again, and the processor adopts that store.
 
-The processor is paused, without output, only while the shadow reads the last records and the store is exchanged.
+The processor is paused only while the shadow reads the last records and the store is exchanged. During the pause, the
+processor sends no output.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
 
 
 def _regrouped(topology: Topology, store: str) -> Refused | None:
-    """Refuses a store that ``group_by`` connects to other stores.
+    """Refuses a store that is connected to other stores by ``group_by``.
 
     The order of messages in a repartition topic differs between runs, so a shadow never has the same state.
     """
@@ -127,7 +128,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     name = topology.processor
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
-    # The shadow runs the present code, so its state fits only workers that run the same code.
+    # The shadow runs the present code, so its state can be used only by workers that run the same code.
     refused = (
         not_as_deployed(facts, topology)
         or _regrouped(topology, request.store)

@@ -121,13 +121,14 @@ def not_exchangeable(
 ) -> Refused | None:
     """Refuses unless running owners, with their present code, can exchange the entries of a store.
 
-    ``name`` builds the names of temporary topics, and raises if Kafka refuses a name; ``then`` is added to the action.
+    ``name`` is a function that builds the names of temporary topics, and raises an error if Kafka refuses such a name.
+    ``then`` is added to the action.
     """
     refused = without_changelog(topology, store) or missing_topics(facts, topology)
     if refused is not None:
         return refused
     processor = topology.processor
-    if not facts.working or any(each.paused for each in facts.instances):  # only running owners can adopt entries
+    if not facts.working or any(each.paused for each in facts.instances):  # only running owners can exchange entries
         return Refused(
             f"{processor} does not run in all slots, so its workers cannot adopt the new entries.",
             f"Deploy it first: `holdfast apply deploy {processor}`.{then}",
@@ -141,17 +142,17 @@ def not_exchangeable(
 
 
 def registry_behind(request: Request, facts: Facts) -> Refused | None:
-    """Refuses every verb except ``adopt`` while the registry is older than the processor."""
+    """Refuses every verb except ``adopt`` while the registry lacks the processor's newest deployment."""
     if facts.behind is None or isinstance(request, Adopt):
         return None
     return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
 
 
 def never_worked(request: Request, facts: Facts) -> Refused | None:
-    """Refuses a verb that would start the recorded version, if it never worked and another version did.
+    """Refuses a verb that would start the recorded version, if that version never worked, but another version did.
 
-    An interrupted deploy leaves such a record. Its workers may still run the version before, and would be replaced by
-    workers that perhaps do not start.
+    An interrupted deploy can leave such a record. The workers may then still run the previous version, and would be
+    replaced by workers that perhaps do not start.
     """
     name, worked = facts.processor, facts.worked_instead
     if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):
@@ -185,7 +186,7 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
 
 
 def shared_with(processor: str, strangers: Sequence[str]) -> str:
-    """A text about the effect that another installation's workers have on workers started here."""
+    """A text about the effect of another installation's workers on workers that are started here."""
     return (
         f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
         f"{'; '.join(strangers)}. Workers that start here would share its partitions."

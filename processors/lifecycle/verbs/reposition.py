@@ -28,7 +28,7 @@ def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
-    """The plan that sets input offsets to those of the state; refused if no changelog has them."""
+    """The plan that sets input offsets to the offsets of the state; refused if no changelog records these offsets."""
     held = _held(facts, topology)
     basis = {
         "committed": facts.committed,
@@ -76,7 +76,7 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 def _held(facts: Facts, topology: Topology) -> Places:
     """The input offsets of the state: topic -> partition -> next input offset.
 
-    A partition is left out if the stores of its task have different offsets.
+    A partition is left out if the stores of its task record different offsets.
     """
     found: Places = {}
     for sub in topology.subtopologies:

@@ -1,6 +1,6 @@
 """Plan ``restore``: sets local state aside and rebuilds it, from a checkpoint, the changelog, or both.
 
-The former state is deleted only after the processor runs with the restored state.
+The state that was set aside is deleted only after the processor runs with the restored state.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
             f"{topology.processor}`.",
             {"store": bare[0]},
         )
-    # Local state may have several copies of a task, because a task that moves to another slot can leave an older copy.
+    # Local state may have several copies of a task, because a task that moves to another slot can leave its old copy.
     copies = {(task.task, store, at[1]) for task in facts.local for store, at in (task.stores or {}).items()}
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():

@@ -4,7 +4,8 @@
     changelogs ─► workers restore, paused ─► compare their state with the snapshots ─► run
 
 The same stages restore to a new cluster, after a loss of changelogs, or to a point in time. Workers restore from the
-new changelogs as usual. The coherence guard lets no worker start with these changelogs before positions are set.
+new changelogs as from any other changelog. The coherence guard lets no worker start with these changelogs before the
+positions are set.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from holdfast.processors.lifecycle.verbs.table_choice import (
     vector_of,
 )
 
-#: Values of ``--input`` for which the input offsets come from the snapshot.
+#: Values of the option ``--input`` with which the input offsets come from the snapshot.
 FROM_SNAPSHOT = ("snapshot", "copied")
 #: Rows read and written per second, assumed until a rate was measured.
 ASSUMED_ROWS_PER_S = 60_000.0
@@ -61,7 +62,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
     if request.inputs == "stay":
         return tuple(named)
     of_subs = [store for sub in _subtopologies(named, topology) for store in sub.stores]
-    # A table that is restored from its source topic needs no snapshot, because the topic has its rows at every offset.
+    # A table that is restored from its source topic needs no snapshot, because the topic contains the rows.
     return tuple(store for store in of_subs if store in request.stores or topology.source_log_of(store) is None)
 
 
@@ -223,7 +224,7 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
         assert version.manifest is not None
         vector = vector_of(version.manifest)
         for topic, number in _places(facts, [sub]):
-            # complete for every partition, because `_unlisted` and `choose` have checked it
+            # every partition has an offset, because `_unlisted` and `choose` have checked this
             at = facts.starts if request.inputs == "earliest" else vector
             positions.setdefault(topic, {})[number] = at[topic][number]
     return positions
@@ -232,7 +233,7 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
 def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refused | None:
     """Refuses to read records again that ``group_by`` has already written to its repartition topic.
 
-    They would count twice there.
+    Otherwise the steps after ``group_by`` would count these records twice.
     """
     name = topology.processor
     feeds = [spec for spec in topology.repartitions if set(spec.sources) & positions.keys()]
@@ -252,7 +253,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Refuses if the input topics do not continue the snapshot, because they are other topics or lack records."""
+    """Refuses if the input topics have other topic ids than in the snapshot, or lack records after its offsets."""
     if request.inputs == "stay":
         return _uncommitted(facts, subs)
     if request.inputs == "snapshot":

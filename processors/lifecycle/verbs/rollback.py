@@ -1,7 +1,6 @@
 """Plan ``rollback``: start an earlier release with the present state, if that release can use this state.
 
-The earlier release is compared with the present one in the same way as a new version at a deployment
-(``verbs.compatibility``).
+The earlier release is compared with the present release as a deploy compares a new version (``verbs.compatibility``).
 """
 
 from __future__ import annotations
@@ -78,8 +77,8 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         seconds=10.0,
         estimate="a stop, a start from local state, and a watch until every partition progresses",
         basis=basis,
-        # A repeated plan would go back one more release, because the registry may already record that the earlier
-        # release works. So a killed apply resumes this plan.
+        # A killed apply resumes this plan, because a new plan might go back one more release.
+        # The registry may already record that the earlier release works.
         after_kill="go on",
     )
 

@@ -1,7 +1,6 @@
 """Plan ``scale``: run the deployed version in another number of workers.
 
-Workers fetch the state of their new tasks before the group rebalances. So partitions are not processed only during the
-rebalance itself.
+Workers fetch the state of their new tasks before the group rebalances. So processing stops only during the rebalance.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, basis=basis)
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
-    # The running workers decide, not only the record, because an interrupted scale records the new slots before it
-    # starts them.
+    # The running workers are checked, too.
+    # The record is not enough, because an interrupted scale records the new slots before it starts them.
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")

@@ -2,7 +2,7 @@
 
 Invariants:
     - Stores that share input topics are restored from snapshots with the same input offsets, or not at all.
-    - A missing input offset counts as unknown. It is not 0, and it is not equal to any other offset.
+    - A missing input offset counts as unknown. An unknown offset is not 0, and is not equal to any other offset.
     - ``latest`` and ``newest`` choose only snapshots that were published from an owner's state, never versions that
       were computed from the table's history.
 """
@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, Stor
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 LATEST = "latest"
-#: Maximum snapshots that a refusal lists.
+#: Maximum number of snapshots that a refusal lists.
 SHOWN = 5
 
 #: Input topic -> partition -> offset.
@@ -62,7 +62,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
                 continue  # this version was written by a compaction or by another program
             return unusable
         assert version.manifest is not None
-        # Versions made from the history have no offsets, so they are matched by their time instead.
+        # Versions that were made from the history have no input offsets, so they are compared by time.
         compared = len(together) > 1 and not version.manifest.from_history
         unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
         if unplaced is not None:
@@ -99,7 +99,7 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 
 
 def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:
-    """Input topic -> topic ids that its offsets refer to; an empty text for offsets without a recorded id."""
+    """Maps input topics to the topic ids of their offsets; the id is an empty text if none was recorded."""
     found: dict[str, set[str]] = {}
     for part in manifest.partitions:
         for topic in part.inputs:
@@ -122,7 +122,8 @@ def newest(table: StoreTable) -> StoreVersion | None:
 def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
     """The input partitions that a snapshot's tasks read, but whose offsets the snapshot lacks.
 
-    ``reads`` maps input topics to their number of partitions. Partitions that the snapshot does not have are left out.
+    ``reads`` maps input topics to their number of partitions. Partitions for which the snapshot has no data are left
+    out.
     """
     parts = sorted(manifest.partitions, key=lambda part: part.partition)
     return [
@@ -144,9 +145,9 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """The version of another store with the same input as this snapshot, preferably the one that ``at`` names.
+    """The version in another store's table that contains the same input as this snapshot; None if there is none.
 
-    Or None.
+    If several versions do, the version that ``at`` names is preferred.
     """
     fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
@@ -244,7 +245,7 @@ def _known(table: StoreTable) -> str:
 
 
 def describe(chosen: Mapping[str, StoreVersion]) -> dict[str, str]:
-    """Store -> snapshot id and table version, for a plan's basis."""
+    """Maps each store to the snapshot's id and table version, for a plan's basis."""
     return {
         store: f"{each.manifest.snapshot_id if each.manifest else ''} (version {each.version})"
         for store, each in chosen.items()

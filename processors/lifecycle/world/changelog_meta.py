@@ -8,14 +8,15 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Offsets that the first search step reads at the end of a changelog. If a step finds no meta record, the next reads
-#: eight times as many.
+#: Number of offsets at the end of a changelog that the first search step reads.
+#: If a step finds no meta record, the next step reads eight times as many offsets.
 FIRST_LOOK = 2_000
-#: Maximum offsets that are read from the end of a topic. The limit matters for topics that only have a changelog's
-#: name, because they have no meta record.
+#: Maximum number of offsets that are read from the end of a topic.
+#: The limit is reached for topics that are named like a changelog but have no meta records.
 LONGEST_LOOK = 130_000
-#: Maximum partitions that are read for the newest generation, the longest first. Reading one takes a fraction of a
-#: second. Any partition will do, because every commit since a deployment has the deployment's generation.
+#: Maximum number of partitions that are read for the newest generation; the longest partitions are read first.
+#: One partition is enough in most cases, because every commit since a deployment records its generation.
+#: Reading one partition takes a fraction of a second.
 GENERATION_PARTITIONS = 12
 
 
@@ -47,7 +48,7 @@ def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, s
     """The greatest generation of a deployment in the last meta records, with its code version; None if there is none.
 
     Raises:
-        HoldfastError: A changelog cannot be read, or its meta records have a newer format version.
+        HoldfastError: A changelog cannot be read, or a later Holdfast version wrote its meta records.
     """
     counts = {name: each.partitions for name, each in topics.describe(changelogs).items()}
     starts, ends = topics.offsets_of_all(counts, "start"), topics.offsets_of_all(counts, "stable")
@@ -65,7 +66,7 @@ def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
     """The processors that the last meta records of all partitions name; empty without such records.
 
     Raises:
-        HoldfastError: The topic cannot be read, or its meta records have a newer format version.
+        HoldfastError: The topic cannot be read, or a later Holdfast version wrote its meta records.
     """
     starts, ends = topics.start_offsets(changelog), topics.end_offsets(changelog, committed=True)
     found = (last_meta(topics, changelog, number, (starts[number], end), LONGEST_LOOK) for number, end in ends.items())

@@ -39,7 +39,7 @@ class _Found:
 
     def add(self, entry: Entry, seen: SeenKeys) -> None:
         counts, partitions, named = self.stores.setdefault(entry.store, ([0, 0, 0], set(), []))
-        # A store's own time records have keys of another form, which are not message keys.
+        # A store's own time records, for example its stream time, have no message key.
         is_new = not is_own(entry.key) and seen.add(
             b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key))
         )

@@ -1,7 +1,7 @@
 """Reads facts from Kafka, supervisor, workers' statuses and state folders (implements ``plans.facts.FactSource``).
 
 Invariants:
-    - Nothing is changed. A worker that does not answer is reported without its status, never left out.
+    - Reading changes nothing. A worker that does not answer is reported without its status, never left out.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
-#: Maximum seconds to wait for group members whose process died. They stay in the group for the session timeout, by
-#: default 45 s.
+#: Maximum seconds to wait until group members whose process died have left the group.
+#: Dead members stay in the group for the session timeout, by default 45 s.
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
 
@@ -78,7 +78,7 @@ class WorldFacts:
         workers: Callable[[str], int | None] = lambda processor: None,
         present: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        #: Maximum seconds to wait for group members whose process died; 0 in simulations.
+        #: Maximum seconds to wait until group members whose process died have left the group; 0 in simulations.
         self.ghosts_s = GHOSTS_S
         self._topics = topics
         self._world = world
@@ -88,7 +88,7 @@ class WorldFacts:
         self._code = code
         self.workers = workers
         self._present = present
-        # These facts come from one source in the required form, so its methods are used directly.
+        # These methods of ``topics`` already return the facts in the required form, so they are used directly.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
@@ -118,7 +118,7 @@ class WorldFacts:
         return self._folders(processor).client_ids()
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of the group; waits until the sessions of dead workers have timed out."""
+        """Waits until the sessions of dead workers have timed out, and returns the members of the group."""
         found: tuple[Member, ...] = ()
 
         def settled() -> bool:
@@ -130,7 +130,7 @@ class WorldFacts:
         return found
 
     def _died(self, processor: str) -> bool:
-        """Whether the processor should run but has no process, so that its members stay until their session timeout."""
+        """Whether the processor should run but has no process, so that members stay until the session timeout."""
         deployment = self.deployment(processor)
         if deployment is None or deployment.desired == "stopped":
             return False
@@ -140,7 +140,7 @@ class WorldFacts:
         return self._folders(processor).local_tasks()
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection, counted by the workers; if they cannot, read from local state."""
+        """Keys and bytes of a selection, counted by the workers; if workers cannot count, read from local state."""
         counted = self._owners.count(processor, store, selection, partitions)
         return counted if counted is not None else self._folders(processor).count(store, selection, partitions)
 
@@ -179,7 +179,7 @@ class WorldFacts:
         return spread_in(self._topics, topic)
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """Differences between the workers' present settings and those of the deployed release and its workers."""
+        """Differences of the present settings from those of the deployed release and its running workers, as texts."""
         deployed = self._world.registry.deployment(processor)
         book = self._world.registry.releases
         release = None if deployed is None else book.of_version(processor, deployed.code_version)

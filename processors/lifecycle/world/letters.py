@@ -4,7 +4,7 @@
 
 Invariants:
     - A message and the offset after its letter are in one transaction, so a repeated stage does not send it again.
-    - Letters are deleted only up to committed offsets.
+    - Letters are deleted only up to the committed offsets of the replay group.
     - A letter that no input accepts is written to the end of the dead-letter topic again, with all its headers, in the
       same transaction.
 """
@@ -26,14 +26,14 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts, read_letter, replay_group
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
 
-#: Maximum letters of one transaction.
+#: Maximum number of letters in one transaction.
 AT_ONCE = 500
 #: Timeout of each step of a transaction, seconds.
 STEP_S = 60.0
 
 
 class LetterTopics(Protocol):
-    """The methods of the topics port that change something and that this module uses."""
+    """The methods of the topics port that change something, as far as this module uses them."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records before these offsets."""

@@ -57,7 +57,7 @@ class LocalFolders:
     def local_tasks(self) -> tuple[LocalTask, ...]:
         """The existing local state of all slots.
 
-        Only task names are known for a slot that a live process uses, and for unreadable state.
+        If a live process uses the slot, or state is unreadable, only the names of its tasks are known.
         """
         found = []
         for slot in self._slots():
@@ -73,9 +73,11 @@ class LocalFolders:
         return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection in local state; if a task has several copies, from the most advanced copy.
+        """Keys and bytes of a selection in local state.
 
-        Returns None if a live process uses a slot, if state cannot be read, or if there is none.
+        If a task has several copies, the copy with the greatest offsets is counted.
+
+        Returns None if a live process uses a slot, if state cannot be read, or if there is no state.
         """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
@@ -93,7 +95,7 @@ class LocalFolders:
         return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
 
     def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
-        """At most ``limit`` entries of a selection, from the most advanced copy of each of these tasks.
+        """At most ``limit`` entries of a selection, from the copy of each task that has the greatest offsets.
 
         Returns None if a live process uses a slot, or if state is missing, unreadable or incomplete.
         """
@@ -115,7 +117,10 @@ class LocalFolders:
         return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
-        """Counts a selection in one copy of a task: (changelog offset, sum of input offsets), number of keys, bytes."""
+        """Counts a selection in one copy of a task: (changelog offset, sum of input offsets), number of keys, bytes.
+
+        The first pair is the progress of the copy.
+        """
         keys: set[bytes] = set()
         size = 0
         with opened(self._peek, path) as state:
@@ -145,7 +150,7 @@ class LocalFolders:
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Delete the renamed folders; returns their number.
 
-        The slot may be in use, because no worker opens these folders.
+        This also works while a process uses the slot, because no worker opens these folders.
         """
         gone = 0
         for slot in self._slots():

@@ -1,8 +1,8 @@
 """Reads local state without a lock.
 
 Invariants:
-    - Reading takes neither the slot's lock nor RocksDB's lock, so a worker may start during the read. State that the
-      worker changes during the read counts as in use.
+    - Reading takes neither the slot's lock nor RocksDB's lock, so a worker may start during the read. If the worker
+      changes the state during the read, the state counts as in use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReadOnly:
     def exists(self, path: Path) -> bool:
         """Whether a task has state.
 
-        A folder without the file CURRENT does not count, because it is still being created.
+        A folder without the file CURRENT does not count as state, because a worker is still creating it.
         """
         return (path / "CURRENT").exists()
 

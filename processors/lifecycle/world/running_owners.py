@@ -1,10 +1,10 @@
 """Sends commands about state to its owners, the workers, over HTTP (implements ``execution.Owners``).
 
 Invariants:
-    - Each worker gets only partition numbers of tasks that it owns now. Tasks are compared by subtopology and
-      partition, because partition 3 of two subtopologies can have different owners.
-    - A requested task without an owner is an error, before anything is changed. A change first waits for the owner,
-      because a worker that was just started causes a rebalance.
+    - A command to a worker names only partitions of tasks that this worker owns now. Tasks are compared by subtopology
+      and partition, because partition 3 of two subtopologies can have different owners.
+    - A requested task without an owner is an error, before anything is changed. A change first waits until each task
+      has an owner, because a worker that was just started causes a rebalance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NobodyOwns(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that was read: its slot, and for each input topic the next input offset of its state."""
+    """A partition that was read: its slot, and the next offset of each input topic according to its state."""
 
     partition: int
     slot: str
@@ -76,8 +76,8 @@ class RunningOwners:
         slots: Function of a processor that returns its slots.
         tasks: Function of processor and stores that returns the tasks with these stores, as (subtopology, partition). A
             command without partitions needs owners of all these tasks.
-        once: Function that returns the name of the present stage; the name is the same if another run repeats the
-            stage. Tasks remember the name of a clear, so a repeated clear deletes nothing.
+        once: Function that returns the name of the present stage. If another run repeats the stage, the name is the
+            same. Tasks remember the name of a clear, so a repeated clear deletes nothing.
         owned_within_s: Maximum seconds that a change waits for owners of all requested tasks.
     """
 
@@ -181,7 +181,7 @@ class RunningOwners:
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
     ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """Workers and their partitions: of the requested partitions, those that each worker owns."""
+        """The owners of the requested partitions, each with the requested partitions that it owns."""
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
         wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
         missing = set(wanted)

@@ -18,7 +18,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.folder import StateFolder
 
 ASIDE = ".aside-"
-#: Maximum copies of a folder that are kept after they were set aside (renamed).
+#: Maximum number of copies of a folder that are kept after they were set aside (renamed).
 KEPT = 2
 _TIME = re.compile(r"\d{8}T\d{6}Z")
 
@@ -30,7 +30,7 @@ class SetAsideFailed(HoldfastError):
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
     """Set aside (rename) a task's folder or a whole slot; returns the result as text.
 
-    A missing folder is not an error. Older copies of the folder are deleted, except the newest ``KEPT``.
+    A missing folder is not an error. Of the copies of a folder that were set aside, only the newest ``KEPT`` are kept.
 
     Args:
         state_dir: The root folder of all state.
@@ -73,8 +73,8 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
 def _delete_older(folder: Path) -> list[str]:
     """Delete all but the newest copies of a folder that were set aside; returns the names of the deleted copies.
 
-    Copies that verbs set aside have no time in their names and are kept. A copy that cannot be deleted is kept, too, so
-    that the error does not delay the start of a worker.
+    Copies that verbs set aside have no time in their names, and are never deleted here. If a copy cannot be deleted, no
+    error is raised, so that workers can start.
     """
     begin = f"{folder.name}{ASIDE}"
     known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]

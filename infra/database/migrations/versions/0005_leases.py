@@ -1,6 +1,6 @@
 """Adds leases: the token of each hold, and the time of its last heartbeat by the database's clock.
 
-A hold that an older version of Holdfast recorded has no such heartbeat, so it counts as silent.
+A hold that an older version of Holdfast recorded has no such heartbeat, so its holder counts as dead.
 """
 
 from __future__ import annotations

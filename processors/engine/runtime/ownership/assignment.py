@@ -1,8 +1,8 @@
-"""The tasks of one worker: opens and restores a task when its partition is assigned, and closes it when it is revoked.
+"""The tasks of one worker: tasks are opened, restored and closed as the group assigns and revokes their partitions.
 
 A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
 first changelog record (``state.keep_or_restore``). These steps must run in this order, otherwise the restore could miss
-the last commit of the former owner:
+the last commit of the previous owner:
     1. The group assigns the partition.
     2. Read the committed offsets; the broker answers only when no transaction has pending offsets.
     3. Read the targets of the restore: the changelogs' high watermarks. For a table that is restored from its source
@@ -11,7 +11,7 @@ the last commit of the former owner:
     5. The coherence guard compares the state with the committed offsets.
 
 Invariants:
-    - A task runs only after the coherence guard has passed it.
+    - A task runs only after the coherence guard has accepted it.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class Assignment:
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: By task that is being opened, the note of its last commit.
+        #: Maps each task that is being opened to the note in the metadata of its committed offsets.
         self._noted: dict[str, Noted] = {}
         self.joined = False
-        #: By topic name, the topic ids of sources and changelogs at the last assignment.
+        #: Maps topic names to the topic ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
-        # `latest` is only for source topics: a repartition topic must be read from its first offset.
+        # `latest` applies only to source topics, because a repartition topic must be read from its first offset.
         skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
         self._first_start = first_start.look(cluster.topics(), options.group, skipping)
 
@@ -111,7 +111,7 @@ class Assignment:
 
     @property
     def ordered(self) -> Sequence[Task]:
-        """The running tasks that have several inputs, and so a reading order."""
+        """The running tasks that read several inputs, and therefore in a reading order."""
         return [task for task in self._tasks.values() if task.order is not None and task.phase is TaskPhase.RUNNING]
 
     @property
@@ -127,7 +127,7 @@ class Assignment:
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
         """The checkpoint from which a task's restore started, for the status page; None without a checkpoint search.
 
-        It has the progress of a running fetch, the used checkpoint, or the reasons why no checkpoint was used.
+        The result has the progress of a running fetch, the used checkpoint, or the reasons why no checkpoint was used.
         """
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}
@@ -140,7 +140,7 @@ class Assignment:
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Store newly assigned partitions; ``advance`` opens their tasks later, outside of the rebalance callback."""
+        """Remember newly assigned partitions; ``advance`` opens their tasks later, after the rebalance callback."""
         self.joined = True
         self.standbys.look_soon()
         for partition in partitions:
@@ -237,7 +237,8 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
-        # Read the clock before any request: if the process freezes in between, a later time would be false.
+        # Read the clock first. If the process freezes during a request, a time read after the request would be too
+        # late.
         looked_at = self._cluster.clock.time()
         if not self._fence_former_owners(tasks):
             self.rest_s = LOOK_EVERY_S
@@ -338,10 +339,11 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown, and compaction may have removed tombstones that it has not seen.
+            # The age of this data is unknown, so compaction may have removed tombstones that were never applied to the
+            # data.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # Set the folder aside, because its other stores may be complete while their changelogs are not.
+            # Keep a copy of the folder, because its other stores may be complete while their changelogs are not.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -355,7 +357,7 @@ class Assignment:
         committed: Mapping[str, int | None],
         looked_at: float,
     ) -> bool:
-        """Start the fetch of a checkpoint if it is worthwhile; returns whether it was started.
+        """Start the fetch of a checkpoint if this saves enough replay; returns whether the fetch was started.
 
         When the fetch has ended, the task is opened again.
         """
@@ -410,7 +412,7 @@ class Assignment:
         return tail if is_for_bulk(tail) else None
 
     def _check_installed(self, task: Task, store: TaskStore) -> None:
-        """Delete an installed checkpoint if its RocksDB has other offsets than its manifest."""
+        """Delete an installed checkpoint if the offsets in its RocksDB differ from those in its manifest."""
         fetched = self._fetched.get(task.name)
         if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
             self._refuse(task, fetched, "its database has other offsets than its manifest")

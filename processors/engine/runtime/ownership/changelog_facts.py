@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("table_topics")
 
-#: By store, the facts of the partitions of its changelog.
+#: Maps each store to the facts of its changelog's partitions.
 Found = Mapping[str, Mapping[int, ChangelogFacts]]
 
 
@@ -69,7 +69,7 @@ def read_changelogs(
 def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
     """All warnings about tables that are restored from source topics: ``table_warnings`` and ``lost_records``.
 
-    The warnings of ``lost_records`` are logged here; the others are already logged.
+    The warnings of ``lost_records`` are logged here; those of ``table_warnings`` are already logged.
     """
     lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
     for warning in lost:
@@ -88,18 +88,18 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """By partition of a table's source topic, the first offset after which Kafka has certainly kept all tombstones.
+    """Maps partitions of a table's source topic to the first offset from which all tombstones are certainly kept.
 
-    ``now`` is the wall clock in seconds since 1970. Only three quarters of the retention (``delete.retention.ms``) are
-    used, because clocks may differ.
+    ``now`` is the wall clock in seconds since 1970. Tombstones are expected to be kept for only three quarters of the
+    retention (``delete.retention.ms``), because clocks may differ.
     """
     return topics.offsets_at(topic, int((now - delete_retention_s(seen) * RETENTION_PART_SAFE) * 1000))
 
 
 def facts_of_source(log: SourceLog, seen: TopicFacts, start: int, committed: int | None, young: int) -> ChangelogFacts:
-    """The facts of one partition of a table's source topic, up to the offset ``committed`` of the group.
+    """The facts of one partition of a table's source topic, up to the group's committed offset ``committed``.
 
-    ``committed`` is None before the group's first commit; then there is nothing to replay.
+    ``committed`` is None before the group's first commit. Then nothing is replayed.
     """
     end = start if committed is None else committed
     return ChangelogFacts(log.topic, seen.topic_id, start, end, delete_retention_s(seen), log, young)

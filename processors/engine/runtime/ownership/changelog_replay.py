@@ -1,6 +1,6 @@
 """Restore: replays changelogs into stores, with a separate consumer, in steps between polls of the group consumer.
 
-``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the former
+``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the previous
 owner was fenced. The consumer reads with read_committed. A partition is complete when the position reaches the target,
 or when the consumer reaches the partition's end: the last offsets before the target may have no record, because of
 transaction markers and compaction.
@@ -44,11 +44,11 @@ _log = structlog.get_logger("runtime.restore")
 RECORDS_PER_STEP = 10_000
 #: Minimum number of offsets for a replay in RocksDB's bulk mode.
 BULK_RECORDS_MIN = 50_000
-#: Seconds between two writes of the replayed offsets; a killed replay repeats at most the records of this time.
+#: Seconds between two writes of the replayed offsets. A crash during a replay repeats at most the records of this time.
 NOTE_EVERY_S = 1.0
 #: If the worker pauses for more than this many seconds between two steps, the no-progress timers start again.
 ABSENT_S = 5.0
-#: Maximum seconds without a new record; then the restore fails with an error that names the cause.
+#: A restore fails after this many seconds without a new record. The error names the cause.
 NO_PROGRESS_S = 120.0
 #: After this many seconds without progress, the worker looks for open transactions that block the changelog.
 HELD_S = 5.0
@@ -72,7 +72,7 @@ class TaskRestore:
     target_at: float
     #: Wall-clock time up to which the local state was complete when the restore started.
     complete_at: float
-    #: By input topic, the id of the topic from which the state was built.
+    #: Maps each input topic to the topic id that it had when the state was built.
     sources: Mapping[str, str]
     #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
     owner: str = ""
@@ -81,7 +81,7 @@ class TaskRestore:
     records: int = 0
     #: Number of offsets to replay when the restore started.
     started_with: int = 0
-    #: When the replayed offsets were last written to RocksDB (monotonic seconds).
+    #: The monotonic time, in seconds, at which the replayed offsets were last written to RocksDB.
     noted_at: float = 0.0
     noted_remaining: int = 0
     #: Whether all records are written; in bulk mode, RocksDB then still flushes them to disk.
@@ -103,19 +103,22 @@ class TaskRestore:
         return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
 
     def state_inputs(self) -> dict[str, Mapping[str, int]]:
-        """By store, the input offsets up to which the state is complete."""
+        """Maps each store to the input offsets up to which its state is complete."""
         return {replay.store: replay.held(self.committed) for replay in self.replays.values()}
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
-        """By store, text lines that describe how its keys are made; no entry if no commit recorded them."""
+        """Maps each store to text lines that describe how its keys are made.
+
+        A store has no entry if no commit recorded these lines.
+        """
         replayed = {replay.store: replay.keys for replay in self.replays.values()}
         kept = {name: lines for name, lines in self.task.meta.keys.items() if name not in replayed}
         return kept | {name: lines for name, lines in replayed.items() if lines is not msgspec.UNSET}
 
     @property
     def facts(self) -> dict[str, ChangelogFacts]:
-        """By store, the facts about its changelog."""
+        """Maps each store to the facts about its changelog."""
         return {replay.store: replay.facts for replay in self.replays.values()}
 
     @property
@@ -133,7 +136,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """By given store, its present changelog offset together with these input offsets."""
+        """Maps each of the given stores to its present changelog offset, together with the input offsets ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -167,7 +170,8 @@ class Restorer:
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
         self._stepped_at = 0.0
-        #: Whether the consumer reads all current replays; False after a change, so that the next step assigns once.
+        #: Whether the consumer is assigned to exactly the partitions of the running replays. False after a change; the
+        #: next step then assigns the partitions again.
         self._assigned = True
 
     @property
@@ -185,9 +189,10 @@ class Restorer:
         *,
         often: bool = False,
     ) -> None:
-        """Start the restore of a task by the plan ``decided``; the facts were read at ``looked_at`` (wall clock).
+        """Start the restore of a task by the plan ``decided``.
 
-        With ``often`` (laps of a standby), bulk mode is not used, because it reopens RocksDB and stops its compaction.
+        ``looked_at`` is the wall-clock time at which the facts were read. With ``often`` (a standby that replays at
+        short intervals), bulk mode is not used, because it reopens RocksDB and stops RocksDB's compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -213,8 +218,8 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Write the mark ``restoring`` before the first data, so that an incomplete store is never used. This also
-            # holds in bulk mode: a crash loses only the newest writes, and the mark is the oldest write.
+            # Write the mark ``restoring`` before the first data, so that an incomplete store is never used. In bulk
+            # mode, a crash loses only the newest writes, and therefore not the mark.
             self._note(restore)
         self._assigned = False
 
@@ -304,7 +309,7 @@ class Restorer:
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
         """The table rows of a batch of a source topic, without records after the target."""
         assert self._consumer is not None
-        if replay.done:  # the batch was fetched before the partition was dropped
+        if replay.done:  # the batch was fetched before the partition was removed from the consumer
             return [], []
         count = bisect_left(batch.offsets, replay.facts.end)
         replay.position = min(batch.offsets[-1] + 1, replay.facts.end)
@@ -327,7 +332,7 @@ class Restorer:
                     restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
-        """Move replays to their targets if only transaction markers and compacted records are left before them."""
+        """Move a replay to its target if only transaction markers and compacted records are left before the target."""
         assert self._consumer is not None
         waiting = [
             partition
@@ -444,7 +449,10 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Inside this context, Python's cycle collector is off: records have no cycles, and visiting them costs time."""
+    """Switches Python's cyclic garbage collector off in this context, because scanning many records takes much time.
+
+    The records have no reference cycles.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -455,7 +463,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-    """The keys and values of a batch without meta records; ``replay`` and ``restore`` take over the meta records."""
+    """The keys and values of a batch without meta records, whose content is stored in ``replay`` and ``restore``."""
     topic, number = batch.partition
     keys, values, offsets = batch.keys, batch.values, batch.offsets
     metas: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""The next owner of a task fences the dead owner, so that it need not wait for the timeout of an open transaction.
+"""Fences the dead owner of a task, so that the next owner need not wait for the timeout of an open transaction.
 
 A worker that is killed during a commit leaves a transaction open on its tasks' changelogs, and pending offsets. Without
 fencing, the next owner waits until the broker aborts that transaction, at least ``TRANSACTION_S`` after its start. If
@@ -6,9 +6,10 @@ the next owner was a standby, it knows the dead owner's transactional id from th
 initialises a producer with this id; the broker then aborts the open transaction.
 
 Why this is safe: only the worker to which the group assigned the partition fences, and only while a transaction is open
-on the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not end it was
-removed from the group, so its commits fail anyway, because its generation is old. If a new process already runs with
-the dead owner's id, it is fenced, too, and joins the group again. Fencing never commits a transaction.
+on the changelog. A live owner ends its transaction before it gives a partition back. An owner that could not end its
+transaction was removed from the group. The commits of such an owner fail anyway, because its group generation is old.
+If the dead owner was already restarted with the same id, the restarted process is fenced, too, and joins the group
+again. Fencing never commits a transaction.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ LEFT_EVERY_S = 5.0
 
 
 class FormerOwners:
-    """Remembers the owners of the tasks that this worker follows as standbys, and fences dead owners."""
+    """Remembers the owners of the tasks for which this worker keeps standbys, and fences dead owners."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
-        #: By task, when this worker first saw an open transaction (monotonic seconds).
+        #: Maps each task to the time (monotonic seconds) at which this worker first saw an open transaction.
         self._open_since: dict[str, float] = {}
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
@@ -56,15 +57,15 @@ class FormerOwners:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Remove the remembered owner of a task that this worker no longer follows."""
+        """Forget the owner of a task, because this worker keeps no standby of the task any more."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
         """Abort the transactions that dead owners left open on the changelogs of newly assigned tasks.
 
-        ``taken`` has the partition of each task, and ``changelogs`` its changelog topics. A failure is only logged,
-        because the broker aborts the transaction after its timeout.
+        ``taken`` has the partition of each task, and ``changelogs`` the changelog topics of each task. A failure is
+        only logged, because the broker aborts the transaction after its timeout.
 
         Returns False if the caller must call again, because an open transaction may be a commit whose markers are not
         written yet.
@@ -107,7 +108,7 @@ class FormerOwners:
     def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)
         try:
-            # Before ``init``, because ``init`` makes the coordinator forget how the owner's last transaction ended.
+            # Settle before ``init``, because after ``init`` the coordinator can't tell how the last transaction ended.
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             producer.init(FENCE_TIMEOUT_S)
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """Fetches a checkpoint as the initial state of a new standby; then the standby replays the rest of the changelog.
 
-    no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► the standby's first lap
+    no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► replay the rest of the changelog
                                         └──refused, timed out or damaged──► replay the changelog from its beginning
 
 Threads fetch the checkpoint while the worker's loop continues.
@@ -39,11 +39,11 @@ class FirstCheckpoints:
     databases: Databases
     clock: Clock
     _fetching: dict[str, CheckpointSearch] = field(default_factory=dict)
-    #: By task, the id of the checkpoint that its standby started from; None if no checkpoint was installed.
+    #: Maps each task to the id of the checkpoint from which its standby started; None if no checkpoint was installed.
     _sought: dict[str, str | None] = field(default_factory=dict)
 
     def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
-        """Start a fetch; False if the changelog must be replayed instead. Each task gets at most one fetch.
+        """Start a fetch; returns False if the changelog must be replayed instead. Each task gets at most one fetch.
 
         ``looked_at`` is the wall-clock time at which ``facts`` were read.
         """
@@ -72,11 +72,11 @@ class FirstCheckpoints:
         return False
 
     def used(self, task: str) -> str | None:
-        """The id of the checkpoint that a task's standby started from; None if there was none."""
+        """The id of the checkpoint from which a task's standby started; None if no checkpoint was used."""
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:
-        """Cancel the fetch of a task that this worker no longer follows."""
+        """Cancel the fetch of a task of which this worker keeps no standby any more."""
         self._sought.pop(task, None)
         if task in self._fetching:
             found = self._fetching.pop(task).give_up()

@@ -1,8 +1,8 @@
-"""Chooses the start offset for ``offset_reset`` `latest`: the end of a topic only at the group's first start.
+"""Chooses the start offset of partitions without a committed offset, for ``offset_reset`` `latest`.
 
-It is the first start for a topic if the group has no committed offset in any partition of the topic. Otherwise, a
-partition without an offset was added to the topic later. It begins at its first offset, because `latest` must not skip
-the messages of a new partition.
+If no partition of a topic has a committed offset, the group reads the topic for the first time. Then all partitions are
+read from their end offsets. Otherwise, a partition without an offset was added to the topic later. Such a partition is
+read from its first offset, because `latest` must not skip the messages of an added partition.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from holdfast.processors.engine.runtime.ports import TopicView
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """The partitions that begin at their end, because the group reads their topics for the first time.
+    """The partitions that are read from their end offsets, because the group reads their topics for the first time.
 
-    ``widths`` has the number of partitions of each such topic at the group's first start.
+    ``widths`` has the number of partitions of each of these topics at the group's first start.
     """
 
     widths: Mapping[str, int] = field(default_factory=dict)
 
     def begins_at_end(self, partition: Partition) -> bool:
-        """Whether this partition begins at its end: it existed when the group read the topic for the first time."""
+        """Whether this partition is read from its end offset, because it existed at the group's first start."""
         return partition.number < self.widths.get(partition.topic, 0)
 
 
 def look(topics: TopicView, group: str, names: Iterable[str]) -> FirstStart:
-    """Returns the partitions that begin at their end. ``names`` has the topics that use `latest`.
+    """Returns the partitions that are read from their end offsets. ``names`` has the topics that use `latest`.
 
-    Call it before the worker joins its group, because later, other members may have committed offsets.
+    Call it before the worker joins its group, because other members may commit offsets after that.
     """
     wanted = sorted(names)
     if not wanted:

@@ -19,9 +19,10 @@ Shares = Mapping[str, AbstractSet[Partition]]
 
 
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
-    """The heirs of every partition, in order: the first gets it if the owner leaves, the second if both leave.
+    """The heirs of every partition, in order.
 
-    Each partition has at most ``replicas`` heirs, and fewer if the group has fewer other members.
+    The first heir gets the partition if the owner leaves. The second heir gets it if the owner and the first heir
+    leave. Each partition has at most ``replicas`` heirs, and fewer if the group has fewer other members.
     """
     after: dict[frozenset[str], Shares] = {}
     found: dict[Partition, tuple[str, ...]] = {}
@@ -45,9 +46,9 @@ def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partitio
 def shares_after(group: GroupShares, known: Collection[str], expected: Collection[str]) -> Shares | None:
     """The partitions of every member after a planned change of workers, by member id; None if they can't be computed.
 
-    The id of a member that has not joined yet is its client id and a dash. Members whose client id is not in ``known``
-    are expected to stay. With a sticky assignor and new members, the result can't be computed, because it depends on
-    data that members exchange.
+    For a member that has not joined yet, the member id is its client id and a dash. Members whose client id is not in
+    ``known`` are expected to stay. With a sticky assignor and members that have not joined yet, the result can't be
+    computed, because it depends on data that members exchange.
 
     Args:
         group: The present members and their partitions.

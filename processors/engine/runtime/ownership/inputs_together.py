@@ -18,7 +18,7 @@ def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics
     """Check that the group assigned all inputs of each task to this worker.
 
     Raises:
-        InputsParted: Another member got the same partition number of another input that shares a store.
+        InputsParted: Another member got the partition with the task's number of one of the task's inputs.
     """
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
     missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]

@@ -32,20 +32,20 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: By task, its committed offsets, and since when these are unchanged (monotonic seconds).
+        #: Maps each task to its committed offsets, and to the time (monotonic seconds) since which they are unchanged.
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
         """Move the positions of tasks that are about to commit; with ``bounded``, leave all positions unchanged.
 
-        A shadow is bounded, because its positions must stay below the bounds.
+        ``bounded`` is for a shadow, which must not move its positions past the offsets up to which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
                 task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
-        """Move the positions of tasks that are idle for ``REST_S`` seconds, and make a commit due at once."""
+        """Move the positions of tasks that are idle for ``REST_S`` seconds, and request a commit at once."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
@@ -63,7 +63,7 @@ class PastMarkers:
 
 
 def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
-    """Pairs of an input topic and the offset after its markers; inputs with unread messages are left out."""
+    """Yields each input topic without unread messages, with the offset after its transaction markers."""
     for topic, position in task.positions.items():
         end = member.without_records(Partition(topic, task.partition), position)
         if end is not None:

@@ -85,13 +85,16 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker that wait for a re-seed; ``asked`` has the store names of the worker's start options."""
+    """The tasks of one worker that wait for a re-seed.
+
+    ``asked`` has the names of the stores to re-seed, from the worker's start options.
+    """
 
     def __init__(self, asked: frozenset[str]) -> None:
         self._asked = asked
         self._stores: dict[str, tuple[str, ...]] = {}
         self._ready: list[TaskRestore] = []
-        #: By task, the restore of a task that only waits for its re-seed.
+        #: Maps each task that only waits for its re-seed to its completed restore.
         self.waiting: dict[str, TaskRestore] = {}
 
     @property
@@ -110,7 +113,7 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Choose the stores to re-seed, and mark them on disk; return the other changelogs, which are replayed."""
+        """Choose the stores to re-seed, and mark them on disk; return the facts of the changelogs to replay."""
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
         if store is None or not asked:
@@ -125,7 +128,7 @@ class Reseeds:
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """Store a complete restore if its task still needs a re-seed; returns whether it was stored."""
+        """Keep a completed restore in ``waiting`` if its task needs a re-seed; returns whether the task needs one."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore
@@ -142,7 +145,7 @@ class Reseeds:
         return ready
 
     def forget(self, task: str) -> None:
-        """Remove a revoked task. A later re-seed continues after the records that are already written."""
+        """Remove a revoked task. A re-seed by its next owner continues after the records that are already written."""
         self._stores.pop(task, None)
         self.waiting.pop(task, None)
         self._ready = [restore for restore in self._ready if restore.task.name != task]

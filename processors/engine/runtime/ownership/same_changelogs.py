@@ -1,7 +1,7 @@
-"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id; and other missing topics.
+"""Detects, by topic ids, that a changelog was deleted or recreated while its tasks run, or that a topic is missing.
 
-Kafka's clients identify topics by name. If a topic is deleted, they wait as if a broker were down. If it is recreated,
-they write to the new topic without an error, and the earlier records are then only on this worker's disk. A missing
+Kafka's clients identify topics by name. If a topic is deleted, the clients wait as if a broker were down. If the topic
+is recreated, the clients write to the new topic without an error, and all earlier records are lost in Kafka. A missing
 output or dead-letter topic is an error only after an aborted transaction, because it may not be needed before.
 
 Invariants:
@@ -32,7 +32,7 @@ AGAIN_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A store whose changelog has now another topic id (``seen``) than the local state recorded (``expected``).
+    """A store whose changelog now has the topic id ``seen``, while the local state recorded the topic id ``expected``.
 
     ``seen`` is None if the topic is missing.
     """
@@ -67,7 +67,7 @@ class SameChangelogs:
         self._names = tuple(dict.fromkeys((*topology.written(), *read)))
         #: Kafka's last answer: topic ids by name, None for a missing topic.
         self.seen: Mapping[str, str | None] = {}
-        #: From the same answer: number of partitions by name, for existing topics.
+        #: The number of partitions of each existing topic, by name, from Kafka's last answer.
         self.widths: Mapping[str, int] = {}
         self._next_at = 0.0
         self._look: _Look | None = None
@@ -79,7 +79,7 @@ class SameChangelogs:
         With ``failing`` (the last transaction was aborted), a missing output topic is an error, too.
 
         Raises:
-            StateIncoherent: A changelog is missing or another topic.
+            StateIncoherent: A changelog is missing, or has a different topic id.
             TopicUnusable: An output or dead-letter topic is missing.
         """
         now = self._cluster.clock.monotonic()

@@ -1,8 +1,9 @@
 """Checks that the state of a task was written with the same keys as the steps of this version use.
 
-For example, if ``group_by`` has another key now, old and new state must not be mixed. A deployment compares versions in
-the registry. A worker started by hand has no deployment, so each worker also compares at its start: each commit records
-the keys beside the state. Old state without this record is accepted, and the next commit writes the record.
+For example, if ``group_by`` now uses a different key, old and new state must not be mixed. A deployment compares
+versions in the registry. A worker that is started by hand has no deployment. So each commit records the keys beside the
+state, and each worker compares them at its start. Old state without this record is accepted, and the next commit writes
+the record.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[s
 
 
 def _check_no_windows(task: str, content: TaskStore, store: StoreSpec) -> None:
-    """Raises StateIncoherent if a store has windows but is no window store now: open windows would never be sent."""
+    """Raises StateIncoherent if a store has windows but is no longer a window store.
+
+    Otherwise, the results of the open windows would never be sent.
+    """
     if content.get(store_prefix(store.name) + clock_key()) is not None:
         raise StateIncoherent(
             f"Task {task}: store {store.name} has windows that close with time, and this version makes a store of kind "

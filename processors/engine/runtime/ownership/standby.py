@@ -5,12 +5,12 @@
 
 A standby without local state first fetches a checkpoint (``first_checkpoint``), then replays only the later records.
 
-A standby works in laps: each lap reads the end offsets of the changelogs, and replays up to them like a restore. If the
-task is assigned to this worker, the standby is closed, and the task opens the same folder and restores the rest.
+A standby replays again and again: it reads the end offsets of the changelogs, and replays up to them like a restore. If
+the task is assigned to this worker, the standby is closed, and the task opens the same folder and restores the rest.
 
 Invariants:
     - A RocksDB is open in a standby or in a task, never in both: the standby closes it before the task opens it.
-    - The state is complete up to the time ``complete_at``, which is the time before a lap read the end offsets. The
+    - The state is complete up to the time ``complete_at``, which is the time just before the end offsets were read. The
       value is updated only when the replay has reached these offsets.
     - A failure of a standby is logged, shown in the status and retried; it never stops running tasks.
 """
@@ -56,7 +56,8 @@ _log = structlog.get_logger("runtime.standby")
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
 #: Seconds between two checks for a planned change of workers.
 CHANGE_EVERY_S = 0.5
-#: Seconds between the starts of two laps, and extra seconds that a new lap waits for standbys still in the last lap.
+#: ``LAP_EVERY_S``: seconds between two starts of replays. ``LAP_PATIENCE_S``: maximum seconds by which a start is
+#: delayed while an earlier replay is still running.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
 #: Topic ids, first offsets and retention of the changelogs are requested again after this many seconds.
 FACTS_EVERY_S = 10.0
@@ -64,7 +65,7 @@ FACTS_EVERY_S = 10.0
 TIME_SHARE = 0.2
 #: Maximum records of one step, so that a step takes only a few milliseconds.
 RECORDS_PER_STEP = 2_000
-#: A failed standby is retried after 1, 2, 4, ... seconds; this is the maximum.
+#: A failed standby is retried after 1, 2, 4, ... seconds, but at most this many seconds.
 RETRY_S_MAX = 60.0
 #: Timeout of one request about the group or a topic, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
@@ -87,7 +88,7 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Number of records replayed in completed laps.
+    #: Number of replayed records, without those of the running replay.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
@@ -99,7 +100,10 @@ _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker; without ``options.standby_replicas``, only during a planned change of workers."""
+    """The standbys of one worker.
+
+    Without ``options.standby_replicas``, a worker has standbys only during a planned change of workers.
+    """
 
     def __init__(
         self,
@@ -122,14 +126,15 @@ class Standbys:
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
-        #: By source topic of a table, the result of ``young_from``; discarded every ``FACTS_EVERY_S`` seconds.
+        #: Caches the result of ``young_from`` for each source topic of a table, for ``FACTS_EVERY_S`` seconds.
         self._young: dict[str, Mapping[int, int]] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
         #: Whether the last step replayed records, so that more records are probably available now.
         self.busy = False
         self._change: Change | None = None
         self._change_at = 0.0
-        #: Names of the tasks with state that this worker will own after the planned change; None while unknown.
+        #: Names of the tasks with state that this worker will own after the planned change. None until the group was
+        #: read; empty if the assignment can't be computed.
         self._forecast: frozenset[str] | None = None
 
     def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
@@ -230,7 +235,7 @@ class Standbys:
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
         known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
-        # During a deploy, members with another version of the processor may read topics that this version has not.
+        # During a deployment, members with another version may read topics that this version does not read.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
@@ -239,10 +244,10 @@ class Standbys:
                 found[name] = _Standby(name, subtopology.name, partition.number, stores)
         return found
 
-    # -- laps ------------------------------------------------------------------------------------------------------
+    # -- replays ---------------------------------------------------------------------------------------------------
 
     def _begin_laps(self, now: float) -> None:
-        """Read the end offsets of the changelogs, and start a lap of every standby whose last lap has ended."""
+        """Read the end offsets of the changelogs, and start the next replay of each standby that is not replaying."""
         if now < self._lap_at or (self._restorer.active and now < self._lap_at + LAP_PATIENCE_S):
             return
         ready = [
@@ -267,7 +272,7 @@ class Standbys:
         task = standby.task
         if task is None:
             if self._first.seek(standby.name, facts, looked_at):
-                return  # the first lap starts when the fetch of the checkpoint has ended
+                return  # the first replay starts when the fetch of the checkpoint has ended
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -287,7 +292,7 @@ class Standbys:
         task.wipe()
 
     def _facts_of(self, standby: _Standby, ends: dict[str, Mapping[int, int]]) -> dict[str, ChangelogFacts]:
-        """The facts of one standby's changelogs, by store; ``ends`` caches the end offsets of this lap, by topic."""
+        """The facts of one standby's changelogs, by store; ``ends`` caches the end offsets by topic."""
         if self._clock.monotonic() >= self._changelogs_until:
             self._changelogs.clear()
             self._young.clear()
@@ -307,7 +312,7 @@ class Standbys:
         return facts
 
     def _facts_of_source(self, log: SourceLog, number: int, ends: dict[str, Mapping[int, int]]) -> ChangelogFacts:
-        """The facts of a table's source topic; a standby replays it up to the group's committed offset."""
+        """The facts of a table's source topic, which a standby replays up to the group's committed offset."""
         seen, starts = self._changelog(log.topic)
         if log.topic not in self._young:
             self._young[log.topic] = young_from(self._view(), seen, log.topic, self._clock.time())
@@ -347,7 +352,7 @@ class Standbys:
                 self._put_off(standby, failure)
 
     def _reached(self, standby: _Standby, restore: TaskRestore) -> None:
-        """Finish a lap: write ``complete_at``, and change the phase to FOLLOWING."""
+        """Finish a replay: write ``complete_at``, and change the phase to FOLLOWING."""
         task = restore.task
         assert task.store is not None
         if restore.records:
@@ -366,7 +371,10 @@ class Standbys:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """Stop all laps, and put off the standbys that caused the failure; the others continue in the next lap."""
+        """Stop all replays. The standbys that caused the failure are retried later; all others continue soon.
+
+        If the cause is unknown, all standbys that were replaying are retried later.
+        """
         under_way = dict(self._restorer.active)
         blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
         self._restorer.close()
@@ -421,11 +429,11 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """The offsets at which a standby continues; it starts from the beginning if its changelog was recreated.
+    """The offsets at which a standby continues; the plan begins at the first offset if the changelog was recreated.
 
     Raises:
         StateIncoherent: The local state does not match the changelog, but may be the only complete copy, because a task
-            left it complete or during a re-seed. A standby must not delete it.
+            left it complete or during a re-seed. A standby must not delete such state.
     """
     meta = task.meta
     needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)

@@ -1,7 +1,7 @@
 """Finds out whether a failed check of a new task is caused by damaged state, or by a frozen process.
 
 If the process freezes between reading the committed offsets and reading the changelog, another worker may own the task
-during the freeze. The changelog then has newer records than the committed offsets that this worker knows.
+during the freeze. The changelog then has records that are newer than the committed offsets that this worker has read.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ same producer would then publish aborted records. So a worker checks for missing
 it creates a producer, after an abort, and after the loss of a broker.
 
     no partition has an open transaction ──► done
-    a partition has one ──► ask the coordinator for the state of this producer's last transaction:
+    a partition has an open transaction ──► ask the coordinator for the state of this producer's last transaction:
                               open ──► done, because the producer's ``init`` aborts it
                               ending ──► check again
                               committed ──► write the missing commit markers of this producer
@@ -135,7 +135,7 @@ class Unfinished:
                     if refusal is None:
                         return
                     if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
-                        # Open transactions of other producers end soon. If one stays open, it may be this producer's.
+                        # Open transactions of other producers end soon. One that stays open may be this producer's.
                         seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
@@ -171,7 +171,7 @@ class Unfinished:
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
         """Write the missing markers of this transactional id on the partitions ``held``.
 
-        Returns None if no marker is missing any more; otherwise the error because of which this is not known yet.
+        Returns None if no marker is missing any more; otherwise the error that prevented the check.
         """
         try:
             with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:

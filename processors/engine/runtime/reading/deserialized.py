@@ -25,7 +25,7 @@ RECORDS_AT_ONCE = 100
 class Readable:
     """The deserialized values and keys of consecutive messages.
 
-    ``failure`` is the error of the message after them; None if that message was not tried.
+    ``failure`` is the error of the message after the last of these messages; None if that message was not deserialized.
     """
 
     values: list[Any]

@@ -19,8 +19,9 @@ LOOK_S = 0.05
 class EmptyRanges:
     """Finds partitions that have no record left before a bound, for example the end offset.
 
-    A group member can't see this itself: it receives nothing for transaction markers, aborted and compacted records.
-    A separate consumer without a group reads the partition from the position and sees the next record or the end.
+    A group member can't find out by itself, because it receives nothing for transaction markers, aborted records and
+    compacted records. A separate consumer without a group reads the partition from the position and sees the next
+    record or the end.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -61,7 +62,7 @@ class EmptyRanges:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # the member will receive this record, so the next check must read it again
+                else:  # the group member will receive this record, so the next check must read it again
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:

@@ -1,4 +1,6 @@
-"""Requests the present end offsets of inputs, for tasks that report that they are at their ends, and for lags.
+"""Requests the present end offsets of inputs.
+
+Tasks need these offsets before they report that their inputs are read to the ends. The status needs them for lags.
 
 The consumer only knows the end offset of its last fetch. If the leader of a partition is unreachable, or the partition
 is paused, that offset is outdated, and the partition looks completely read.
@@ -33,7 +35,7 @@ class FreshEnds:
         self._begun_at = float("-inf")
 
     def begin(self, every_s: float = 0.0) -> None:
-        """Discards the known end offsets, so that they are requested again, if they are at least ``every_s`` old."""
+        """Discards end offsets that are at least ``every_s`` seconds old, so that they are requested again."""
         now = self._cluster.clock.monotonic()
         if now - self._begun_at >= every_s:
             self._begun_at = now

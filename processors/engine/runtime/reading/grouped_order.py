@@ -7,10 +7,10 @@ Several upstream tasks write to a repartition topic, so its first message (*head
 *low* of an input is the smallest time of its buffered messages and of the messages that upstream tasks may still send
 (``heard``). A head is *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
-If no head is safe, an older message comes after a younger message of the same topic. The younger message must be
-processed first, because offsets are committed in order. Before it, the inputs that it is joined with (``rights``) are
-processed: a join ignores a row of a later time, but it can't find a row that was not processed yet. Such an input may
-be joined with a third input, which then comes before both::
+If no head is safe, some topic has an older message after a younger message. The younger message must be processed
+first, because offsets are committed in order. Before the younger message, the inputs with which it is joined
+(``rights``) are processed. The reason is that a join ignores rows with a later time, but can't find a row that was not
+processed yet. An input in ``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
@@ -49,9 +49,9 @@ _UNKNOWN = NO_TIME - 1
 class _Lows:
     """Finds the smallest event time from any record to the end of one input's buffer. A piece is a buffered batch."""
 
-    #: By number of the piece: for each record, the smallest time from that record to the end of the piece.
+    #: Maps a piece's number to a list: for each record, the smallest time from this record to the end of the piece.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: (number, smallest time) of each piece whose smallest time is less than that of all later pieces.
+    #: (number, smallest time) of each piece whose smallest time is less than the smallest times of all later pieces.
     chain: list[tuple[int, int]] = field(default_factory=list)
     #: The number of the first buffered piece; ``count`` is the number of the next added piece.
     first: int = 0
@@ -98,7 +98,7 @@ class _Cursor:
     buffer: Buffer
     lows: _Lows | None
     bound: _Bound
-    #: Topics of the inputs that this input is joined with.
+    #: Topics of the inputs with which this input is joined.
     rights: frozenset[str]
     full: bool
     index: int = 0
@@ -118,7 +118,7 @@ class _Cursor:
 
     @property
     def buffered_low(self) -> int:
-        """The smallest buffered time; for a source topic the time of the head, because a source keeps its order."""
+        """The smallest buffered time; for a source topic, the time of the head, because a source is read in order."""
         if not self.has_head:
             return NEVER
         if self.lows is None:
@@ -182,10 +182,10 @@ class GroupedOrder(ReadingOrder):
     """Buffers the records of one task's inputs, some of which are repartition topics, and chooses the next records.
 
     Args:
-        times_of: By input topic, a function that returns the event times of a batch. At equal times, the topic that
-            comes first in this mapping is next.
-        heard: By repartition topic, the watermarks of its upstream tasks.
-        rights: By input topic, the topics that it is joined with.
+        times_of: Maps each input topic to a function that returns the event times of a batch. At equal times, the topic
+            that comes first in this mapping is next.
+        heard: Maps each repartition topic to the watermarks of its upstream tasks.
+        rights: Maps each input topic to the topics with which it is joined.
         wait_s: Maximum seconds to wait for an input; None waits without limit.
     """
 
@@ -257,7 +257,10 @@ class GroupedOrder(ReadingOrder):
         return runs
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """By topic of ``topics``, the upstream tasks that may still send older messages."""
+        """Maps repartition topics in ``topics`` to the upstream tasks that may still send older messages.
+
+        Older means before the smallest buffered time.
+        """
         return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
 
     def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
@@ -275,7 +278,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Stores for each input since when other inputs wait for it; None if no input waits for it."""
+        """Remembers for each input the time since which other inputs wait for it; None if no input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -296,7 +299,7 @@ class _Next(NamedTuple):
 
 
 def _next(cursors: list[_Cursor], most: int) -> _Next | None:
-    """The next records of one input; None while an input with possibly older messages has to be waited for."""
+    """The next records of one input; None while the task must wait for an input that may still get older messages."""
     by_low = sorted(cursors, key=lambda each: each.low)
     first, second = by_low[0], by_low[1].low
     bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
@@ -310,8 +313,8 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
     """The next records if no head is safe: after its head, ``chosen`` has a message that is earlier than ``bound``.
 
-    The head must be processed before that older message, and the messages that the head is joined with before the head.
-    Returns None if one of these messages has to be waited for.
+    The head must be processed before that message. Before the head, the messages with which the head is joined must be
+    processed. Returns None if the task must wait for one of these messages.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

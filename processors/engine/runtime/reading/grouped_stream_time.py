@@ -38,7 +38,10 @@ class InHand:
 
     @property
     def order_ms(self) -> int:
-        """The event time below which all messages are processed; ``EVENT_TIME_END_MS`` while all came in order."""
+        """The event time below which all messages are processed.
+
+        ``EVENT_TIME_END_MS`` while all messages were processed in the order of their times.
+        """
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
@@ -54,11 +57,14 @@ class Upstream:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: The smallest times of buffered messages: stream time must not pass them.
+        #: The smallest times of buffered messages, which stream time must not pass.
         self.in_hand = InHand()
 
     def begin(self) -> None:
-        """Starts from the committed watermarks, except those of tasks that no longer exist: they would never move."""
+        """Starts from the committed watermarks.
+
+        Watermarks of tasks that no longer exist are left out, because such watermarks would never advance.
+        """
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
             before.begin(last_watermarks(self._stream, topic))
@@ -101,7 +107,10 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Stores a topic's present end offset; only later watermarks release messages that have arrived until now."""
+        """Remembers a topic's present end offset.
+
+        Only watermarks after this offset release the messages that have arrived until now.
+        """
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
@@ -122,7 +131,7 @@ class Upstream:
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """The maximum to which messages of other inputs move stream time: the time of the slowest upstream task."""
+        """The maximum to which messages of other inputs may move stream time: the slowest upstream task's time."""
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -132,7 +141,7 @@ class Upstream:
         return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """Identifies the present idle time of the upstream tasks; None while one of these tasks has input.
+        """Identifies the present idle period of the upstream tasks; None while one of these tasks has input.
 
         ``topics`` None means all topics.
         """
@@ -142,13 +151,13 @@ class Upstream:
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """For each upstream task of these topics, the number of watermarks since it became idle."""
+        """For each upstream task of these topics, the number of watermarks since the task became idle."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:
         """The latest moment at which all upstream tasks were known to be idle; 0 while an upstream task has input.
 
-        In monotonic seconds.
+        The moment is in monotonic seconds.
         """
         if self.quiet() is None:
             return 0.0
@@ -156,6 +165,6 @@ class Upstream:
 
 
 def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
-    """By upstream task, the time of the last committed watermark that it sent to a repartition topic."""
+    """Maps each upstream task to the time of the last committed watermark that the task sent to a repartition topic."""
     begin = len(topic) + 1
     return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

@@ -26,7 +26,7 @@ class Run(NamedTuple):
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """By topic, the position after the first ``count`` records have been processed; empty if ``count`` is 0."""
+        """Maps the run's topic to the position after the run's first ``count`` records; empty if ``count`` is 0."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
@@ -56,7 +56,7 @@ class InterleavedRun:
         return part.place(at)
 
     def behind(self, count: int) -> dict[str, int]:
-        """By topic, the positions after the first ``count`` records have been processed; empty if ``count`` is 0."""
+        """Maps each topic to its position after the first ``count`` records of the run; empty if ``count`` is 0."""
         if count == len(self.order):
             return {topic: offset for part in self.parts for topic, offset in part.behind(part.size).items()}
         found: dict[str, int] = {}

@@ -1,16 +1,17 @@
-"""Counts messages whose key belongs to another partition: the messages of a key are in two tasks, which share no state.
+"""Counts messages whose key belongs to a different partition, because some messages of the key are in another task.
 
-A task with several inputs finds the partitioner of each input from the first keys that it reads::
+The two tasks share no state. A task with several inputs finds each input's partitioner from the first keys it reads::
 
     keys of orders[3]     ──► murmur2 puts 98 % of them into 3 ──┐
     keys of customers[3]  ──► crc32 puts 99 % of them into 3 ────┴─► by murmur2, most customers are misplaced
 
-murmur2 counts if any input uses it, as Java's clients, Kafka Connect and Holdfast do; otherwise crc32, if any input
-uses it. Without either, such as with partitions that a program chooses, nothing is counted.
+If any input uses murmur2, as Java's clients, Kafka Connect and Holdfast do, all keys are judged by murmur2. Otherwise,
+keys are judged by crc32 if any input uses crc32. If no input uses one of these two partitioners, for example because a
+program chooses the partitions, nothing is counted.
 
 Invariants:
     - A topic with one partition, a record without a key and a repartition topic are never judged.
-    - Keys are judged in portions and at each commit, not one by one: they cost about 0.3 us each.
+    - Keys are judged in portions and at each commit, not one by one, because judging takes about 0.3 us for each key.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from typing import NamedTuple
 from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, partitions_of
 from holdfast.processors.engine.topology import Topology
 
-#: Number of different keys of an input that show its partitioner: fewer could fit both hashes by chance.
+#: Number of different keys of an input that show its partitioner, because fewer keys could fit both hashes by chance.
 SHOWN_BY = 32
-#: The share of an input's keys that its partitioner explains: a topic whose producers were corrected has both for long.
+#: Minimum part of an input's keys that a partitioner must put into this partition. The part is less than 1, because a
+#: topic whose producers were corrected has keys of both partitioners for a long time.
 SHARE_MIN = 0.9
-#: Maximum number of keys that wait for a judgement.
+#: Maximum number of keys that wait to be judged.
 PORTION = 4_096
 
 
 class Misplaced(NamedTuple):
-    """One message whose key belongs to another partition than ``partition``: to ``belongs`` by ``partitioner``."""
+    """A message in ``partition`` whose key belongs to partition ``belongs`` by the hash ``partitioner``."""
 
     topic: str
     partition: int
@@ -42,7 +44,10 @@ class Misplaced(NamedTuple):
 def key_places(
     topology: Topology, inputs: Sequence[str], partition: int, partitions: Mapping[str, int]
 ) -> KeyPlaces | None:
-    """The judge of a task's keys; None if no store of the task has several inputs, or no input several partitions."""
+    """The object that counts a task's misplaced keys.
+
+    None if no store of the task has several inputs, or if no input has several partitions.
+    """
     shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs}
     grouped = any(name in shared and topology.is_repartition(name) for name in inputs)
     judged = [name for name in inputs if name in shared and not topology.is_repartition(name)]
@@ -51,7 +56,7 @@ def key_places(
 
 
 def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | None:
-    """The partitioner that puts nearly all of these keys into this partition; None if neither does."""
+    """The partitioner that puts nearly all of these keys into this partition; None if neither of the two does."""
     seen = list(keys)
     for name in (MURMUR2, CRC32):
         if sum(place == partition for place in partitions_of(name, seen, count)) >= SHARE_MIN * len(seen):
@@ -60,7 +65,7 @@ def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | N
 
 
 def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
-    """The partitioner by which misplaced keys are counted, from those of the inputs; None if none is known."""
+    """The partitioner by which misplaced keys are counted, from the inputs' partitioners; None if none is known."""
     known = set(by_input)
     return next((name for name in (MURMUR2, CRC32) if name in known), None)
 
@@ -76,7 +81,7 @@ class KeyPlaces:
 
     def __init__(self, partition: int, counts: Mapping[str, int], *, is_grouped: bool = False) -> None:
         self._partition, self._counts = partition, dict(counts)
-        #: By input whose partitioner is not found yet, the different keys that were read.
+        #: Maps each input whose partitioner is not found yet to the different keys that were read.
         self._first: dict[str, set[bytes]] = {name: set() for name in counts}
         self._found: dict[str, str | None] = {"group_by": MURMUR2} if is_grouped else {}
         self._waiting: list[tuple[str, list[bytes | None]]] = []
@@ -94,7 +99,10 @@ class KeyPlaces:
                 self.judge()
 
     def judge(self) -> None:
-        """Count the misplaced ones of the noted keys; they wait while no input has shown its partitioner."""
+        """Count the misplaced keys among the noted keys.
+
+        While no input's partitioner is known, up to ``PORTION`` keys stay noted.
+        """
         for topic, keys in self._waiting if self._first else ():
             self._look(topic, keys)
         by = counting_partitioner(self._found.values())
@@ -105,7 +113,7 @@ class KeyPlaces:
             self.forget()
 
     def forget(self) -> None:
-        """Drop the noted keys: their messages are read again, or can't be judged."""
+        """Drop the noted keys, because their messages are read again, or because the keys can't be judged."""
         self._waiting.clear()
         self._size = 0
 

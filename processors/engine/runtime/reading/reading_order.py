@@ -6,8 +6,8 @@
 
 A *head* is the first buffered record of an input. At equal times, the input that comes first in ``times_of`` is next.
 The task waits for an empty input, because its next record may be older than all heads. The wait ends when the input is
-read to its end, or after ``wait_s`` seconds. Therefore also a restart with a backlog, and a rebuild, process messages
-in the order of their times. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
+read to its end, or after ``wait_s`` seconds. So messages are processed in the order of their times even after a restart
+with a backlog, or in a rebuild. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
 If the times of two inputs alternate, a run of one input has only one or two records, and each run has a fixed cost. If
 a task's steps allow it, the task gets an ``InterleavedRun`` instead: records of all inputs, and their order.
@@ -36,7 +36,8 @@ BUFFERED_BYTES_MAX = 16 << 20
 #: Maximum records and bytes in the buffers of all inputs of a worker; each input has an equal share.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Minimum and maximum records of an interleaved run: a smaller run costs too much, a larger one leaves the CPU caches.
+#: Minimum and maximum records of an interleaved run. A smaller run would cost too much for each record, and the data of
+#: a larger run would leave the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
 #: Returns the event time of each record of a batch, in milliseconds since 1970.
@@ -63,7 +64,7 @@ class Buffer:
     pieces: deque[Piece] = field(default_factory=deque)
     records: int = 0
     size: int = 0
-    #: Since when other inputs wait for this input, in monotonic seconds; None while no input waits.
+    #: The monotonic time, in seconds, since which other inputs wait for this input; None while no input waits.
     awaited_since: float | None = None
 
     def add(self, batch: Batch, end: int) -> None:
@@ -108,8 +109,8 @@ class ReadingOrder:
     """Buffers the records of one task's inputs, and chooses the next records to process.
 
     Args:
-        times_of: By input topic, a function that returns the event times of a batch. At equal times, the topic that
-            comes first in this mapping is next.
+        times_of: Maps each input topic to a function that returns the event times of a batch. At equal times, the topic
+            that comes first in this mapping is next.
         wait_s: Maximum seconds to wait for an empty input that is not read to its end; None waits without limit.
         weaves: Whether ``runs`` may return records of several inputs as one ``InterleavedRun``.
     """
@@ -147,12 +148,12 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
-        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # at least 1 record each
+        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # at least 1 of each input
             return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether the task need not wait for an empty input: each is read to its end, or ``wait_s`` has passed."""
+        """Whether the task need not wait: each empty input is read to its end, or ``wait_s`` seconds have passed."""
         complete = True
         for topic, buffer in self._buffers.items():
             if buffer.pieces:
@@ -175,7 +176,7 @@ class ReadingOrder:
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """By repartition topic of ``topics``, the upstream tasks that may still send older messages."""
+        """Maps each repartition topic in ``topics`` to the upstream tasks that may still send older messages."""
         return {}
 
     @property
@@ -188,7 +189,7 @@ class ReadingOrder:
         return sum(self._buffers[topic].records for topic in topics)
 
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
-        """The topics to pause now, and the topics to resume now; the caller must do both.
+        """The topics to pause now, and the topics to resume now; the caller must pause and resume these topics.
 
         ``sharing`` is the number of the worker's inputs that share the memory limit.
         """
@@ -205,7 +206,7 @@ class ReadingOrder:
     def clear(self) -> None:
         """Discards the buffered records, because the caller reads them again.
 
-        Paused inputs stay paused until ``change_of_pauses``.
+        Paused inputs stay paused until the next call of ``change_of_pauses``.
         """
         for buffer in self._buffers.values():
             buffer.clear()
@@ -236,16 +237,16 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
         elif index + 1 < len(by_rank[rank].pieces):
             cursors[rank] = (index + 1, by_rank[rank].pieces[index + 1].at)
         else:
-            break  # this input's next record is not polled yet, and may be older than the other heads
+            break  # this input's next record is not polled yet, and may be older than all heads
     return runs
 
 
 def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
-    """The next records of all inputs, interleaved in the order of their times; each input gives an equal share at most.
+    """The next records of all inputs, interleaved in the order of their times; at most equally many of each input.
 
     Records of one input keep their order. So a record with an earlier time than its predecessor is sorted by the
-    predecessor's time. When the share of an input is used up, its next record may be older than the other heads, so no
-    later record is taken.
+    predecessor's time. When an input has given its maximum, its next record may be older than the heads of other
+    inputs. So no later record is taken.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]

@@ -21,11 +21,11 @@ Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):
-    """A task, as far as ``in_turn`` needs it: its positions."""
+    """The positions of a task, which are all that ``in_turn`` needs."""
 
     @property
     def positions(self) -> Mapping[str, int]:
-        """By input topic, the offset of the next record to process."""
+        """Maps each input topic to the offset of the next record to process."""
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:

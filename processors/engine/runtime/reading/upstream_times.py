@@ -65,7 +65,7 @@ class WatermarksAhead:
         """Applies the watermarks among the first ``end`` records of a batch; returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
-            read = Watermark.read(batch.values[index])  # None for a foreign record; ``Upstream.take`` logs it later
+            read = Watermark.read(batch.values[index])  # None for another program's record; ``Upstream.take`` logs it
             known = None if read is None else self._before.take(read)
             times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
         self._next = batch.offsets[end - 1] + 1
@@ -82,7 +82,7 @@ class WatermarksAhead:
         return self._before.wants_end(newest_ms + 1)
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Stores the topic's present end offset, and the newest event time that has arrived in any input."""
+        """Remembers the topic's present end offset, and the newest event time that has arrived in any input."""
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:

@@ -7,9 +7,9 @@
       stream time 09:40
 
 A *watermark* is a record without a key. A task writes it after its messages, in the same transaction. It contains the
-stream time of the task, and whether the task's inputs are read to their ends. A task at its end repeats its watermark
-(``watermarks``). So downstream, a message is not late only because one upstream task is slower than another, or because
-its worker died. Flink has watermarks and idle sources for the same reason.
+stream time of the task, and whether the task's inputs are read to their ends. A task whose inputs are read to their
+ends repeats its watermark (``watermarks``). So if one upstream task is slower than another, or if its worker died, its
+messages do not become late downstream. Flink has watermarks and idle sources for the same reason.
 
 Invariants:
     - Each task writes a watermark when it starts.
@@ -54,7 +54,7 @@ class Grouping:
     """A repartition topic: its partitions, and the tasks that write to it.
 
     Attributes:
-        partitions: The number of its partitions.
+        partitions: The topic's number of partitions.
         tasks: The names of the tasks that write to the topic.
         ordered: Whether messages of the reading task's other inputs wait for the watermarks of this topic. False if the
             reading task has no other input, or if the topic is circular.
@@ -120,15 +120,15 @@ class _Told(NamedTuple):
 class WatermarkWriter:
     """Decides when a task writes watermarks, and makes their values.
 
-    Each commit that moves the stream time writes watermarks at once, because downstream tasks wait for them. Topics
-    with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
+    Each commit that moves the stream time writes watermarks at once, because downstream tasks wait for watermarks.
+    Topics with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
 
     Args:
         task: The name of the task.
         topics: The repartition topics that the task writes to, by name.
         inputs: The task's inputs whose messages reach these topics.
-        hears: Whether one of these inputs is a repartition topic, so that its watermarks move the task's time.
-        own: Whether the task's own watermarks return to it through these topics. Its watermarks then depend on
+        hears: Whether one of these inputs is a repartition topic, so that this input's watermarks move the task's time.
+        own: Whether the task's own watermarks return to the task through these topics. The watermarks then depend on
             ``inputs`` only.
     """
 
@@ -199,14 +199,14 @@ class WatermarkWriter:
         if self._told is None or self._ended_at is not None:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # the next repeated watermark of this idle period contains this time
+            return False  # the next repeated watermark of this idle period contains ``time_ms``
         # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise a task that
         # reads its own watermarks would answer each watermark with another one, without end.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
     def owes(self, time_ms: int) -> bool:
-        """Whether ``time_ms`` is newer than the time of the last watermark, so that a watermark is still to come."""
+        """Whether ``time_ms`` is later than the last watermark's time, so that a watermark must still be written."""
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:

@@ -5,15 +5,15 @@
 
 Downstream stream time waits for the slowest upstream task: it does not pass the time of that task's watermark. It also
 waits for a task at the end of its input, because that task's next message may just be on its way. For example, a burst
-may reach one partition before another. Times that had already arrived are released when the task has been at its end
-for another ``IDLE_S`` seconds. The upstream task measures these seconds by its own clock; the topic's log gives the
-order of events.
+may reach one partition before another. When the task has been at the end of its input for ``IDLE_S`` more seconds, the
+times that had already arrived are released. The upstream task measures these seconds by its own clock; the topic's log
+gives the order of events.
 
 Invariants:
     - Only watermarks of a living worker release times. The task of a dead worker stays at its last time until its next
       owner sends a watermark. A watermark from before a restart of the reader does not release times either.
-    - An upstream task checks its input's end only after the commit of its previous watermark. So records in the log
-      before that watermark existed already at the check, even if writing took long.
+    - An upstream task checks its input's end only after the commit of its previous watermark. So all records before
+      that watermark in the log already existed at the time of the check, even if writing took long.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Watermark(msgspec.Struct, frozen=True):
         task: The name of the upstream task that wrote the record.
         time_ms: The stream time of the task, in milliseconds.
         ended: Whether the task's inputs were read to their ends when the watermark was made.
-        idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older versions wrote 0,
-            which releases nothing.
+        idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older Holdfast versions
+            wrote 0, which releases nothing.
         stretch: The number of this idle period, counted by the worker.
     """
 
@@ -109,7 +109,7 @@ class Before:
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
-        """Starts from the committed watermark times (by task); they are valid until the tasks send new watermarks."""
+        """Starts from the committed watermark times (by task), valid until the tasks send further watermarks."""
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
@@ -143,7 +143,7 @@ class Before:
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Stores the topic's present end offset, and the newest event time that other inputs have now.
+        """Remembers the topic's present end offset, and the newest event time that other inputs have now.
 
         Only watermarks after this offset may release these times, because earlier watermarks may be older than the
         messages.
@@ -151,7 +151,7 @@ class Before:
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Completes a ``mark`` if the topic is read up to its offset; ``read_to`` is the next offset to read."""
+        """Completes a ``mark`` if the topic is read up to the marked offset; ``read_to`` is the next offset to read."""
         if self._mark is not None and read_to >= self._mark[0]:
             self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
 
@@ -162,7 +162,7 @@ class Before:
 
     @property
     def times(self) -> dict[str, int]:
-        """By task, the time of its newest watermark."""
+        """Maps each task to the time of its newest watermark."""
         return {task: word.time_ms for task, word in self._words.items()}
 
     def reached_ms(self) -> int:
@@ -193,7 +193,7 @@ class Before:
 
     @property
     def said(self) -> tuple[int, ...]:
-        """For each task, the number of watermarks in its present idle period; 0 for a task that has input."""
+        """For each task, the number of watermarks in the task's present idle period; 0 for a task that has input."""
         words = (self._words.get(task) for task in sorted(self._tasks))
         return tuple(word.said if word is not None and word.ended else 0 for word in words)
 

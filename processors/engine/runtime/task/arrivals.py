@@ -1,4 +1,4 @@
-"""Counts messages of a task that did not arrive: late, dead-lettered, skipped, or in a wrong partition.
+"""Counts messages of a task that were not processed normally: late, dead-lettered, skipped, or in a wrong partition.
 
     commit ──► counts in the note beside the task's offsets ──► the next owner, or the same worker after a restart
 
@@ -39,8 +39,9 @@ class Newest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Counts(msgspec.Struct, frozen=True):
     """Counts since the first message of a task: ``late`` messages, dead letters (``put_aside``), and ``skipped`` ones.
 
-    A message that is late for several windows counts once for each window. A ``misplaced`` message is in a partition to
-    which its key does not belong, so it finds no match there.
+    A message that is late for several windows is counted once for each window. A ``misplaced`` message is in a
+    partition to which its key does not belong. So the message can't be joined with messages of its key that are in the
+    right partition.
     """
 
     late: int = 0
@@ -68,11 +69,11 @@ def together(counts: Iterable[Counts]) -> Counts:
 
 
 class Counting(Protocol):
-    """Counts late messages by store since the task was opened; a count never falls."""
+    """Counts late messages by store since the task was opened; a count never decreases."""
 
     @property
     def late(self) -> Mapping[str, int]:
-        """By store, the number of late messages."""
+        """Maps each store to its number of late messages."""
 
 
 class Arrivals:
@@ -80,21 +81,21 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._put_aside = self._skipped = 0
-        #: Late messages to add to those of ``_time``: they were counted before the task was opened.
+        #: Number of late messages that were counted before the task was opened; added to the number of ``_time``.
         self._late = 0
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: The misplaced messages before those that ``_places`` counts; may be negative after an abort.
+        #: Number to add to the count of ``_places``, which begins at 0 with the task; may be negative after an abort.
         self._misplaced = 0
         #: The counts at the last commit.
         self._kept = NONE
-        #: Pairs of a minute (since 1970) and the total of the counts at its start, for the last ``RATE_MINUTES``.
+        #: Pairs of a minute (since 1970) and the total count at its start, for the last ``RATE_MINUTES`` minutes.
         self._before: tuple[tuple[int, int], ...] = ()
 
     def recall(self, counts: Counts) -> None:
-        """Continue from the committed counts of an earlier owner; call it before ``begin``."""
+        """Continue from the committed counts of the task's earlier owner; call it before ``begin``."""
         self._kept = counts
         self.restore()
 
@@ -103,12 +104,12 @@ class Arrivals:
         self._time, self._now_ms = time, now_ms
 
     def judge_places(self, places: KeyPlaces | None) -> None:
-        """Count misplaced messages from now on; None counts none."""
+        """Count misplaced messages with ``places`` from now on; with None, misplaced messages are not counted."""
         self._places = places
 
     @property
     def judges_places(self) -> bool:
-        """Whether keys are judged (``saw``)."""
+        """Whether misplaced messages are counted, so that ``saw`` must be called."""
         return self._places is not None
 
     def saw(self, topic: str, keys: list[bytes | None], first: int, last: int) -> None:
@@ -144,7 +145,7 @@ class Arrivals:
         return count
 
     def committed(self, counts: Counts) -> None:
-        """Store the counts of a successful commit."""
+        """Remember the counts of a successful commit."""
         if counts.total != self._kept.total:
             minute = self._now_ms() // 60_000
             before = tuple(each for each in self._before if each[0] > minute - RATE_MINUTES)

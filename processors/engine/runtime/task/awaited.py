@@ -1,13 +1,13 @@
 """Runs a stream with ``apply_async`` in one task: the async calls of several messages run at the same time.
 
     messages ──► earlier steps ──► calls, many at once ──► results in the order of the messages ──► later steps
-                                     └── a call fails: when its message has its turn, the failure policy decides
+                                     └── a call fails: the failure policy decides when earlier messages are processed
 
 The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
 before these changes. After an abort or a crash, a call may be repeated.
 
-All calls of one turn end within ``CALLS_WITHIN_MS`` (``call_schedule``). Messages whose calls would end later wait for
-the next turn.
+All calls of one turn of the worker's loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). Messages whose calls
+would end later wait for the next turn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _of_thread = threading.local()
 class _Job:
     """A message in progress: ``value`` is first the result of the earlier steps, later the answer of the call.
 
-    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is None without a call.
+    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is the call's place in the schedule;
+    None without a call.
     """
 
     index: int
@@ -61,7 +62,7 @@ class _Job:
 
 
 class AwaitedStream:
-    """The compiled steps of a stream before its async call, and the call; ``behind`` has the steps after it."""
+    """The compiled steps of a stream before its async call, and the call; ``behind`` has the steps after the call."""
 
     def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
         call = node.call
@@ -85,14 +86,15 @@ class AwaitedStream:
 
     @property
     def at_once(self) -> int:
-        """Maximum number of messages to pass to one ``process``."""
+        """Maximum number of messages to pass to one call of ``process``."""
         most = self._call.concurrency * self._call.rounds
         return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages; returns the index after the last processed message.
 
-        Messages whose calls would not end in time are left. ``called`` is True after each ``process`` with calls.
+        Messages whose calls would not end in time are not processed. ``called`` is True after each ``process`` with
+        calls.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -169,12 +171,12 @@ async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
 
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
-    """The answer of a call in a tuple, or the call's error, also after the timeout."""
+    """The answer of a call in a tuple; or an error, if the call failed or did not end before its timeout."""
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
-        task.cancel()  # do not await the task: a task that ignores cancellation would block the worker
+        task.cancel()  # do not await it: a task that ignores cancellation would block the worker
         task.add_done_callback(_forget)
         return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
@@ -193,7 +195,7 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
 
 
 def _forget(late: asyncio.Task[Any]) -> None:
-    """Read the error of a call that ended too late; otherwise asyncio logs it as never retrieved."""
+    """Read the error of a call that ended after its timeout; otherwise asyncio logs the error as never retrieved."""
     if not late.cancelled():
         late.exception()
 

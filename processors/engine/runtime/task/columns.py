@@ -40,11 +40,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("columns")
 
-#: Minimum messages of a run by columns: fewer messages are faster one by one.
+#: Minimum messages of a run by columns, because fewer messages are processed faster one by one.
 RUN_MIN = 48
-#: Maximum messages of a run by columns: the data of a longer run leaves the CPU caches before it is used again.
+#: Maximum messages of a run by columns, because the data of a longer run leaves the CPU caches before it is used again.
 RUN_MAX = 500
-#: If the columns did not fit most messages of a slice, the next slices do not try them: at most this many slices.
+#: After a slice in which most messages could not be processed by columns, the next slices are processed message by
+#: message. This is the maximum number of such slices in a row.
 REST_MAX = 64
 #: Bytes that an output record reserves for headers; a run with larger headers is processed message by message.
 HEADERS_ROOM = 4096
@@ -67,7 +68,10 @@ class ColumnarStream:
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The runs of a slice to process by columns; no runs for some slices after the columns did not fit."""
+        """Splits a slice into runs to process by columns.
+
+        Yields no runs for some slices after a slice in which most messages could not be processed by columns.
+        """
         if self._rest:
             self._rest -= 1
             return
@@ -79,7 +83,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits a run at messages after which windows must close between messages; here, the run is one piece."""
+        """Splits a run after messages at which windows must close; the base class yields the whole run as one piece."""
         yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
@@ -93,7 +97,7 @@ class ColumnarStream:
         raise NotImplementedError
 
     def split(self, first: int, last: int) -> int | None:
-        """The index at which to halve a run that did not fit; None if the run is too short to halve."""
+        """The index at which to halve a run that columns could not process; None if the run is too short to halve."""
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
@@ -154,7 +158,10 @@ class WindowedStream(ColumnarStream):
         self.meeting: tuple[WindowSpec, StreamTime] | None = None
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits a run after each message that may make a window due, so that the window closes before the next one."""
+        """Splits a run after each message that may make a window due.
+
+        So the window closes before the next message.
+        """
         if self.meeting is None:
             yield first, last
             return
@@ -214,7 +221,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
         return None  # aggregation columns do not move stream time, so a task with stream time can't use them
     if windows is not None and frame.source.max_ahead_ms is None:
-        return None  # behind a repartition topic, watermarks move stream time, not messages
+        return None  # after ``group_by``, watermarks and not messages move stream time
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []

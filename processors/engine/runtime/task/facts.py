@@ -96,22 +96,22 @@ class TaskFacts:
 
     @property
     def committed(self) -> Mapping[str, int]:
-        """By input topic, the offset of the last commit (the next offset to process)."""
+        """Maps each input topic to its committed offset, which is the next offset to process after a restart."""
         return self._committed
 
     @property
     def positions(self) -> Mapping[str, int]:
-        """By input topic, the offset of the next record to process."""
+        """Maps each input topic to the offset of the next record to process."""
         return self._positions
 
     @property
     def began(self) -> Mapping[str, int]:
-        """By input topic, the offset at which this task began to read."""
+        """Maps each input topic to the offset at which this task began to read."""
         return self._began
 
     @property
     def begun_empty(self) -> frozenset[str]:
-        """New stores that begin empty; the first commit writes a meta record to their changelogs."""
+        """Stores without earlier state. The first commit writes a meta record to the changelogs of these stores."""
         return self._begun_empty
 
     def move(self, to: TaskPhase) -> None:
@@ -154,7 +154,7 @@ class TaskFacts:
         self._meta = TaskMeta()
 
     def restored_by(self, records: int, seconds: float, begun_empty: frozenset[str]) -> None:
-        """Store the statistics of the restore, and the names of the stores that begin empty."""
+        """Set the statistics of the restore, and the names of the stores that begin empty."""
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
@@ -163,7 +163,7 @@ class TaskFacts:
         self.moved_to(began)
 
     def committed_as(self, inputs: Mapping[str, int]) -> None:
-        """Store the input offsets of a successful commit."""
+        """Remember the input offsets of a successful commit."""
         self._committed, self._begun_empty = dict(inputs), frozenset()
 
     def moved_to(self, positions: Mapping[str, int]) -> None:

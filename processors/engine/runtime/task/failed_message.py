@@ -18,12 +18,12 @@ from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.outbox import Output
 from holdfast.processors.engine.windows.stored import Closing
 
-#: By the clock of a timer, its name in error texts.
+#: Maps the clock of a timer to the name of the clock in error texts.
 _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 class FunctionExits(HoldfastError):
-    """A user function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
+    """A user function raised ``SystemExit`` or ``GeneratorExit``, which would end the process within a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: Text about the timer or the window's result that raised; empty if the message itself raised. ``offset`` is then
-    #: the offset of the last message before it.
+    #: Text about the timer or the window's result that raised; empty if the message itself raised. With a text,
+    #: ``offset`` is the offset of the last message before the timer or the result.
     made: str = ""
     #: The name of the timer that raised; None if no timer raised.
     timer: str | None = None
@@ -105,14 +105,14 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
 
 
 def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
-    """Makes a failed message from a window's failed result; ``offset`` is that of the stream's last message."""
+    """Makes a failed message from a window's failed result; ``offset`` is the offset of the stream's last message."""
     key, start = closing.message_key, closing.start
     words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
     return _made(place, offset, (key, closing.result, start), words, error)
 
 
 def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
-    """Makes a failed message from a failed timer; ``offset`` is that of the stream's last message."""
+    """Makes a failed message from a failed timer; ``offset`` is the offset of the stream's last message."""
     (name, at, clock), key = due
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)

@@ -23,10 +23,10 @@ _users_log = logging.getLogger("holdfast.processing")
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
-#: The first ``LOG_FIRST`` dead letters are logged, and then every ``LOG_EVERY``-th dead letter.
+#: The first ``LOG_FIRST`` dead letters are logged, and after them only every ``LOG_EVERY``-th dead letter.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: The suggested action for a dead letter from a repartition topic: replay can't send it to a source topic.
+#: The suggested action for a dead letter from a repartition topic, because a replay can't send it to a source topic.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
@@ -138,8 +138,8 @@ class FailurePolicy:
         }
         # The text of an error may contain any characters, also surrogates that UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A replayed dead letter already has the headers of its earlier failure. Remove them, otherwise each failure
-        # would add ten more headers.
+        # A replayed dead letter has the headers of its earlier failure. Remove these headers, because otherwise each
+        # failure would add ten more headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 

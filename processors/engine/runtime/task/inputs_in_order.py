@@ -34,10 +34,10 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 #: When a task has waited this many seconds for an input, a log line names that input.
 TOLD_AFTER_S = 10.0
 
-#: Extra seconds for a run with a timeout while messages wait for watermarks: after several ``group_by`` in a row,
-#: several watermarks must pass before the next message.
+#: Extra seconds for the timeout of ``Worker.run`` while messages wait for watermarks. After several ``group_by`` in a
+#: row, several watermarks must arrive before the next message.
 WORDS_S = 10.0
-#: Seconds after a wait for watermarks during which a run with a timeout still gets the extra time.
+#: For this many seconds after a wait for watermarks, the timeout of ``Worker.run`` still gets the extra time.
 HEARD_S = 1.0
 
 #: Returns the next records to process, at most the given number; empty if there are none.
@@ -72,7 +72,7 @@ class InputsInOrder:
         self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | InterleavedRun]:
-        """The next records of a task by event time: at most ``most``, and at most ``left`` unless it is None."""
+        """The next records of a task by event time: at most ``most``, and at most ``left`` unless ``left`` is None."""
         order = task.order
         assert order is not None
 
@@ -84,7 +84,7 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a commit is due, because a task must write watermarks, or read watermarks moved its stream time."""
+        """Whether a commit is due, because a task must write watermarks, or watermarks moved a task's stream time."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
         if again:  # all idle tasks in the same turn, so that they share the requests and the commit
@@ -123,7 +123,7 @@ class InputsInOrder:
                 upstream.mark(topic, end)
 
     def waits_s(self, tasks: Sequence[Task]) -> float:
-        """Extra seconds to add to the timeout of a run: more than 0 if messages waited for watermarks recently."""
+        """Extra seconds for the timeout of ``Worker.run``: more than 0 if messages waited for watermarks recently."""
         self._look_for_waits(tasks)
         return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
 
@@ -133,7 +133,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
-        """Identifies the idle period of the inputs that a watermark depends on; None while they have messages."""
+        """Identifies the idle period of a watermark's inputs; None while these inputs have messages."""
         heard = writer.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
@@ -144,8 +144,9 @@ class InputsInOrder:
         """A moment at which an idle task had read all inputs to their ends, in monotonic seconds; None if unknown.
 
         A source topic is at its end now if it was read up to the end offset that Kafka reports now. A repartition topic
-        is never at its end now, because upstream tasks write watermarks all the time. So its end offset is requested at
-        one moment; when the task has processed the topic up to that offset, that moment is returned.
+        is never at its end now, because upstream tasks write watermarks all the time. So the end offset of a
+        repartition topic is requested at one moment. When the task has processed the topic up to that offset, the
+        moment of the request is returned.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in writer.inputs]
@@ -239,9 +240,9 @@ def order_of(
 
 
 def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
-    """By topic, the other topics that must be processed first: right sides of as-of joins, and joined tables.
+    """Maps each topic to the topics that must be processed first: right sides of as-of joins, and joined tables.
 
-    A table that is only joined with other tables does not count.
+    A table that is only joined with other tables is left out.
     """
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
@@ -257,9 +258,10 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """The topics in their order at equal event times: right sides of joins first, because a row must precede messages.
+    """The topics in their order at equal event times: right sides of joins come first.
 
-    The remaining topics keep the order of ``topics``.
+    So a row is processed before the messages that are joined with it. The remaining topics keep the order of
+    ``topics``.
     """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
@@ -300,7 +302,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
-    """Whether each idle upstream task has sent another watermark since the last call that returned True."""
+    """Whether each idle upstream task has sent a further watermark since the last call that returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
     # a count smaller than before belongs to a new idle period, so compare it with 0

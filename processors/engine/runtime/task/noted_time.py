@@ -3,14 +3,14 @@
     commit of flights-0:  messages, watermarks 10:00, offset 812 with the note {"task":"flights-0","time_ms":…}
     the next owner:       offset 812 ──► stream time 10:00 ──► watermark 10:00
 
-A task before ``group_by`` often has no store that could keep its stream time. Without the note, its next owner would
-not know the stream time, and would send no watermark until the next message. Kafka Streams keeps its partition times in
-the same place. The note also contains the counts of late, dead-lettered and skipped messages (``arrivals``).
+A task before ``group_by`` often has no store that could keep its stream time. Without the note, the task's next owner
+would not know the stream time, and would send no watermark until the next message. Kafka Streams keeps its partition
+times in the same place. The note also contains the counts of late, dead-lettered and skipped messages (``arrivals``).
 
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
-    - All inputs of a task have the same note. If another tool sets the offset of one input, that input has no note any
-      more, and the stream time in the notes of the other inputs is ignored.
+    - All inputs of a task have the same note. If a tool outside of Holdfast sets the offset of one input, that input
+      has no note any more. Then the stream time in the notes of all other inputs is ignored.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
 def noted(task: str, committed: Sequence[int | None]) -> Noted:
     """Reads the notes from the committed offsets of all inputs of a task.
 
-    If other tasks read some of these inputs before, the result includes the counts of those tasks.
+    If tasks with other names have read some of these inputs earlier, the result includes the counts of those tasks.
     """
     texts = {offset.note if isinstance(offset, NotedOffset) else "" for offset in committed}
     notes = [note for note in map(_read, sorted(texts)) if note is not None]

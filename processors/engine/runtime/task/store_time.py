@@ -25,7 +25,7 @@ from holdfast.processors.engine.steps.store_options import StoreOptions
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
 
-#: By store, the store object and its declaration; None if the store is not declared and only has timers.
+#: Maps each store to its object and its declaration; the declaration is None for a store that only has timers.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
@@ -58,7 +58,7 @@ class StoreTime:
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
-        """Whether a committed record is of a value that had expired at the last commit, but is not deleted yet."""
+        """Whether a committed record belongs to a value that had expired at the last commit, but is not deleted yet."""
         ends, now_ms = self._expiries, self._clock.saved_ms
         if ends is None or isinstance(ends, KeyTimes) or is_own(key):
             return False

@@ -1,8 +1,8 @@
 """A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
 
-How ``_run`` finds the message that raised an error: the generated function takes messages from iterators. It has
-already taken the failed message, and none of the later messages. ``length_hint`` returns the number of items left in
-the iterator, so that the hot loop needs no counter::
+How ``_run`` finds the message that raised an error: the generated function takes messages from iterators. The function
+has already taken the failed message, and none of the later messages. ``length_hint`` returns the number of items left
+in the iterator, so that the hot loop needs no counter::
 
     index in the batch    first ······ failed   failed+1 ······ last-1
     iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
@@ -180,8 +180,8 @@ class Task(TaskFacts):
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers, and make the watermarks of the next commit.
 
-        With ``due`` False, this is done only if more timers are due than one commit allows (``held``). A window or
-        timer that raises is handled as a failed message. Raises the errors of ``on_failure``.
+        With ``due`` False, windows and timers are left unless more timers are due than one commit allows (``held``). A
+        window or timer that raises is handled as a failed message. Raises the errors of ``on_failure``.
         """
         if self.time is None:
             return
@@ -227,8 +227,8 @@ class Task(TaskFacts):
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return the number of processed messages.
 
         Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
-        records before the failed record are processed. The method may leave records (``turns``): call it again with the
-        same records, and commit first if ``held`` is True.
+        records before the failed record are processed. If the method does not process all records (``turns``), call it
+        again with the same records. If ``held`` is True, commit before that call.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
@@ -237,7 +237,7 @@ class Task(TaskFacts):
         if topic not in self.regrouped:
             try:
                 return self._process(batch, first, last, on_failure)
-            finally:  # the messages before one that stops the worker are committed
+            finally:  # messages before a message that stops the worker are committed
                 self._saw_keys(Run(batch, first, last))
         if None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
@@ -249,7 +249,7 @@ class Task(TaskFacts):
         return done
 
     def _saw_keys(self, run: Run) -> None:
-        """Note the keys of those records of a run that are processed, if keys are judged."""
+        """Note the keys of those records of a run that are processed, if misplaced messages are counted."""
         if not self.arrivals.judges_places:
             return
         topic = run.batch.partition.topic
@@ -264,7 +264,7 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Process new records, none of them a watermark; return the number of processed records."""
+        """Process records that are not processed yet and are no watermarks; return the number of processed records."""
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -287,7 +287,7 @@ class Task(TaskFacts):
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> int:
-        """Process records by columns; if that fails, halve the run, and process the smallest halves one by one.
+        """Process records by columns; if that fails, halve the run, and process too short halves record by record.
 
         Returns the index after the last processed record; less than the end of the run if a commit must come first.
         """
@@ -347,7 +347,7 @@ class Task(TaskFacts):
                 state.prefetch(keys)
 
     def take(self, records: Run | InterleavedRun, on_failure: OnFailure) -> int:
-        """Process the next records of the reading order, possibly of several inputs; otherwise like ``process``."""
+        """Process the next records in reading order, possibly of several inputs; returns the same as ``process``."""
         if isinstance(records, Run):
             return self.process(*records, on_failure)
         assert self.woven is not None
@@ -382,13 +382,13 @@ class Task(TaskFacts):
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Process deserialized records; the module's docstring shows how a failed record is found.
 
-        Returns the index after the last processed record. If it is less than ``records.last``, the caller must
-        deserialize the next record again, because the steps may have changed its value. If ``held``, it must commit
-        first.
+        Returns the index after the last processed record. If this index is less than ``records.last``, the caller must
+        deserialize the next record again, because the steps may have changed its value. If ``held`` is True, the caller
+        must commit first.
         """
         batch, first, last = records
-        # An error ends the call of the function. The iterators then show which message failed, and the next call
-        # continues with them.
+        # An error ends the call of the function. The iterators then show which message failed. The next call of the
+        # function continues with the same iterators.
         between = self._between
         values = iter(readable.values) if between is None else Until(readable.values, between.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])

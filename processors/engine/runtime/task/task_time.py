@@ -49,9 +49,9 @@ class WindowSteps:
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
-    #: Returns whether a window is due at a stream time. Set only if a later step also gets messages, for example a
-    #: join: these windows close between messages, so that the join does not depend on the moment of a commit. All
-    #: other windows close at the commit, which is cheaper.
+    #: Returns whether a window is due at a stream time. Set only if a later step, for example a join, also gets
+    #: messages. Then windows close between messages, so that the join does not depend on the moment of a commit. If it
+    #: is None, windows close at the commit, which is cheaper.
     due_at: Callable[[int], bool] | None = None
 
 
@@ -59,7 +59,7 @@ class WindowSteps:
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
     """Inside the context, windows close and values expire only up to the time of the timers that have fired.
 
-    Otherwise a timer that fires later could no longer read a value of its own time.
+    Otherwise a timer that has not fired yet could no longer read a value of its own time.
     """
     stream.call_ms = None if timers is None else timers.reached_ms
     try:
@@ -77,19 +77,19 @@ class TaskTime:
         #: Topic, partition and offset of the current message, for log lines and errors.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
-        #: By name, the stores of user functions that have timers or values that expire.
+        #: Maps names to the stores of user functions, if they have timers or values that expire.
         self.stores: dict[str, StoreTime] = {}
         #: None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: By store, the window steps that send results only at intervals, not for each message.
+        #: Maps each store to its window step, if the step sends results only at intervals and not for each message.
         self.held: dict[str, FewerResults] = {}
-        #: For windows that close by key: event times in the future, whose windows close when the clock reaches them.
+        #: For windows that close by key: event times in the future, at which the worker's clock closes the windows.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: Objects that write watermarks for downstream tasks; empty if no task needs this task's watermarks.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: A counter that grows with each run of messages and each rewind; the task is idle while it is constant.
+        #: A counter that grows with each run of messages and each rewind; while it is constant, the task is idle.
         self.work = 0
         #: The stream time at the last commit, if no store keeps it.
         self._then = Remembered()
@@ -102,7 +102,7 @@ class TaskTime:
 
     @property
     def takers(self) -> Mapping[str, Taker]:
-        """By store, the object to which a window step passes its messages."""
+        """Maps each store to the object to which its window step passes messages."""
         return {**self.windows, **self.held}
 
     def load(self, *, anew: bool = True) -> None:
@@ -150,7 +150,7 @@ class TaskTime:
 
     @property
     def clock_keys(self) -> dict[str, bytes]:
-        """By store, the changelog key of the record that holds the stream time."""
+        """Maps each store to the changelog key of the record that holds the stream time."""
         return {
             **dict.fromkeys(self.windows, clock_key()),
             **{name: each.clock_key for name, each in self.stores.items()},
@@ -162,7 +162,7 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """Milliseconds without messages after which stream time advances with the clock; None for never."""
+        """Milliseconds without messages after which stream time advances with the worker's clock; None for never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
@@ -197,13 +197,16 @@ class TaskTime:
 
     @property
     def late(self) -> dict[str, int]:
-        """By store, the number of late messages; a window store counts each window that a message was too late for."""
+        """Maps each store to its number of late messages.
+
+        In a window store, a message is counted once for each window for which it was too late.
+        """
         late = {name: windows.late for name, windows in self.windows.items()}
         return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
 
     @property
     def waits(self) -> bool:
-        """Whether stream time waits for upstream watermarks, or the task still has to write a newer watermark."""
+        """Whether stream time waits for upstream watermarks, or the task must still write a later watermark."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
@@ -213,7 +216,7 @@ class TaskTime:
         self.stream.go_on(time_ms)
 
     def stand_at(self, time_ms: int) -> None:
-        """Moves the committed stream time forward to ``time_ms``, the stream time of another run; never back.
+        """Moves the committed stream time forward to ``time_ms``, which another worker has reached; never back.
 
         The change is only in memory, until ``load`` or the next commit. Call it only without uncommitted work.
         """
@@ -297,7 +300,7 @@ class Closings:
         #: The steps whose windows close between messages; ``_since`` counts such windows closed since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
-        #: The last stream time for which no such window was due.
+        #: The last stream time for which no window of ``_between`` was due.
         self._looked_ms = NO_TIME
 
     def add(self, steps: WindowSteps) -> None:
@@ -341,8 +344,8 @@ class Closings:
     def act(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> bool:
         """Fires due timers, and closes the due windows of ``meeting``; called between two messages.
 
-        False if a commit must come before the next message, because its limits are reached. Raises the errors of
-        ``on_error`` and ``on_timer_error``.
+        Returns False if the limits of one commit are reached, so that a commit must come before the next message.
+        Raises the errors of ``on_error`` and ``on_timer_error``.
         """
         time = self._time
         if time.timers is not None and not time.timers.fire_between(on_timer_error):
@@ -369,7 +372,7 @@ class Closings:
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
         """Runs the later steps on the results of closing windows.
 
-        If an error stops the worker, the windows before the failed window count as closed.
+        If an error stops the worker, the windows before the failed window are treated as closed.
         """
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])

@@ -32,7 +32,7 @@ from holdfast.processors.engine.state.time.timers import Due, Pending, TimerCloc
 
 #: Maximum number of timers that fire in one commit.
 FIRED_AT_ONCE = 5_000
-#: When this many timers were set since the last commit, a commit comes first. The last message may exceed the number.
+#: When this many timers were set since the last commit, a commit comes first. One message may exceed the number.
 SET_AT_ONCE = 10_000
 #: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
@@ -76,8 +76,7 @@ class TaskTimers:
         self._states, self._stream = states, stream
         self._steps: list[TimerSteps] = []
         self._fired = 0
-        #: The time for processing timers: the worker's clock at the last ``look``. It stands still while the worker is
-        #: paused.
+        #: The time for processing timers: the worker's clock at the last ``look``; constant while the worker is paused.
         self._now_ms = NO_TIME
 
     def add(self, steps: TimerSteps) -> None:
@@ -85,7 +84,7 @@ class TaskTimers:
         self._steps.append(steps)
 
     def pending(self, limit: int) -> dict[str, Pending]:
-        """By store, the number of timers that have not fired yet, counted up to ``limit`` for each clock."""
+        """Maps each store to the number of timers that have not fired yet, counted up to ``limit`` for each clock."""
         return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
 
     def look(self, now_ms: int) -> bool:
@@ -162,7 +161,8 @@ class TaskTimers:
     def _fire_stream(self, on_error: OnTimerError) -> None:
         """Fires due stream timers in the order of their times, over all steps.
 
-        Each round takes the step with the earliest timer, and fires its timers up to the earliest timer of other steps.
+        Each round takes the step with the earliest timer, and fires that step's timers up to the earliest timer of all
+        other steps.
         """
         while self._has_room() and self._steps:
             first = min(self._steps, key=lambda steps: steps.timers.on_stream.next_ms)

@@ -61,8 +61,8 @@ def time_of(
 def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
     """The stores of the windows that must close between two messages instead of at the commit.
 
-    Their results meet messages in a later step or in a store. Examples: a step with several parents (``concat``), a
-    join, a table, or a store that several streams use.
+    The results of these windows meet messages in a later step or in a store. Examples: a step with several parents
+    (``concat``), a join, a table, or a store that several streams use.
     """
     found = set()
     nodes = steps_of(sources)
@@ -81,7 +81,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
 
 
 def _reached_without(window: Node, sources: Sequence[Node]) -> dict[int, Node]:
-    """By id, the steps that messages reach without passing this window."""
+    """Maps ids to the steps that messages reach without passing this window."""
     found: dict[int, Node] = {}
     waiting = list(sources)
     while waiting:
@@ -101,7 +101,7 @@ def watermark_writers_of(
     """The watermark writers of a task: one for topics fed by source topics, one for topics fed by repartition topics.
 
     A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the task's
-    own watermarks return to it through a topic, that topic has a separate writer.
+    own watermarks return to the task through a topic, that topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -159,7 +159,7 @@ def processors_of(
     time: TaskTime | None,
     times: RecordTimes,
 ) -> dict[int, Processor]:
-    """The processor objects of the steps with ``on_timer``, by ``id`` of their node.
+    """Maps the ``id`` of each step with ``on_timer`` to its processor object.
 
     Creates ``time.timers`` if a processor can set timers.
 

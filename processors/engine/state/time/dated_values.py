@@ -1,13 +1,14 @@
-"""Values of a message key whose state keys end with an event time; joins store such values. They expire by that time.
+"""Values whose state keys end with an event time, which decides when a value expires. Joins store such values.
 
     message key     state key                                                      value
     the message's   <side><time>                                                   the value that the step stores
     the message's   <side><time>/<number>                                          a further value of the same time
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-``<time>`` has 15 digits. ``<number>`` has 9 digits and begins with 1. Each value has a record of its own, so no record
-grows with the number of values of a time. A step computes from a state key and its value which part remains at a given
-time, so the expiry time needs no record. Reads do not check expiry, because the step reads only times that it may use.
+``<side>`` is the join's input, left or right. ``<time>`` has 15 digits. ``<number>`` has 9 digits and counts from 1.
+Each value has a separate record, so no record grows with the number of values of the same time. No record holds the
+expiry time, because the step computes it from the state key and the value. Reads do not check expiry, because the step
+reads only times at which values have not expired.
 
 A *moment* is a time and a number as one integer: ``time * NUMBERS + number``. For message keys with recent messages,
 the moments are also in memory, so that a message needs no range read::
@@ -19,7 +20,8 @@ the moments are also in memory, so that a message needs no range read::
 Invariants:
     - Each expiring value has an index entry at the time of its next check. An entry without a value is deleted at that
       time.
-    - Memory has all moments of a key and side from the floor on. A failed message drops the moments of its key.
+    - Memory has all moments of a key and side from the floor on. When a message fails, the moments of its key are
+      removed from memory.
 """
 
 from __future__ import annotations
@@ -39,38 +41,38 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 DIGITS = 15
 #: Factor of the time in a moment. It is above the maximum number of values of one key at one time.
 NUMBERS = 10**9
-#: Memory of one moment, and of one line (a message key and a side), including list and dict, in bytes.
+#: Estimated memory of one moment, and of one line (a message key and a side), including list and dict, in bytes.
 MOMENT_BYTES, LINE_BYTES = 56, 400
 #: Minimum number of moments in memory, for one key and side, before old moments are removed.
 TRIM_FROM = 64
 
-#: Memory of a decoded value in bytes, in addition to twice the size of its stored form.
+#: Estimated memory of a decoded value in bytes, in addition to twice the size of its stored form.
 READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The part of a stored value that remains, None for nothing; and the time of the next check.
+    """The part of a stored value that is not expired, and the time of the next check.
 
-    ``look_ms`` is in milliseconds; None means no further check.
+    ``raw`` is None if nothing remains. ``look_ms`` is in milliseconds; None means no further check.
     """
 
     raw: bytes | None
     look_ms: int | None = None
 
 
-#: A function that returns the remaining part of a value. Its arguments: state key, stored value, time of the due entry,
-#: and the present time.
+#: A function that returns the remaining part of a value.
+#: Its arguments are the state key, the stored value, the time of the due entry, and the present time.
 RestOf = Callable[[str, bytes, int, int], Rest]
 
 
 class Dating(NamedTuple):
-    """Which values of a store have a time in their state keys, and when these values expire.
+    """Describes the values of a store that have a time in their state keys, and when these values expire.
 
     Attributes:
         sides: The prefixes of the state keys of values with a time.
         rest_of: Computes which part of a value remains at a time.
-        slack_ms: Moments up to this long before a requested time are also kept in memory.
-        numbered: Whether a time may have several values. Older versions of Holdfast must then not read the store.
+        slack_ms: Moments up to this many milliseconds before a requested time are also kept in memory.
+        numbered: Whether a time may have several values. If so, older versions of Holdfast must not read the store.
     """
 
     sides: tuple[str, ...]
@@ -148,18 +150,18 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: Moments in memory, for each line (one side of one message key): the time in milliseconds from which they are
-        #: complete, and the moments from that time on, ascending.
+        #: The moments in memory, for each line (one side of one message key).
+        #: A pair: the time in milliseconds from which all moments are known, and the ascending moments from then on.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
-        #: By message key, a decoded value that a step has read or set. The next commit clears the dict if it is too
-        #: large.
+        #: By message key, a decoded value that a step has read or set. A commit clears the dict if it is too large.
         self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
-        """Returns the later of stream time and the message's event time, at most the worker's clock.
+        """Returns the larger of stream time and the message's event time, in milliseconds.
 
-        With ``by_stream``, returns the stream time; during a timer's call, the timer's time.
+        An event time after the worker's clock is ignored. With ``by_stream``, returns the stream time. During a timer's
+        call, returns the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
         if stream.call_ms is not None:
@@ -236,7 +238,7 @@ class DatedValues:
             place = key_prefix(message_key) + name.encode() if is_placed else b""
             raw = state.read_place(place) if is_placed else state.read_value(message_key, name)
             if raw is None:
-                continue  # A command has cleared the key since then.
+                continue  # A command has cleared the key since the entry was added.
             rest = self._rest_of(name, raw, entry.time_ms, now_ms)
             if rest.raw is not raw and is_placed:
                 state.write_place(place, rest.raw)
@@ -259,7 +261,7 @@ class DatedValues:
     def forget(self, message_key: bytes) -> None:
         """Forgets a key's moments and value in memory, because a message of the key failed.
 
-        The next message reads them again.
+        The key's next message reads moments and value from the store again.
         """
         self.read.pop(message_key, None)
         if self._near:

@@ -1,4 +1,4 @@
-"""Stores with extra behaviour: values have models or expire, or keys have timers.
+"""The class of stores with extra behaviour: values have models or expire, or keys have timers.
 
 Stores without these features use the faster class ``StoreState``.
 """
@@ -173,7 +173,7 @@ class DeclaredState(StoreState):
         dirty, place, before = self._undo[-1]
         if isinstance(before, bytes) or before is None:
             raw = before
-        else:  # The replaced value was a committed one.
+        else:  # The replaced value was committed.
             cell = self._cells.get(state_key) or self._place(state_key)[0]
             assert cell.dirty is dirty
             raw = cell.young[place] if place in cell.young else self._read(cell, place)
@@ -230,7 +230,7 @@ class DeclaredState(StoreState):
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: Read and write a stored value of the current message's key, without a check of expiry. None means no value.
+    #: Methods that read or write a stored value (None: no value) of the current message's key, without expiry checks.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:

@@ -8,8 +8,8 @@ A state key is ``<side><time>`` or ``<side><time>/<number>``, the format of ``da
 timer's name, so no separate timer record is stored for the message key.
 
 Invariants:
-    - Each value has one index entry, at its expiry time. An entry without a value calls nothing, and is deleted when
-      due.
+    - Each value has one index entry, at its expiry time. A due entry without a value is deleted, and no function is
+      called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EndTimers(Timers):
 
     Args:
         state: The store.
-        is_settled: Whether the expiry of a stored value needs no call. The value is then deleted without a call.
+        is_settled: Returns True for a stored value that expires without a call. The value is then only deleted.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:
@@ -46,7 +46,8 @@ class EndTimers(Timers):
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns the due timers that need a call, at most ``limit``.
 
-        A due value that needs no call is deleted, and counts as a timer that was set.
+        A due value that needs no call is deleted. ``set_since`` then increases by 1, so that the task commits this
+        change.
         """
         found = []
         for due in super().due(clock, now_ms, limit):

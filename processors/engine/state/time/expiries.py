@@ -6,8 +6,8 @@
 
 Times are event times in milliseconds, with 15 digits in keys. A value is readable until its end. The stream time of the
 task, or the event time of the reading message, decides whether the end has passed. For joins after ``group_by``, only
-stream time counts. During a timer's call, the timer's time counts. Records of expired values are deleted later, in
-bounded steps.
+stream time decides. During a timer's call, the timer's time decides. Records of expired values are not deleted at once
+but by the next commits, a limited number at each.
 
 If a value is set again, only its end record changes. The index entry stays where it is, and is moved when it is due. A
 value that is set a thousand times therefore writes only one index entry.
@@ -35,7 +35,7 @@ class Expiries:
         ttl_ms: The default time to live of a value; None for no expiry.
         stream: The stream time of the task.
         by_stream: Whether values expire by stream time alone. After ``group_by``, a message may arrive long before
-            older messages of other partitions, and these must still read the state.
+            messages of other partitions with earlier event times. Those messages must still read the state.
     """
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
@@ -96,7 +96,7 @@ class Expiries:
             held = state.read_own(entry.message_key, ENDS + entry.name)
             self._index.leave(entry)
             if held is None or held[1] != entry.time_ms:
-                continue  # A command has cleared the key since then.
+                continue  # A command has cleared the key since the entry was added.
             if held[0] > now_ms:  # The value was set again, with a later end.
                 self._index.enter(entry._replace(time_ms=held[0]))
                 state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])
@@ -118,9 +118,9 @@ class Expiries:
         self._index.look_again()
 
     def _now_ms(self) -> int:
-        """Returns the later of stream time and the message's event time, at most the worker's clock.
+        """Returns the larger of stream time and the message's event time, in milliseconds.
 
-        During a timer's call, returns the timer's time.
+        An event time after the worker's clock is ignored. During a timer's call, returns the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self._stream
         if stream.call_ms is not None:

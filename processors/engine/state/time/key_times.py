@@ -6,14 +6,17 @@
     the message's   __holdfast/newest                                              [newest, seen, place, ahead]
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
-``newest`` is the largest event time of the key's messages. ``seen`` is the stream time at one of its last messages.
-``place`` is the time of its index entry. ``ahead`` is the first event time after the worker's clock, or null. A message
-is late if it is ``within_ms`` or more older than ``newest``. A value may be used by messages that are less than
-``within_ms`` younger. So it is deleted when ``newest`` is two times ``within_ms`` after it: then all such messages are
-late.
+``newest`` is the largest event time of the key's messages. ``seen`` is the stream time at one of the key's last
+messages. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after the worker's
+clock, or null.
+
+A message is late if its event time is ``within_ms`` or more before ``newest``. A value may be used by messages whose
+event times are less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the
+value, all those messages are late, so the value is deleted.
 
 After ``group_by``, a key's messages come from several partitions, and one partition may be read hours ahead of another.
-A value with the prefix is then kept until stream time, which follows the slowest partition, has also reached its end.
+A value with the prefix is then kept until stream time has also reached the value's end, because stream time follows the
+slowest partition.
 
 A key that gets no more messages is removed ``remember_ms`` of stream time after its last message.
 
@@ -37,7 +40,7 @@ from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
-#: Maximum number of checks that find a key still in use, while the key is remembered.
+#: Maximum number of checks of an unexpired value within ``remember_ms``, and maximum number of updates of ``seen``.
 LOOKS = 16
 #: Maximum number of values of a forgotten key that one check deletes.
 FORGOTTEN_AT_ONCE = 1_000
@@ -68,7 +71,7 @@ class KeyTimes:
         self._waits = regrouped and bool(keeping.prefix)
         #: The number of late messages since the task started.
         self.late = 0
-        #: The newest event time of the key for which ``admits`` was last called.
+        #: The newest event time of the key that the last call of ``admits`` checked.
         self.newest_ms = NO_TIME
         if keeping.prefix:
             state.scattered = (keeping.prefix,)
@@ -78,7 +81,7 @@ class KeyTimes:
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
-        # The key is forgotten, but no commit has removed it yet.
+        # The time for which the key is remembered has ended, but no commit has removed its values yet.
         if held is not None and self._end_ms(held) <= self._stream.time_ms:
             while not self._forget(state.message_key):
                 pass
@@ -92,7 +95,7 @@ class KeyTimes:
         cap_ms = self._stream.cap_ms
         if ahead_ms is not None and ahead_ms <= cap_ms:
             newest_ms, ahead_ms = max(newest_ms, ahead_ms), None
-        if at_ms > cap_ms:  # A future time makes no message late until the clock reaches it.
+        if at_ms > cap_ms:  # A future event time makes no message late until the clock reaches that time.
             ahead_ms = at_ms if ahead_ms is None else min(ahead_ms, at_ms)
         elif at_ms > newest_ms:
             newest_ms = at_ms
@@ -116,7 +119,7 @@ class KeyTimes:
         """Adds an index entry for the expiry of a new value of the current message's key."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # The key's time is behind stream time, so it is unknown when it reaches the value's end.
+        # If stream time has passed ``end_ms`` already, the check waits: the key's time may reach ``end_ms`` much later.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
@@ -146,7 +149,7 @@ class KeyTimes:
         forgotten_ms = NO_TIME if held is None else self._end_ms(held)
         if entry.name == NEWEST:
             if held is None or held[2] != entry.time_ms:
-                return None  # A command has cleared the key since then.
+                return None  # A command has cleared the key since the entry was added.
             if forgotten_ms > now_ms:
                 state.write_own(message_key, NEWEST, [*held[:2], _bounded(forgotten_ms), held[3]])
                 return int(forgotten_ms)
@@ -154,20 +157,20 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # The value has not expired by its key's time, which may be far behind stream time, or may never advance
-            # again.
+            # The value has not expired by its key's time.
+            # The key's time may be far behind stream time, or may never advance again.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:
             state.erase(message_key, entry.name)
-        if state.read_own(message_key, ENDS + entry.name) is not None:  # Older versions stored ends by stream time.
+        if state.read_own(message_key, ENDS + entry.name) is not None:  # written by an older version of Holdfast
             state.write_own(message_key, ENDS + entry.name, None)
         return None
 
     def _forget(self, message_key: bytes) -> bool:
-        """Deletes up to ``FORGOTTEN_AT_ONCE`` values of a key, and the key with its last value.
+        """Deletes up to ``FORGOTTEN_AT_ONCE`` values of a key.
 
-        Returns True if the key is now forgotten.
+        With the last values, deletes the key's ``newest`` record and returns True; otherwise returns False.
         """
         state, keeping, names = self._state, self._keeping, list[str]()
         if first := keeping.prefix.encode():
@@ -188,9 +191,9 @@ class KeyTimes:
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
     def _end_ms(self, held: list[Any]) -> int:
-        """Returns when a key is forgotten.
+        """Returns the stream time, in milliseconds, at which the key of a ``newest`` record is forgotten.
 
-        A message with a future event time counts once the clock has reached its time.
+        A message with a future event time is considered only after the clock has reached that time.
         """
         _, seen_ms, _, ahead_ms = held
         if ahead_ms is not None and ahead_ms <= self._stream.cap_ms:
@@ -198,14 +201,14 @@ class KeyTimes:
         return self._forgotten_ms(seen_ms)
 
     def _forgotten_ms(self, seen_ms: int) -> int:
-        """Returns when a key is forgotten.
+        """Returns the stream time, in milliseconds, at which a key is forgotten.
 
-        ``seen_ms`` may be up to ``remember_ms // LOOKS`` before the key's last message, so this time is added.
+        ``seen_ms`` may be up to ``remember_ms // LOOKS`` before the key's last message, so this duration is added.
         """
         return seen_ms + self._keeping.remember_ms + self._keeping.remember_ms // LOOKS
 
     def _now_ms(self) -> int:
-        """Returns the later of stream time and the message's event time, at most the worker's clock."""
+        """Returns the larger of stream time and the message's event time (ignored if after the worker's clock)."""
         at_ms, stream = self._state.timestamp_ms, self._stream
         return stream.time_ms if at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 

@@ -1,4 +1,4 @@
-"""Stores the stream time of a task, as a record of a store whose values expire or whose keys have timers.
+"""Keeps the stream time of a task as a record in a store whose values expire or whose keys have timers.
 
 The record is committed with the store. Changelog, checkpoint, restore, standby and snapshot therefore contain it.
 """
@@ -13,8 +13,9 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The readable versions of the record. Stores of interval joins use version 2, so that older versions of Holdfast
-#: refuse them: these can't read numbers in state keys. The next commit changes a record of version 1 to version 2.
+#: The readable versions of the record. Stores of interval joins use version 2, other stores use version 1.
+#: Older versions of Holdfast refuse version 2, because they can't read the numbers in state keys of interval joins.
+#: If the store of an interval join has a record of version 1, the next commit changes it to version 2.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
@@ -47,7 +48,7 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Goes back to the last commit, after an abort. Returns the same as ``load``."""
+        """Discards the uncommitted record, after an abort. Returns the committed record, as ``load`` does."""
         self._pending, record = None, self._saved
         return Remembered.of(record)
 
@@ -64,9 +65,9 @@ class StoreClock:
         return True
 
     def committed(self) -> None:
-        """Called after the commit that contains the record of the last ``save``.
+        """Marks the record of the last ``save`` as committed.
 
-        The record then counts as committed.
+        The caller calls this method after the commit that contains the record.
         """
         if self._pending is not None:
             self._saved, self._pending = self._pending, None

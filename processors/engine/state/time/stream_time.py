@@ -9,7 +9,8 @@ Invariants:
     - Stream time never decreases, except when a command or a restore sets it together with the offsets.
     - Stream time is never after the worker's clock. A message with a future event time has no effect on stream time
       before the clock reaches that time.
-    - If the task reads a repartition topic that still has input, stream time is never after the slowest upstream task.
+    - If the task reads a repartition topic, stream time is never after the watermark of the slowest upstream task that
+      still has input.
     - Stream time changes only between messages. A failed message does not change it.
 """
 
@@ -28,15 +29,15 @@ from holdfast.infra.errors import HoldfastError
 NO_TIME = -1
 #: The exclusive upper bound of event times, in milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of remembered event times that are ahead of the clock. If there are more, every second time is
-#: dropped, and the next later time stands for both.
+#: Maximum number of remembered event times that are ahead of the clock. Above it, every second time is dropped.
+#: Stream time then waits for the next remembered time instead of the dropped time.
 AHEAD_KEPT = 64
 #: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
 #: A number in this range is a time from 2001 to 2100 in seconds, or a time of early 1970 in milliseconds.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
-#: For each unit of time: its name, how many are in a second, and the expression that converts it to milliseconds.
+#: For each unit of time: its name, its number per second, and the expression that converts it to milliseconds.
 _UNITS = (
     ("seconds", 1, "int(time * 1000)"),
     ("milliseconds", 10**3, "int(time)"),
@@ -87,14 +88,14 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: The time that decides which values and windows have ended, if it differs from the stream time; otherwise
-        #: None. It is the timer's time during a timer's call, and the time of the fired timers during a commit.
+        #: The time that decides which values and windows have ended. None means that stream time decides.
+        #: During a timer's call it is the timer's time; during a commit, the time of the fired timers.
         self.call_ms: int | None = None
-        #: The stream time up to which all timers have fired. In a task without timers, it has no bound.
+        #: The stream time up to which all timers have fired. In a task without timers: ``EVENT_TIME_END_MS``.
         self.settled_ms = EVENT_TIME_END_MS
         #: The worker's clock at the last call of ``look``, in milliseconds.
         self.cap_ms = NO_TIME
-        #: The earliest watermark of the upstream tasks of repartition topics, whose next message may be that old.
+        #: The earliest watermark of the upstream tasks: the minimum event time of their next messages.
         self._limit_ms = EVENT_TIME_END_MS
         #: Event times up to this time advance stream time immediately; later times wait. In milliseconds.
         self.reach_ms = NO_TIME
@@ -119,12 +120,15 @@ class StreamTime:
         return tuple(self._ahead)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether a waiting event time is reached when the worker's clock shows ``now_ms``."""
+        """Whether stream time may advance to a waiting event time when the worker's clock shows ``now_ms``."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
     @property
     def come_ms(self) -> int:
-        """The newest event time of a message that the worker's clock has reached. Stream time may be earlier."""
+        """The largest event time of all processed messages that is not after the worker's clock.
+
+        Stream time may be earlier, because it waits for the upstream tasks of repartition topics.
+        """
         reached = bisect_right(self._ahead, self.cap_ms)
         return max(self.time_ms, self._ahead[reached - 1]) if reached else self.time_ms
 
@@ -156,7 +160,7 @@ class StreamTime:
             self.call_ms = self.settled_ms = min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
-        """Sets the worker's clock. Waiting event times that the clock has reached now advance stream time."""
+        """Sets the worker's clock, and advances stream time to the last waiting event time that it may reach."""
         self.cap_ms, self.reach_ms = now_ms, min(now_ms, self._limit_ms)
         if self._ahead and self._ahead[0] <= self.reach_ms:
             reached = bisect_right(self._ahead, self.reach_ms)
@@ -170,11 +174,10 @@ class StreamTime:
             self.look(self.cap_ms)
 
     def after(self, time_ms: int) -> int:
-        """Returns the stream time after a message with event time ``time_ms``, in milliseconds, without changing it.
+        """Returns the stream time that a message with event time ``time_ms`` would lead to, in milliseconds.
 
-        An event time after ``reach_ms`` does not advance stream time.
-
-        During a timer's call, returns the timer's time.
+        The method does not change the stream time. An event time after ``reach_ms`` does not advance stream time.
+        During a timer's call, the method returns the timer's time.
         """
         if self.call_ms is not None:
             return self.call_ms
@@ -206,7 +209,7 @@ class StreamTime:
             self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
 
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
-        """Raises an error for an event time that no window can use.
+        """Raises an error for an event time that is out of range or too far in the future.
 
         Raises:
             EventTimeInvalid: The time is negative or too large; -1 means that the record has no timestamp.
@@ -238,8 +241,8 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 def event_time(made: object, function: object) -> int:
     """Checks the event time that a user's function returned, and returns it.
 
-    A value that looks like seconds is logged once for each function. Read as milliseconds, it would be in early 1970,
-    and windows and TTLs would treat it so.
+    If a value seems to be in seconds, a warning is logged once for each function. The value is still used as
+    milliseconds, so windows and TTLs see a time in early 1970.
 
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.
@@ -270,7 +273,7 @@ def event_time(made: object, function: object) -> int:
 def _conversion(made: object) -> str:
     """Returns a hint how to convert a function's result to milliseconds.
 
-    The unit is guessed: the unit in which the result is a time from 2001 to 2100.
+    The method guesses the unit: it chooses the unit in which the result is a time from 2001 to 2100.
     """
     if isinstance(made, datetime):
         return ": `int(time.timestamp() * 1000)`"

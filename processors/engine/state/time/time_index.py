@@ -1,4 +1,4 @@
-"""An index by time in a store: which message keys have a value that expires, or a timer that fires, at which time.
+"""An index by time in a store. It finds the message keys whose values expire, or whose timers fire, up to a given time.
 
 Its entries are internal records under the message key ``OWN_KEY``, sorted by time, message key and name.
 """
@@ -65,7 +65,7 @@ class TimeIndex:
 
     def __init__(self, state: OwnRecords, kind: str) -> None:
         self._state, self._kind, self._kind_bytes = state, kind, kind.encode()
-        #: Nothing is due before this time, in milliseconds.
+        #: No entry is due before this time, in milliseconds.
         self.next_ms = 0
         #: A heap of all entries up to the horizon, with some deleted ones. If the horizon is None, it has all entries.
         self._near: list[Entry] = []
@@ -122,7 +122,7 @@ class TimeIndex:
 
         The time is None without entries.
         """
-        # The read starts at the first possible entry, because deleted earlier entries may still slow down a range read.
+        # The read starts at ``next_ms``, because RocksDB would scan the deleted entries before that time.
         after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
         found = state_keys_between(self._state, OWN_KEY, after, index_end(self._kind), limit)
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None

@@ -61,7 +61,7 @@ class Span(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Whether a command's selection includes a part of a record, and the value that remains without this part.
+    """Whether a command's selection includes a record or a part of it, and the value that remains without that part.
 
     ``left`` is None if nothing remains.
     """
@@ -80,7 +80,7 @@ def is_own(key: bytes) -> bool:
 
 def owner_of(state_key: str) -> bytes | None:
     """Returns the message key that an index entry belongs to; None for other records."""
-    with suppress(ValueError):  # A user function may have set a state key that looks like an entry.
+    with suppress(ValueError):  # A user function may have set a state key that looks like an index entry.
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
         if state_key.startswith(first_hold()):
@@ -93,7 +93,7 @@ def owner_of(state_key: str) -> bytes | None:
 
 
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
-    """Returns which part of a message key's record belongs to windows that overlap ``span``.
+    """Finds the part of a message key's record that belongs to windows that overlap ``span``.
 
     ``others`` are the open sessions of the key outside of the span, each given by the event time that opened it.
     """

@@ -10,7 +10,7 @@ worker's clock.
 Invariants:
     - A timer fires once, in the transaction that deletes it.
     - A timer has one entry in the index of its clock. If a command clears the key, the entry stays without its timer.
-      It then fires nothing, and is deleted when it is due.
+      When such an entry is due, no timer fires and the entry is deleted.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ class Timers:
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
         """Returns the next due timers, at most ``limit``, sorted by time, message key and name.
 
-        The caller must fire each timer or return it with ``put_back``.
+        The caller must fire each timer, or put it back into the index with ``put_back``.
         """
         self._added[clock] = None
         found = self._indexes[clock].due(now_ms, limit)
         return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
 
     def put_back(self, due: Due) -> None:
-        """Returns a timer that did not fire to the index."""
+        """Puts a due timer that was not fired back into the index."""
         self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:

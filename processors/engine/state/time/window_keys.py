@@ -27,8 +27,7 @@ from typing import NamedTuple
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 
-#: The message key of a store's internal records. A message may have the same key: the state keys then tell its records
-#: from internal records.
+#: The message key of a store's internal records. If a message has the same key, the state keys distinguish the records.
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
@@ -41,7 +40,7 @@ OPENS = "o/"
 INDEXES = (_DUE, _HOLD, _AHEAD)
 #: Prefixes of the state keys of open and closed sessions.
 SESSIONS = (_SESSION, _WINDOW)
-#: The field of an open session's record that is not an aggregate.
+#: Name of the only field in an open session's record that is not an aggregate.
 SESSION = "session"
 #: Prefixes of the state keys of windows, closed sessions and open sessions.
 WINDOWS = (_WINDOW, _SESSION)
@@ -81,7 +80,7 @@ def open_key(start: int, end: int) -> str:
 
 
 def open_before(end: int) -> str:
-    """Returns a state key after all marks of open windows that end up to this time, and before all later marks."""
+    """Returns a state key that sorts after the marks of all open windows that end at or before ``end``."""
     return f"{OPENS}{end + 1:015d}"
 
 
@@ -129,12 +128,12 @@ def hold_key(time_ms: int, message_key: bytes) -> str:
 
 
 def first_hold() -> str:
-    """Returns a state key before all entries of the index of held-back results."""
+    """Returns a state key that sorts before all entries of the index of held-back results."""
     return _HOLD
 
 
 def hold_before(time_ms: int) -> str:
-    """Returns a state key after all entries for held-back results up to this time, and before all later entries."""
+    """Returns a state key that sorts after all entries for held-back results up to this time."""
     return f"{_HOLD}{time_ms + 1:015d}"
 
 
@@ -150,12 +149,12 @@ def ahead_key(time_ms: int, message_key: bytes) -> str:
 
 
 def ahead_before(time_ms: int) -> str:
-    """Returns a state key after all entries ``ahead/`` up to this time, and before all later entries."""
+    """Returns a state key that sorts after all entries ``ahead/`` up to this time, and before the next entries."""
     return f"{_AHEAD}{time_ms + 1:015d}"
 
 
 def first_ahead() -> str:
-    """Returns a state key before all entries of the index of keys with a future event time."""
+    """Returns a state key that sorts before all entries of the index of keys with a future event time."""
     return _AHEAD
 
 
@@ -166,17 +165,17 @@ def ahead_of(place: str) -> tuple[int, bytes]:
 
 
 def due_before(time_ms: int) -> str:
-    """Returns a state key after all index entries of window ends up to this time, and before all later entries."""
+    """Returns a state key that sorts after all index entries of window ends up to this time."""
     return f"{_DUE}{time_ms + 1:015d}"
 
 
 def last_due(time_ms: int) -> str:
-    """Returns the state key that an index entry with this time can have at most."""
+    """Returns an upper bound for the state keys of index entries with this time."""
     return due_key(time_ms, EVENT_TIME_END_MS - 1, EVENT_TIME_END_MS - 1, b"")
 
 
 def first_due() -> str:
-    """Returns a state key before all index entries of window ends."""
+    """Returns a state key that sorts before all index entries of window ends."""
     return _DUE
 
 
