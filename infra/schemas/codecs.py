@@ -120,6 +120,9 @@ class Connected:
 class RegistryReader(Connected):
     """Deserializes the keys or values of one topic."""
 
+    #: Makes an instance of what was read; None for topics without a model.
+    then: Callable[[Any], Any] | None = None
+
     def __call__(self, raw: bytes) -> Any:
         """The Python object of bytes whose schema's id is in front of them.
 
@@ -129,7 +132,8 @@ class RegistryReader(Connected):
         """
         read = self._call or self._ready()
         try:
-            return read(raw, self._context)
+            made = read(raw, self._context)
+            return made if self.then is None else self.then(made)
         except (SchemaRegistryFailed, SchemaUnknown):
             raise
         except Exception as failure:
@@ -164,6 +168,9 @@ def without_value_id(headers: Headers) -> Headers:
 class RegistryWriter(Connected):
     """Serializes the keys or values of one topic, with the id of the schema in front of the bytes."""
 
+    #: Makes Python objects of an instance; None for topics without a model.
+    before: Callable[[Any], Any] | None = None
+
     def __call__(self, value: Any) -> bytes:
         """The bytes of a value.
 
@@ -173,7 +180,7 @@ class RegistryWriter(Connected):
         """
         write = self._call or self._ready()
         try:
-            made = write(value, self._context)
+            made = write(value if self.before is None else self.before(value), self._context)
         except SchemaRegistryFailed:
             raise
         except Exception as failure:

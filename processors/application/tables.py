@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.processors.application.arguments import ApplicationInvalid, one_of
 from holdfast.processors.application.source_tables import source_log
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
+from holdfast.processors.engine.formats.typed import row_model
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.checked_arguments import check_topic
@@ -39,11 +40,15 @@ class ApplicationTables:
         config: TopicConfig | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         max_ahead: int | timedelta = timedelta(hours=1),
+        value: Any = None,
     ) -> Topic:
         """Declares a topic.
 
         A (de)serializer is a name (``json``, ``bytes``, ``str``, ``msgpack``, ``double``, …), an object such as
         ``AvroDeserializer(...)``, or a function.
+
+        ``value`` is the class of the values: a pydantic model, a dataclass, a ``msgspec.Struct``, or a class of
+        Protobuf. Functions get instances. A message that does not fit fails, and so does a result of another class.
 
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
         application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's
@@ -58,6 +63,7 @@ class ApplicationTables:
             config=config,
             timestamp_extractor=timestamp_extractor,
             max_ahead=max_ahead,
+            value=value,
         )
         declared.processor = self.consumer_group
         return declared
@@ -94,6 +100,7 @@ class ApplicationTables:
             DurationInvalid: ``history_retention`` is out of range.
         """
         check_topic(topic, "app.table")
+        model = row_model(topic.formats.model) if model is None else model
         one_of("changelog", changelog, ("own", "source"))
         frame = self.dataframe(topic)
         self._table_topics.add(topic.name)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown, unknown_version
+from holdfast.processors.engine.formats.typed import field_names, is_object, plain, stored
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.step import Kept, Step
 
@@ -88,12 +89,14 @@ class Aggregator:
         if isinstance(of, str):
             if isinstance(value, Mapping) and of in value:
                 return value[of]
+            if of in field_names(type(value)):
+                return plain(getattr(value, of))
             seen = "is missing"
-            if not isinstance(value, Mapping):
+            if not is_object(value):
                 seen += f": the value is a {type(value).__name__}, expected an object"
             raise self.failed(column, seen, type(value).__name__)
         if of is None:
-            return value
+            return stored(value)
         try:
             return of(value)
         except Exception as failure:

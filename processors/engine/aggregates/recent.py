@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
@@ -19,6 +19,7 @@ import msgspec
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.aggregates.aggregation import AggregationInvalid, Aggregator, Field
 from holdfast.processors.engine.changelog.json_values import number_fault
+from holdfast.processors.engine.formats.typed import fields_of
 from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds
@@ -187,14 +188,14 @@ class MovingAverage(Step):
         number = self._of.read(value, self.into)
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
             raise self._of.failed(self.into, f"is {repr(number)[:80]}, expected a number", type(number).__name__)
-        if not isinstance(value, Mapping):
+        if (fields := fields_of(value)) is None:
             seen = f"is in a value of type {type(value).__name__}, expected an object to which the average is added"
             raise self._of.failed(self.into, seen, type(value).__name__)
         if self._count is not None:
             numbers = state.append(NUMBERS, number, keep_last=self._count)
         else:
             numbers = self._lately(number, timestamp, state)
-        return {**value, self.into: _mean(numbers)}
+        return {**fields, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """Returns the numbers with event times less than ``over`` before the newest event time of the key.

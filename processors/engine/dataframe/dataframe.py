@@ -75,6 +75,8 @@ class StreamingDataFrame(
         self._behind_window = False
         #: The name of the table whose changes this stream has; empty for a stream of messages.
         self._changes_of = ""
+        #: The class of the values, as long as only steps before change none; None for others.
+        self._model: Any = topic.formats.model if node is None else None
 
     @property
     def source(self) -> Node:
@@ -354,6 +356,7 @@ class StreamingDataFrame(
         made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
         made._behind_window = self._behind_window or other._behind_window
         made._changes_of = self._changes_of or other._changes_of
+        made._model = self._model if self._model is other._model else None
         return made
 
     def _as_changes_of(self, table: str) -> StreamingDataFrame:
@@ -367,6 +370,7 @@ class StreamingDataFrame(
             tail.children.append(node)
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
+        made._model = self._model if node.kind in ("filter", "update", "set_timestamp", "to_topic") else None
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
         if node.store is None or reads_rows:  # Other steps with state return their own results, not table changes.
             made._changes_of = self._changes_of

@@ -85,6 +85,8 @@ class StreamGroups(Generic[Stream]):
             value_deserializer=value_deserializer,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            # Instances come back as instances, unless the user chose another form.
+            value=self._model if (value_serializer, value_deserializer) == ("json", "json") else None,
         )
         topic.label = f"{self._stem}-by-{grouped.name}"
         topic.group_by, topic.partitions = grouped.name, _count(partitions)

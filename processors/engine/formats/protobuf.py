@@ -42,6 +42,10 @@ class ProtobufDeserializer(TopicDeserializer):
         self.msg_type, self.to_dict = msg_type, to_dict
         self._enums, self._names = use_integers_for_enums, preserving_proto_field_name
 
+    def of_messages(self) -> ProtobufDeserializer:
+        """The same with messages as values."""
+        return ProtobufDeserializer(self.msg_type, to_dict=False, schema_registry_client_config=self.config)
+
     @property
     def text(self) -> str:
         """The format in a line."""

@@ -25,11 +25,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.formats.typed import field_of
 from holdfast.processors.engine.joins.merge import (
     JoinInvalid,
     OnMerge,
@@ -112,7 +113,7 @@ class ForeignKeys(Step):
         on = self._on
         if row is None:
             return None
-        found = on(row) if callable(on) else row.get(on) if isinstance(row, Mapping) else None
+        found = on(row) if callable(on) else field_of(row, on)
         if found is None:
             return None
         try:

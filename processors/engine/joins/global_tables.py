@@ -15,6 +15,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import Serializer
+from holdfast.processors.engine.formats.typed import field_of, is_object
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
 from holdfast.processors.engine.joins.table_rows import TableRead
 from holdfast.processors.engine.steps.checked_arguments import check_function
@@ -185,8 +186,8 @@ class GlobalRead(TableRead):
 
 
 def _field(value: Any, name: str) -> Any:
-    if isinstance(value, Mapping):
-        return value.get(name)
+    if is_object(value):
+        return field_of(value, name)
     raise GlobalTableUnread(
         f"A join with a global table takes the field {name!r} of a value of type {type(value).__name__}, expected an "
         "object.",

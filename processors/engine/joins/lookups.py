@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.formats.typed import field_of, is_object
 from holdfast.processors.engine.joins.merge import (
     JoinInvalid,
     MergeFailed,
@@ -213,8 +214,8 @@ class LookupKey(Step):
             found = key
         elif callable(on):
             found = on(value, key)
-        elif isinstance(value, Mapping):
-            found = value.get(on)
+        elif is_object(value):
+            found = field_of(value, on)
         else:
             raise self._no_field(on, value)
         return Asked(value, found, _place(found))

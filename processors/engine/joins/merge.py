@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.formats.typed import fields_of
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
 #: ``raise`` refuses values that have a field in common. ``keep-left`` and ``keep-right`` keep the field of that side.
@@ -81,8 +82,8 @@ def _without_overlap(left: Any, right: Any) -> dict[str, Any]:
 def _object(value: Any, side: str) -> Mapping[str, Any]:
     if value is None:
         return {}
-    if isinstance(value, Mapping):
-        return value
+    if (fields := fields_of(value)) is not None:
+        return fields
     raise MergeFailed(
         f"The {side} value of a join is of type {type(value).__name__}, expected an object of which fields are taken.",
         action="Write `on_merge=` as a function of (left, right).",

@@ -7,6 +7,7 @@ from copy import copy
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
+from holdfast.processors.engine.formats.typed import row_model
 from holdfast.processors.engine.joins.as_of import AsOf, AsOfLeft, AsOfRight
 from holdfast.processors.engine.joins.global_tables import GlobalRead, GlobalTable, On
 from holdfast.processors.engine.joins.interval import How, Interval, IntervalProcessing, RowMerge, RowTime, Tag
@@ -46,6 +47,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: ``history_retention`` is out of range.
         """
         kept = self._store(name, f"{self.topic.label}-table")
+        model = row_model(self._model) if model is None else model
         means = lines_of("to_table", kept, history_retention=history_retention)
         if history_retention is not None:
             put = VersionedPut(kept_ms := milliseconds("history_retention", history_retention, least=1))
@@ -132,6 +134,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_asof")
+        self._check_plain(right, "join_asof")
         self._check_two_groupings(right, "join_asof", "The right side")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
@@ -181,6 +184,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_interval")
+        self._check_plain(right, "join_interval")
         given = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         durations = {each: milliseconds(each, of, least=0) for each, of in given.items()}
         spec = Interval(how, on_merge, **durations)
@@ -195,6 +199,18 @@ class StreamJoins(Generic[Stream]):
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
+
+    def _check_plain(self: Any, other: Any, call: str) -> None:
+        """Raises JoinInvalid if a side has instances of a class: the join keeps values as JSON."""
+        for side in (self, other):
+            if side._model is not None:
+                raise JoinInvalid(
+                    f"`{call}` keeps values as JSON, and those of topic {side.topic.name} are of type "
+                    f"{side._model.__name__}.",
+                    action="Make them objects of JSON first: `sdf.apply(msgspec.to_builtins)`, or for pydantic "
+                    '`sdf.apply(lambda value: value.model_dump(mode="json"))`.',
+                    topic=side.topic.name,
+                )
 
     def _check_stream(self: Any, other: Any, call: str) -> None:
         """Raises JoinInvalid unless the right side is a stream of the same application."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from holdfast.processors.engine.formats.typed import stored
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
@@ -25,7 +26,7 @@ class TablePut(Step):
         if value is None:
             state.delete(ROW)
         else:
-            state.set(ROW, value)
+            state.set(ROW, stored(value))
 
 
 class TableRead(Step):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.formats.typed import stored
 from holdfast.processors.engine.joins.as_of import PAST
 from holdfast.processors.engine.joins.table_rows import ROW, TablePut, TableRead
 from holdfast.processors.engine.state.interface import State
@@ -42,6 +43,7 @@ class VersionedPut(TablePut):
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
         """Stores a version of a row. Returns True if it is the newest version of its key."""
+        value = stored(value)
         row, since = state.get(ROW), state.get(_SINCE)
         if since is None and row is not None:
             since = 0  # The row was stored before the table had a history.

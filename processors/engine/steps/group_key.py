@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.formats.typed import field_of
 from holdfast.processors.engine.steps.step import Step
 
 
@@ -33,7 +34,7 @@ class GroupKey(Step):
         elif isinstance(value, Mapping):
             made = value.get(self.by)
         else:
-            made = None
+            made = field_of(value, self.by)
         if made is None:
             where = f"field {self.by!r}" if isinstance(self.by, str) else "function"
             raise GroupKeyInvalid(

@@ -19,6 +19,8 @@ from holdfast.processors.engine.formats.serialization import (
     serializer,
 )
 from holdfast.processors.engine.formats.topic_format import TopicFormat
+from holdfast.processors.engine.formats.typed import model_of, model_text
+from holdfast.processors.engine.formats.typed_topics import typed_deserializer, typed_serializer
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.signatures import refuses, written
 
@@ -57,12 +59,15 @@ class Formats:
     value_deserializer: DeserializerChoice = "json"
     key_serializer: SerializerChoice = "bytes"
     value_serializer: SerializerChoice = "json"
+    #: The class of the values; None for topics without one.
+    model: Any = None
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The lines of formats with a schema, which are part of the processor's version."""
         given = self.key_deserializer, self.value_deserializer, self.key_serializer, self.value_serializer
-        return tuple(each.text for each in given if isinstance(each, TopicFormat))
+        typed = () if self.model is None else (f"values {self.model.__qualname__} {model_text(self.model)}",)
+        return (*(each.text for each in given if isinstance(each, TopicFormat)), *typed)
 
     @property
     def value_function(self) -> Callable[[Any], Any] | None:
@@ -85,15 +90,17 @@ class Topic:
         config: TopicConfig | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         max_ahead: int | timedelta = timedelta(hours=1),
+        value: Any = None,
     ) -> None:
         self.name = check_name(name, "topic name")
         self.config = config
         self.deserialize_key = deserializer(key_deserializer, name, "key")
-        self.deserialize_value = deserializer(value_deserializer, name, "value")
         self.serialize_key = serializer(key_serializer, name, "key")
-        self.serialize_value = serializer(value_serializer, name, "value")
         #: What was declared.
-        self.formats = Formats(key_deserializer, value_deserializer, key_serializer, value_serializer)
+        self.formats = Formats(key_deserializer, value_deserializer, key_serializer, value_serializer, value)
+        model = None if value is None else model_of(value)
+        self.deserialize_value = typed_deserializer(value_deserializer, name, model)
+        self.serialize_value = typed_serializer(value_serializer, name, model)
         if timestamp_extractor is not None and not callable(timestamp_extractor):
             raise TopicInvalid(
                 f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
