@@ -74,6 +74,7 @@ class OperationRunner:
                         run.run()
                     finally:
                         world.end()
+                        run.sensor.queue.close()
             except InvariantBroken as broken:
                 invariant, detail = broken.invariant, broken.detail
             except Exception as failure:

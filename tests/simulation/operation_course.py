@@ -13,6 +13,7 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Provisio
 from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_operator import Shown
 from tests.simulation.lifecycle_sequence import Sequence
+from tests.simulation.operation_dagster import BROKEN_MODULE, WHOLE_MODULE
 from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, is_paused, judge
 from tests.simulation.operation_sensor import Sensor
 from tests.simulation.operation_steps import (
@@ -20,6 +21,7 @@ from tests.simulation.operation_steps import (
     Abandon,
     Ask,
     Both,
+    BreakModule,
     Configure,
     Course,
     Define,
@@ -28,6 +30,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Occupy,
     Pause,
     SetClock,
     Silent,
@@ -212,6 +215,9 @@ class CourseRun:
             case SetClock():
                 ahead, right = partial(world.set_clock, step.ahead_s), partial(world.set_clock, 0.0)
                 self.last(0.0, step.seconds, ahead, right, str(step))
+            case BreakModule():
+                breaks, mends = (partial(self.sensor.load, each) for each in (BROKEN_MODULE, WHOLE_MODULE))
+                self.last(0.0, step.seconds, breaks, mends, str(step))
             case _:
                 self.change(step)
 
@@ -229,6 +235,8 @@ class CourseRun:
                 world.pause(step.slot)
             case DeleteRun():
                 self.sensor.forget()
+            case Occupy():
+                self.sensor.queue.occupy(GROUP)
             case Upgrade():
                 world.make_foreign()
 

@@ -24,6 +24,7 @@ from tests.simulation.operation_steps import (
     Abandon,
     Ask,
     Both,
+    BreakModule,
     Configure,
     Course,
     Define,
@@ -32,6 +33,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Occupy,
     Pause,
     SetClock,
     Signal,
@@ -84,7 +86,8 @@ def draw_course(seed: int) -> Course:
     if random.random() < 0.4:
         # on another machine only a minute of silence tells that an operator is gone
         steps += [Wait(62.0), Abandon()]
-    return tuple(_draw_more(Random(f"more of course {seed}"), steps))
+    steps = _draw_more(Random(f"more of course {seed}"), steps)
+    return tuple(_draw_of_dagster(Random(f"dagster of course {seed}"), steps))
 
 
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
@@ -99,6 +102,18 @@ def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
         steps += _draw_beyond(random)
     elif random.random() < 0.08:
         steps += _draw_hindered(random)
+    return steps
+
+
+def _draw_of_dagster(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a full queue or a module that can't be imported before a worker dies; drawn apart, too."""
+    killed = KillWorker("w", End("SIGKILL", after_s=random.choice([0.5, 5.0])))
+    at = random.randint(1, len(steps))
+    drawn = random.random()
+    if drawn < 0.04:
+        steps[at:at] = [Occupy(), killed, Wait(20.0)]
+    elif drawn < 0.08:
+        steps[at:at] = [BreakModule(random.choice([40.0, FOR_EVER_S, FOR_EVER_S])), killed, Wait(20.0)]
     return steps
 
 

@@ -139,6 +139,18 @@ class Upgrade:
     """Another version of Holdfast wrote the plan of the open apply."""
 
 
+@dataclass(frozen=True, slots=True)
+class Occupy:
+    """Runs of every other kind that never end fill Dagster's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakModule:
+    """The project's own module of Dagster definitions can't be imported, for so many seconds."""
+
+    seconds: float
+
+
 Step = (
     Ask
     | Both
@@ -155,5 +167,7 @@ Step = (
     | SetClock
     | DeleteRun
     | Upgrade
+    | Occupy
+    | BreakModule
 )
 Course = tuple[Step, ...]

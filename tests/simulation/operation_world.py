@@ -255,10 +255,6 @@ class OperationWorld(LifecycleWorld):
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
-    def number_run(self) -> int:
-        """The number of the next recovery run."""
-        return len(self.run_began) + 1
-
     def now(self) -> datetime:
         """The time of the world, as records have it."""
         return datetime.fromtimestamp(self.clock.time(), UTC)

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from holdfast.infra.database import applies
 from holdfast.infra.database.releases import ReleaseBook
+from holdfast.orchestration.host import local, run_coordinator
 from holdfast.processors.lifecycle.deploy import releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -153,6 +154,31 @@ def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleaseBook, "before", lambda book, processor: None)
 
 
+def _one_lane(patch: pytest.MonkeyPatch) -> None:
+    """Runs of recovery have the lane of all others."""
+    patch.setattr(run_coordinator, "RECOVERY", "")
+
+
+def _limit_of_all(patch: pytest.MonkeyPatch) -> None:
+    """Four runs at a time, of whatever kind."""
+    original = local.prepare
+
+    def prepare(settings: Any) -> Any:
+        home = original(settings)
+        config = home / "dagster.yaml"
+        config.write_text(config.read_text().replace("max_concurrent_runs: -1", "max_concurrent_runs: 4"))
+        return home
+
+    patch.setattr(local, "prepare", prepare)
+
+
+def _watched_by_the_project(patch: pytest.MonkeyPatch) -> None:
+    """A project has one code location, in which recovery is, too."""
+    words = local._PROJECT_WORKSPACE.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(words) if "recovery_location" in line)
+    patch.setattr(local, "_PROJECT_WORKSPACE", "".join((*words[: at - 1], *words[at + 2 :])))
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
@@ -174,6 +200,9 @@ BUGS: tuple[Planted, ...] = (
     Planted("the release that a rollback runs is pruned", _undo_is_pruned),
     Planted("the command of an interrupted apply is named while the supervisor hangs", _supervisor_is_not_asked),
     Planted("an action is named that is refused beside another installation", _others_are_not_named),
+    Planted("recovery shares the lane of other runs", _one_lane),
+    Planted("a limit of all runs together holds for recovery", _limit_of_all),
+    Planted("the recovery sensor is in the project's code location", _watched_by_the_project),
 )
 
 
