@@ -97,6 +97,13 @@ class OperatorsTopics(InMemoryTopics):
         self.answers("delete")
         self._broker.delete(name)
 
+    def offsets_of_all(self, partitions: Mapping[str, int], of: str) -> dict[str, dict[int, int]]:
+        """By topic and partition, where each begins, or its end."""
+        assert of in ("start", "stable", "end")
+        if of == "start":
+            return {topic: self.start_offsets(topic) for topic in partitions}
+        return {topic: self.end_offsets(topic, committed=of == "stable") for topic in partitions}
+
     def settled_end_offsets(self, topic: str) -> dict[int, int]:
         """The ends behind which nothing is open."""
         return self.end_offsets(topic, committed=True)

@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.simulation.lifecycle_world import quiet
 from tests.simulation.operation_course import CourseRun
 from tests.simulation.operation_draw import draw_course, has_letters
 from tests.simulation.operation_steps import Course
+from tests.simulation.operation_undo import undo_files_checked
 from tests.simulation.operation_world import OperationWorld, parts_of_operation
 from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
@@ -69,11 +70,13 @@ class OperationRunner:
             run = CourseRun(world, course)
             invariant, detail = None, ""
             try:
-                with signals_kept(), tuned(schedule), parts_of_operation(world):
+                files = undo_files_checked(world) if run.writes_files else nullcontext()
+                with signals_kept(), tuned(schedule), parts_of_operation(world), files:
                     try:
                         run.run()
                     finally:
                         world.end()
+                        run.sensor.queue.close()
             except InvariantBroken as broken:
                 invariant, detail = broken.invariant, broken.detail
             except Exception as failure:

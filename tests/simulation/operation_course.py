@@ -13,13 +13,17 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Provisio
 from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_operator import Shown
 from tests.simulation.lifecycle_sequence import Sequence
+from tests.simulation.operation_dagster import BROKEN_MODULE, WHOLE_MODULE
 from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, is_paused, judge
+from tests.simulation.operation_proof import check_told
 from tests.simulation.operation_sensor import Sensor
 from tests.simulation.operation_steps import (
     FOR_EVER_S,
     Abandon,
+    Arrive,
     Ask,
     Both,
+    BreakModule,
     Configure,
     Course,
     Define,
@@ -28,6 +32,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Occupy,
     Pause,
     SetClock,
     Silent,
@@ -91,6 +96,11 @@ class CourseRun:
         #: When the last silence is over.
         self.silent_until = 0.0
 
+    @property
+    def writes_files(self) -> bool:
+        """Whether a clear of the course writes an undo file."""
+        return any(isinstance(each, Clear) and each.export for each in self._requests())
+
     def tell(self, text: str) -> None:
         """Add a line to the trace that people read."""
         self.told.append(f"{self.world.clock.monotonic():8.1f} s  {text}")
@@ -112,6 +122,7 @@ class CourseRun:
         self.check_broken()
         self.follow()
         self.check_undo()
+        check_told(self.world)
         if not any(isinstance(each, Clear) for each in self._requests()):
             self.check_state()
 
@@ -200,11 +211,13 @@ class CourseRun:
                 self.strike(step.end, step.who, None)
             case Feed():
                 self.feed(step.share)
+            case Arrive():
+                self.arrive(step)
             case Wait():
                 world.rest(step.seconds)
             case Define():
-                self.tell(f"the project defines {step.version}")
-                world.define(step.version)
+                self.tell(f"the project defines {step.version}.{step.revision}")
+                world.define(step.version, step.revision)
             case Silent():
                 self.silence(step)
             case Intrude():
@@ -212,6 +225,9 @@ class CourseRun:
             case SetClock():
                 ahead, right = partial(world.set_clock, step.ahead_s), partial(world.set_clock, 0.0)
                 self.last(0.0, step.seconds, ahead, right, str(step))
+            case BreakModule():
+                breaks, mends = (partial(self.sensor.load, each) for each in (BROKEN_MODULE, WHOLE_MODULE))
+                self.last(0.0, step.seconds, breaks, mends, str(step))
             case _:
                 self.change(step)
 
@@ -229,6 +245,8 @@ class CourseRun:
                 world.pause(step.slot)
             case DeleteRun():
                 self.sensor.forget()
+            case Occupy():
+                self.sensor.queue.occupy(GROUP)
             case Upgrade():
                 world.make_foreign()
 
@@ -268,6 +286,18 @@ class CourseRun:
         for number, messages in enumerate(self.world.workload.messages):
             sent = self.world.sent[number]
             self.world.feed(number, sent + round((len(messages) - sent) * share))
+
+    def arrive(self, step: Arrive) -> None:
+        """Input is to arrive at a point."""
+        left = [step.share]
+
+        def passed(process: SimulatedProcess, name: str) -> bool:
+            if left and name.startswith(step.aim):
+                self.tell(f"input arrives at {name} of {process.name}")
+                self.feed(left.pop())
+            return False
+
+        self.world.strikes.append(passed)
 
     def ask(self, step: Ask) -> SimulatedProcess:
         """An operator begins a verb."""

@@ -9,6 +9,8 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clear,
     Compact,
     Deploy,
+    Keys,
+    Prefix,
     Replay,
     Request,
     Restart,
@@ -21,9 +23,13 @@ from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
 from tests.simulation.operation_steps import (
     BROKEN,
     FOR_EVER_S,
+    HANGS,
+    MUTE,
     Abandon,
+    Arrive,
     Ask,
     Both,
+    BreakModule,
     Configure,
     Course,
     Define,
@@ -32,6 +38,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Occupy,
     Pause,
     SetClock,
     Signal,
@@ -57,6 +64,8 @@ AIMS = (
     "registry.",
 )
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
+#: Where an operator has a worker clear.
+CLEARING = ("http:/state/clear:before", "http:/state/clear:after", "http:/maintenance")
 #: Where a change of workers is half done.
 HALF = ("deployer.start_program:after", "deployer.stop_program:before", "deployer.stop_program:after", "deployer.apply")
 
@@ -84,7 +93,11 @@ def draw_course(seed: int) -> Course:
     if random.random() < 0.4:
         # on another machine only a minute of silence tells that an operator is gone
         steps += [Wait(62.0), Abandon()]
-    return tuple(_draw_more(Random(f"more of course {seed}"), steps))
+    steps = _draw_more(Random(f"more of course {seed}"), steps)
+    steps = _draw_of_dagster(Random(f"dagster of course {seed}"), steps)
+    steps = _draw_of_files(Random(f"files of course {seed}"), steps)
+    steps = _draw_of_proofs(Random(f"proofs of course {seed}"), steps)
+    return tuple(_draw_of_clears(Random(f"clears of course {seed}"), steps))
 
 
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
@@ -99,6 +112,57 @@ def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
         steps += _draw_beyond(random)
     elif random.random() < 0.08:
         steps += _draw_hindered(random)
+    return steps
+
+
+def _draw_of_dagster(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a full queue or a module that can't be imported before a worker dies; drawn apart, too."""
+    killed = KillWorker("w", End("SIGKILL", after_s=random.choice([0.5, 5.0])))
+    at = random.randint(1, len(steps))
+    drawn = random.random()
+    if drawn < 0.04:
+        steps[at:at] = [Occupy(), killed, Wait(20.0)]
+    elif drawn < 0.08:
+        steps[at:at] = [BreakModule(random.choice([40.0, FOR_EVER_S, FOR_EVER_S])), killed, Wait(20.0)]
+    return steps
+
+
+def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with an edit of the files that nobody deploys, or of the second file alone; drawn apart, too."""
+    at, drawn = random.randint(1, len(steps)), random.random()
+    killed = KillWorker(random.choice(["w", "w0", "w1"]), End("SIGKILL", after_s=random.choice([0.5, 5.0])))
+    if drawn < 0.05:
+        steps[at:at] = [Define(random.choice(["v2", "v3"])), killed, Wait(20.0)]
+    elif drawn < 0.1:
+        end = _draw_end(random, AIMS) if random.random() < 0.5 else None
+        steps[at:at] = [Define(random.choice(["v1", "v2"]), random.randint(1, 2)), Ask(Deploy(GROUP), end)]
+    return steps
+
+
+def _draw_of_clears(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a clear that writes an undo file, mostly beside input and a death; drawn apart, too."""
+    if random.random() >= 0.1:
+        return steps
+    online = Clear(GROUP, selection=random.choice([Prefix("k"), Prefix("k"), Keys(("k0", "k1"))]))
+    asked = random.choice([online, online, online, Clear(GROUP), Clear(GROUP, rewind="earliest")])
+    between = KillWorker("w", End("SIGKILL", "clear:deletes", random.choice([1, 1, 2, 3])))
+    dies = random.choice([between, between, KillWorker("w", _draw_end(random, WORKERS_AIMS))])
+    end = _draw_end(random, AIMS) if random.random() < 0.3 else None
+    arrives = Arrive(0.3, random.choice(CLEARING))
+    first: list[Step] = [Feed(random.choice([0.2, 0.5])), Wait(random.choice([0.5, 5.0])), arrives]
+    again: list[Step] = [Feed(0.3), Wait(random.choice([5.0, 62.0])), Ask(asked)]
+    at = random.randint(1, len(steps))
+    dying: list[Step] = [dies] if random.random() < 0.7 else []
+    steps[at:at] = [*first, *dying, Ask(asked, end), *(again if random.random() < 0.7 else [])]
+    return steps
+
+
+def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a version that hangs, or in which no message runs, in its proof; drawn apart, too."""
+    if random.random() < 0.07:
+        at, version = random.randint(1, len(steps)), random.choice([HANGS, HANGS, MUTE, MUTE, MUTE])
+        end = _draw_end(random, AIMS) if random.random() < 0.3 else None
+        steps[at:at] = [Feed(0.3), Wait(5.0), Define(version), Ask(Deploy(GROUP), end)]
     return steps
 
 

@@ -69,6 +69,8 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
             continue
         if worker.topology.code_version != found.code_version:
             said.append(f"slot {slot} runs {worker.topology.code_version}, recorded is {found.code_version}")
+        if world.imported[slot].is_torn:
+            said.append(f"slot {slot} has modules of two versions: {world.imported[slot]}")
         if "--paused" in program.spec.command or worker.paused:
             said.append(f"slot {slot} {PAUSED}")
     said += [f"slot {slot} runs beyond the record" for slot, each in slots.items() if slot not in meant and each.alive]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from holdfast.infra.database.records import Incident
@@ -15,6 +16,7 @@ from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recov
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
+from tests.simulation.operation_dagster import Locations, Queue
 from tests.simulation.operation_world import LIMITS, OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP
@@ -30,17 +32,28 @@ class Sensor:
 
     def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
         self._world, self._tell = world, tell
-        self._ticks = 0
+        self._ticks = self._asked = 0
         self._answered: Any = {}
         self._tick_process: SimulatedProcess | None = None
         #: The runs of an incident that Dagster has, newest first.
         self.runs: dict[int, list[_Kept]] = {}
         self._succeeded: set[str] = set()
+        self.queue = Queue(world.settings)
+        self._locations = Locations(world.settings, world.project)
+        #: Whether a code location that loads has the sensor.
+        self._watches = True
 
     @property
     def busy(self) -> bool:
-        """Whether a run works."""
+        """Whether a run works; one that waits in the queue does not."""
         return any(_lives(run.process) for of in self.runs.values() for run in of)
+
+    def load(self, module: str) -> None:
+        """The project's own module of definitions becomes this text, and Dagster loads its locations again."""
+        self._locations.write(module)
+        watching = self._locations.watching()
+        self._watches = bool(watching)
+        self._tell(f"Dagster: the sensor is in {', '.join(watching) or 'no location that loads'}")
 
     def begin(self) -> None:
         """Tick from now on."""
@@ -49,11 +62,14 @@ class Sensor:
     def forget(self) -> None:
         """Somebody deletes the first run of each incident, if it has ended."""
         for of in self.runs.values():
-            if len(of) > 1 and not _lives(of[-1].process):
+            if len(of) > 1 and of[-1].is_over:
                 of.pop()
 
     def _due(self) -> None:
         self._world.clock.call_later(EVERY_S, self._due)
+        self._dequeue()
+        if not self._watches:
+            return
         if self._tick_process is not None and _lives(self._tick_process):
             return
         self._ticks += 1
@@ -85,17 +101,29 @@ class Sensor:
     def _request(self, incident: Incident, world: Any) -> None:
         kept = self.runs.setdefault(incident.id, [])
         for run in kept:
-            if run.ended_at is None and not _lives(run.process):
+            if run.ended_at is None and run.is_over:
+                self.queue.leave(run.name)
                 run.ended_at = self._world.clock.time()
         known = [run.as_known(run.name in self._succeeded) for run in kept]
         key = next_run(incident.id, known, world, lambda text: self._tell(f"sensor: {text}"))
         if key is None or key in {run.key for run in kept}:
             return  # Dagster drops a request whose key a run has
-        number = self._world.number_run()
-        name, since = f"run{number}", incident.retried_at or incident.opened_at
-        self._world.run_began[name] = self._world.clock.monotonic()
-        process = self._world.simulation.start(name, lambda alive: self._run(alive, incident.id, name))
-        kept.insert(0, _Kept(name, key, self._world.now(), since.isoformat(), process))
+        self._asked += 1
+        name, since = f"run{self._asked}", incident.retried_at or incident.opened_at
+        kept.insert(0, _Kept(name, key, self._world.now(), since.isoformat(), incident.id))
+        self.queue.put(name, incident)
+        self._dequeue()
+        if kept[0].process is None:
+            self._tell(f"{name} waits in Dagster's queue")
+
+    def _dequeue(self) -> None:
+        """Start what Dagster starts now; between two ticks nothing leaves its queue that others wait for."""
+        for run in [each for of in self.runs.values() for each in of if each.process is None]:
+            if not self._watches or not self.queue.starts(run.name):
+                continue
+            self._world.run_began[run.name] = self._world.clock.monotonic()
+            work = partial(self._run, number=run.incident, name=run.name)
+            run.process = self._world.simulation.start(run.name, work)
 
     def _run(self, process: SimulatedProcess, number: int, name: str) -> None:
         """As ``orchestration.jobs.recover_processor``."""
@@ -126,8 +154,8 @@ class Sensor:
             self._tell(f"{name}: interrupted")
 
 
-def _lives(process: SimulatedProcess) -> bool:
-    return not (process.ended or process.crashed)
+def _lives(process: SimulatedProcess | None) -> bool:
+    return process is not None and not (process.ended or process.crashed)
 
 
 @dataclass
@@ -138,8 +166,15 @@ class _Kept:
     key: str
     created_at: datetime
     since: str
-    process: SimulatedProcess
+    incident: int
+    #: None while it waits in the queue.
+    process: SimulatedProcess | None = None
     ended_at: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended or died."""
+        return self.process is not None and not _lives(self.process)
 
     def as_known(self, succeeded: bool) -> Run:
         """As the sensor reads it."""

@@ -10,6 +10,8 @@ from holdfast.processors.lifecycle.plans.requests import Request
 Signal = Literal["SIGINT", "SIGHUP", "SIGKILL"]
 #: A version whose workers end at their start.
 BROKEN = "v0"
+#: A version that hangs on the newest messages, and one that lets no message through.
+HANGS, MUTE = "v4", "v5"
 #: Seconds of what stays until a person ends it.
 FOR_EVER_S = 1e6
 
@@ -70,6 +72,14 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrive:
+    """Input arrives while a process passes the first point whose name begins so: this share of what is left."""
+
+    share: float
+    aim: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Time goes by."""
 
@@ -78,9 +88,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """The project's file defines this version."""
+    """The project's files define this version; another revision changes the second file alone."""
 
     version: str
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +150,25 @@ class Upgrade:
     """Another version of Holdfast wrote the plan of the open apply."""
 
 
+@dataclass(frozen=True, slots=True)
+class Occupy:
+    """Runs of every other kind that never end fill Dagster's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakModule:
+    """The project's own module of Dagster definitions can't be imported, for so many seconds."""
+
+    seconds: float
+
+
 Step = (
     Ask
     | Both
     | Abandon
     | KillWorker
     | Feed
+    | Arrive
     | Wait
     | Define
     | Silent
@@ -155,5 +179,7 @@ Step = (
     | SetClock
     | DeleteRun
     | Upgrade
+    | Occupy
+    | BreakModule
 )
 Course = tuple[Step, ...]

@@ -34,22 +34,27 @@ from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy import deployed_settings
-from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
+from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
-from holdfast.processors.lifecycle.deploy.rollout import Rollout
+from holdfast.processors.lifecycle.deploy.rollout import RELEASE, Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
+from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.lifecycle.recovery import attempt as recovery
 from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now, what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers, refuse_beside
+from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.letters import letters_in_memory
 from tests.simulation.lifecycle_machine import Program, SimulatedDeployer
 from tests.simulation.lifecycle_operator import Operator, OperatorsHold
 from tests.simulation.lifecycle_world import LifecycleWorld, virtual_time
+from tests.simulation.operation_project import Imported, Project
+from tests.simulation.operation_proof import Hung, check_started, proofs_in_memory, prove
 from tests.simulation.operation_steps import BROKEN
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
@@ -80,8 +85,8 @@ class OperationWorld(LifecycleWorld):
     """The machine, with a definition in a file that changes, and a supervisor and a broker that may be silent."""
 
     def __init__(self, schedule: Any, folder: Path, template: Path) -> None:
-        self.project = folder / "project"
-        self.project.mkdir()
+        self._definition = Project(folder / "project")
+        self.project = self._definition.folder
         self.version = ""
         self._described: Any = None
         self.define("v1")
@@ -102,22 +107,23 @@ class OperationWorld(LifecycleWorld):
         self.broken_slots: set[str] = set()
         #: The releases that worked, the last one last; none twice.
         self.worked: list[str] = []
-        #: The version that the last worker of a slot has imported.
-        self._imported: dict[str, str] = {}
+        #: What the last worker of a slot has imported.
+        self.imported: dict[str, Imported] = {}
         self._strangers: list[Member] = []
+        #: Who saw which release hang in its proof, where the running one does not.
+        self.hung: Hung = set()
         #: Since when a worker of another installation is in the group, in virtual seconds; None without one.
         self.shared_since: float | None = None
 
     # -- the definition --------------------------------------------------------------------------------------------
 
-    def define(self, version: str) -> None:
-        """The project's file defines this version from now on."""
+    def define(self, version: str, revision: int = 0) -> None:
+        """The project's files define this version from now on."""
         self.version = version
-        (self.project / "app.py").write_text(f"{version}\n")
+        self._definition.define(version, revision)
 
     def code(self) -> Code:
-        files = (CodeFile("app.py", self.project / "app.py"),)
-        return Code("app:application", files, digest_of(files))
+        return self._definition.code()
 
     @property
     def topology(self) -> Topology:
@@ -132,15 +138,17 @@ class OperationWorld(LifecycleWorld):
     def started(self, program: Program, slot: str, start: Start) -> Application:
         """A program with a release imports it; one without imports what is in the project now."""
         given = program.spec.command
-        folder = Path(given[given.index("--release") + 1]) if "--release" in given else self.project
-        version = self._imported[slot] = (folder / "app.py").read_text().strip()
+        release = Path(given[given.index(RELEASE) + 1]) if RELEASE in given else None
+        if release is not None:
+            check_started(self, self._actor(), release.name)
+        imported = self.imported[slot] = self._definition.imported(release)
         made = self.application(slot, start)
-        described: Topology = replace(self._described, code_version=version)
+        described: Topology = replace(self._described, code_version=imported.app)
         made.topology = lambda: described  # type: ignore[method-assign]
         return made
 
     def check_start(self, slot: str) -> None:
-        if self._imported[slot] == BROKEN:
+        if self.imported[slot].app == BROKEN:
             raise NoStart("This version does not start.", action="Correct it.")
         if slot in self.broken_slots:
             raise NoConfiguration("This worker's configuration is wrong.", action="Correct it.")
@@ -168,8 +176,7 @@ class OperationWorld(LifecycleWorld):
 
     def _check_launch(self) -> None:
         """Recovery starts nothing beside a worker of another installation that was there before its run."""
-        here = getcurrent()
-        run = next((each for each in self.simulation.processes if each._greenlet is here), None)
+        run = self._actor()
         if run is None or not run.name.startswith("run") or self.shared_since is None:
             return
         if self.shared_since < self.run_began[run.name]:
@@ -255,10 +262,6 @@ class OperationWorld(LifecycleWorld):
         program = self.programs.get(name)
         return None if program is None else (program.spec.command, dict(program.spec.environment))
 
-    def number_run(self) -> int:
-        """The number of the next recovery run."""
-        return len(self.run_began) + 1
-
     def now(self) -> datetime:
         """The time of the world, as records have it."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
@@ -270,8 +273,20 @@ class OperationWorld(LifecycleWorld):
 
     def current(self) -> SimulatedProcess:
         """The process that runs now."""
+        found = self._actor()
+        assert found is not None
+        return found
+
+    def _actor(self) -> SimulatedProcess | None:
+        """The process that runs now; None for the machine itself."""
         here = getcurrent()
-        return next(each for each in self.simulation.processes if each._greenlet is here)
+        return next((each for each in self.simulation.processes if each._greenlet is here), None)
+
+    def version_of(self, release: str | None) -> str:
+        """The version of a release; of the definition for None."""
+        found = None if release is None else self.registry.releases.find(GROUP, release)
+        folder = None if found is None or found.folder is None else Path(found.folder)
+        return self._definition.imported(folder).app
 
 
 class SilentDeployer:
@@ -311,6 +326,13 @@ class Person(Operator):
         self.present = lambda: dict(world.environment)
         super().__init__(world, process)
         self.world = world
+        tasks = {INPUT: world.schedule.partitions}
+        self.owners = RunningOwners(
+            self._client,
+            self._slots,
+            lambda name, stores: world.topology.tasks_with(stores, tasks),
+            once=lambda: self.hold.step,
+        )
         deployer: Any = SilentDeployer(world, process)
         self.acting = replace(self.acting, deployer=deployer, strangers=self._others)
         self.facts._world = self.acting
@@ -329,6 +351,9 @@ class Person(Operator):
             return ()
         self._applier().abandon(record, "not needed")
         return what_is_left(GROUP, self.acting, LIMITS)
+
+    def prove(self, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
+        return prove(self, processor, stage, tell)
 
     def processor_now(self) -> ProcessorNow:
         """What status shows."""
@@ -374,6 +399,7 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
             patch.object(deployed_settings, "asked_of", world.asked_of),
             virtual_time(world),
             letters_in_memory(world),
+            proofs_in_memory(world),
             world.noting_what_works(),
             _reads_remembered(),
         ):

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 from holdfast.infra.database import applies
 from holdfast.infra.database.releases import ReleaseBook
-from holdfast.processors.lifecycle.deploy import releases, running
+from holdfast.orchestration.host import local, run_coordinator
+from holdfast.processors.engine.commands import keys
+from holdfast.processors.engine.runtime.maintenance import Maintenance
+from holdfast.processors.lifecycle.deploy import code_files, releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
@@ -22,6 +26,7 @@ from holdfast.processors.lifecycle.recovery import working_check as answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
+from holdfast.processors.proof import refusal
 from tests.simulation import operation_sensor
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
@@ -153,6 +158,80 @@ def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReleaseBook, "before", lambda book, processor: None)
 
 
+def _one_lane(patch: pytest.MonkeyPatch) -> None:
+    """Runs of recovery have the lane of all others."""
+    patch.setattr(run_coordinator, "RECOVERY", "")
+
+
+def _limit_of_all(patch: pytest.MonkeyPatch) -> None:
+    """Four runs at a time, of whatever kind."""
+    original = local.prepare
+
+    def prepare(settings: Any) -> Any:
+        home = original(settings)
+        config = home / "dagster.yaml"
+        config.write_text(config.read_text().replace("max_concurrent_runs: -1", "max_concurrent_runs: 4"))
+        return home
+
+    patch.setattr(local, "prepare", prepare)
+
+
+def _watched_by_the_project(patch: pytest.MonkeyPatch) -> None:
+    """A project has one code location, in which recovery is, too."""
+    words = local._PROJECT_WORKSPACE.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(words) if "recovery_location" in line)
+    patch.setattr(local, "_PROJECT_WORKSPACE", "".join((*words[: at - 1], *words[at + 2 :])))
+
+
+def _only_the_definition(patch: pytest.MonkeyPatch) -> None:
+    """A release holds the file of the definition, and not what it imports."""
+    patch.setattr(code_files, "_imports", lambda nodes: iter(()))
+
+
+def _written_early(patch: pytest.MonkeyPatch) -> None:
+    """A clear writes its file, and pauses the input after it."""
+    original, export, hold = keys.clear, keys.export, Maintenance.hold
+
+    def clear(worker: Any, ticket: Any, tasks: Any, asked: Any, *rest: Any) -> Any:
+        written: dict[str, Any] = {}
+        if asked.export:
+            with patch.context() as early:
+                early.setattr(Maintenance, "hold", lambda maintenance: None)
+                writing = export(worker, ticket, tasks, asked, rest[0], once=asked.once)
+                next(writing)
+            written = yield from writing
+            yield
+        assert Maintenance.hold is hold
+        found = yield from original(worker, ticket, tasks, msgspec.structs.replace(asked, export=False), *rest)
+        return {**found, **keys.files_of_result(written, [])}
+
+    patch.setattr(keys, "clear", clear)
+
+
+def _file_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """A clear that is begun again keeps the file of its first attempt."""
+    original = keys.export
+
+    def export(worker: Any, ticket: Any, *rest: Any, once: str = "", **named: Any) -> Any:
+        if kept := keys.written_before(worker, once):
+            yield
+            return {"keys": 0, "entries": 0, "bytes": 0, "partitions": [], "path": kept[-1], "sha256": ""}
+        return (yield from original(worker, ticket, *rest, once=once, **named))
+
+    patch.setattr(keys, "export", export)
+
+
+def _hangs_let_through(patch: pytest.MonkeyPatch) -> None:
+    """A version that hangs, or ends, where the running one does not, may replace it."""
+    patch.setattr(refusal, "is_broken_alone", lambda new, running: False)
+
+
+def _nothing_is_proof(patch: pytest.MonkeyPatch) -> None:
+    """Of a replay in which nothing ran nobody says more than that nothing failed."""
+    patch.setattr(refusal, "_unreached", lambda new: [])
+    patch.setattr(refusal, "_silent", lambda *given: [])
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
@@ -174,6 +253,14 @@ BUGS: tuple[Planted, ...] = (
     Planted("the release that a rollback runs is pruned", _undo_is_pruned),
     Planted("the command of an interrupted apply is named while the supervisor hangs", _supervisor_is_not_asked),
     Planted("an action is named that is refused beside another installation", _others_are_not_named),
+    Planted("recovery shares the lane of other runs", _one_lane),
+    Planted("a limit of all runs together holds for recovery", _limit_of_all),
+    Planted("the recovery sensor is in the project's code location", _watched_by_the_project),
+    Planted("a release holds only the file of the definition", _only_the_definition),
+    Planted("a clear writes its undo file before the input is paused", _written_early),
+    Planted("a clear that is begun again keeps its old undo file", _file_is_kept),
+    Planted("a version that hangs in its proof is not refused", _hangs_let_through),
+    Planted("a replay in which nothing ran proves a version", _nothing_is_proof),
 )
 
 
