@@ -169,9 +169,9 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The schema of the past version; an inferred schema gets the typed columns that these rows have.
+        """The schema of the past version; an inferred schema gets the typed columns that ``rows`` have.
 
-        The table has all these columns, because each row was published before.
+        The history table has these columns, because every one of the rows was published to it.
         """
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 

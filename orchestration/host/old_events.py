@@ -1,8 +1,8 @@
 """Deletes old runs and events from Dagster's storage (SQLite or Postgres).
 
 Dagster itself keeps all events forever. ``DagsterInstance.delete_run`` does not delete the run's output and check
-results, and with SQLite not its tags and its event file. Dagster has no call to delete events without a run, which
-sensors report. So this module deletes the rest by SQL, from the tables that Dagster's code declares.
+results; with SQLite, its tags and its event file stay, too. Dagster has no call that deletes events without a run, such
+as the events that sensors report. So this module deletes the rest by SQL, from the tables that Dagster's code declares.
 
 Invariants:
     - The newest event of each type of each asset is kept.

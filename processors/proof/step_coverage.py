@@ -69,7 +69,7 @@ class StepCoverage:
 
 
 def named(node: Node) -> str:
-    """A step as text, in the form of the application's definition."""
+    """The step as text, as the user's code writes it."""
     if node.topic is not None:
         return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
     if node.window is not None:

@@ -78,7 +78,7 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, processors, open incidents and applies, and reasons.
+    """The JSON document of ``holdfast status``: services, processors, open incidents and applies, and why it is red.
 
     ``name`` limits the document to one processor or asset.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 #: Maximum age of a code server, seconds. It is replaced even without an edit, because packages may have changed.
 AGE_MAX_S = 3600.0
-#: Minimum age, seconds, at which a code server is replaced without an edit; Dagster's own interval is the same.
+#: Minimum age, seconds, at which a code server is replaced although no code file changed; the same as in Dagster.
 AGE_MIN_S = 60.0
 #: Minimum age, seconds, at which a code server is replaced after an edit. It is short, so that a broken import is
 #: reported within a minute.

@@ -67,7 +67,7 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """Sends a changed left row to its present foreign key, and its removal to its previous foreign key."""
+    """When a left row changes, sends the row to its present foreign key, and a removal to its previous foreign key."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()

@@ -62,7 +62,7 @@ class RuntimeOptions:
     commits: Bounds
     commit_every: int
     broker_timeout_s: float
-    #: Maximum seconds that a task waits for an empty input that is not read to its end; None waits without limit.
+    #: Maximum seconds that a task waits for records of an input whose end it has not reached; None waits without limit.
     wait_s: float | None = None
     #: Number of standbys for each task: other workers that keep a copy of its state current.
     standby_replicas: int = 0

@@ -67,7 +67,7 @@ class Owner(Protocol):
     def commit_all(self, *, due: bool = False) -> bool:
         """Commit all uncommitted work; False if the transaction was aborted, so that its messages are read again.
 
-        A paused worker includes windows and timers that are due only if ``due`` is True.
+        If the worker is paused, due windows and timers are included only with ``due`` True.
         """
 
     def stop(self) -> None:

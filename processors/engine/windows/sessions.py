@@ -47,7 +47,7 @@ from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Res
 
 #: Maximum number of entries that ``due_at`` checks. If there are more entries, it assumes that one is due.
 LOOKED_AT = 100
-#: Sessions outside of their key's record: how many are read at once, and the maximum number that one message closes.
+#: For sessions that are stored apart from their key's record: the number read at once, and the most that may close.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
 

@@ -137,7 +137,8 @@ class Known:
     def unregistered(self, name: str) -> str:
         """The reason why a processor cannot own any resource.
 
-        Empty if it can: it is registered, has an open apply, or may have a definition that cannot be imported.
+        Empty if it can own resources: it is registered, or has an open apply, or a definition that failed to import
+        could be this processor's.
         """
         processor = _processor(name)
         if processor in self.busy or self.owner(name) is not None:

@@ -36,7 +36,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
     # The running workers are checked, too.
-    # The record is not enough, because an interrupted scale records the new slots before it starts them.
+    # The recorded slots are not enough: the verb records new slots before it starts them, and may be interrupted then.
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")

@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts, read_letter, replay_group
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
 
-#: Maximum number of letters in one transaction.
+#: Maximum number of dead letters in one transaction.
 AT_ONCE = 500
 #: Timeout of each step of a transaction, seconds.
 STEP_S = 60.0

@@ -26,7 +26,7 @@ class Run(NamedTuple):
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """Maps the run's topic to the position after the run's first ``count`` records; empty if ``count`` is 0."""
+        """Maps the topic of these records to the position after the first ``count`` ones; empty if ``count`` is 0."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
