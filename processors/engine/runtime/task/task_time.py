@@ -117,7 +117,7 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Sets stream time to its value at the last commit, unless a store keeps stream time. Call it after ``load``."""
+        """Sets stream time to its value at the last commit, unless a store keeps it; call it after ``load``."""
         if not self.is_kept:
             self._then = then
             self._go_to([then])
