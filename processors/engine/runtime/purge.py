@@ -70,5 +70,4 @@ class Purge:
         except KafkaFailed as failure:
             _log.warning("processed messages are not deleted yet; this is tried again", error=failure.message)
         else:
-            self.count += sum(offset - self._deleted.get(place, 0) for place, offset in due.items())
             self._deleted.update(due)
