@@ -40,8 +40,6 @@ class Purge:
         self._cluster = cluster
         self._next_at = cluster.clock.monotonic() + PURGE_EVERY_S
         self._deleted: dict[Partition, int] = {}
-        #: The sum, over all partitions, of the offsets below which this worker has deleted the records.
-        self.count = 0
 
     def step(self, tasks: Sequence[Task]) -> None:
         """Deletes the processed records of these tasks, at most every ``PURGE_EVERY_S`` seconds."""
