@@ -29,6 +29,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application.application import Application
 from holdfast.processors.application.registration import find_processor
@@ -162,6 +163,8 @@ class _Replay:
         try:
             cluster.run(self._application, databases=MemoryDatabases(export))
         except ProcessingFailed as failed:
+            if isinstance(failed.__cause__, SchemaRegistryFailed):  # no message is at fault
+                return _Tried(0, broken=f"ended with {type(failed.__cause__).__name__}: {failed.__cause__.message}")
             found = [_failure(failed)]
         except HoldfastError as failed:
             return _Tried(0, broken=f"ended with {type(failed).__name__}: {failed.message}")

@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from tests.combinations.functions import Record
 from tests.combinations.grammar import STEPS, Mark
 from tests.combinations.topology import Line, Message, Topology, has_outer_rows
 
@@ -160,12 +161,60 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
     return replace(topology, lines=lines, messages=messages) if changed else None
 
 
+#: Steps that read fields and keep the values as they are; and such steps that make other values.
+_KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
+#: Functions that take objects.
+_TAKES_OBJECTS = ("length", "folded", "enough", "third")
+
+
+def with_instances(topology: Topology, random: Random) -> Topology | None:
+    """Some inputs have instances of a class in place of objects, where no function of a user reads them."""
+    if topology.settings.get("dead_letter_topic"):
+        return None
+    topics = {line.name for line in topology.lines if line.code == f"app.topic({line.name!r})"}
+    changed = {name for name in topics & topology.partitions.keys() if _reads_fields(topology, name)}
+    changed = {name for name in sorted(changed) if random.random() < 0.7}
+    for each in topology.messages:
+        if each.topic in changed and each.value is not None and not _is_record(each.value):
+            return None
+    lines = tuple(
+        replace(line, code=f"app.topic({line.name!r}, value=Record)") if line.name in changed else line
+        for line in topology.lines
+    )
+    return replace(topology, lines=lines) if changed else None
+
+
+def _reads_fields(topology: Topology, name: str) -> bool:
+    """Whether all steps of a topic or a stream read fields by their names."""
+    users = [line for line in topology.lines if name in line.of]
+    return bool(users) and all(_is_reader(topology, line) for line in users)
+
+
+def _is_reader(topology: Topology, line: Line) -> bool:
+    if line.step == "dataframe":
+        return _reads_fields(topology, line.name)
+    if len(line.of) != 1 or any(each in line.code for each in _TAKES_OBJECTS):
+        return False
+    if line.step in _KEEPS:
+        return _reads_fields(topology, line.name)
+    return any(each in line.step for each in _MAKES)
+
+
+def _is_record(raw: bytes) -> bool:
+    try:
+        read = msgspec.json.decode(raw, type=Record)
+        return bool(msgspec.json.decode(msgspec.json.encode(read)) == msgspec.json.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
     "partitions": with_partitions,
     "copy": with_copy,
     "msgpack": with_msgpack,
+    "instances": with_instances,
 }
 
 

@@ -10,9 +10,21 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from holdfast import NotFound, State
 
 Value = dict[str, Any]
+
+
+class Record(msgspec.Struct):
+    """A message's value as an instance: steps read its fields as those of an object."""
+
+    n: Any
+    v: Any
+    h: Any
+    g: Any
+    d: Any
 
 
 class Spoilt(Exception):

@@ -1,0 +1,124 @@
+"""How long a worker takes to decode one message by its format: ``python -m tests.bench.formats``.
+
+Each row decodes the same order of three items by the function that a topic's values are read with, schemas cached, and
+one process alone. ``ratio`` is the time in relation to ``json``. Results are compared first: each format gives the same
+order.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from google.protobuf.json_format import MessageToDict
+
+from holdfast import (
+    AvroDeserializer,
+    AvroSerializer,
+    JSONDeserializer,
+    JSONSerializer,
+    ProtobufDeserializer,
+    ProtobufSerializer,
+    SchemaRegistryClientConfig,
+)
+from holdfast.infra.schemas.registry import Registries
+from holdfast.processors.engine.formats.topic_format import connect_all
+from holdfast.processors.engine.steps.topic import Topic
+from tests.parts.protobuf_messages import Order as Message
+
+ITEMS = [{"sku": "A-1", "n": 2}, {"sku": "B-2", "n": 1}, {"sku": "C-3", "n": 9}]
+ORDER = {"id": 1_234_567, "price": 99.5, "items": ITEMS}
+ITEM_FIELDS = [{"name": "sku", "type": "string"}, {"name": "n", "type": "int"}]
+ITEM = {"type": "record", "name": "Item", "fields": ITEM_FIELDS}
+FIELDS = [
+    {"name": "id", "type": "long"},
+    {"name": "price", "type": "double"},
+    {"name": "items", "type": {"type": "array", "items": ITEM}},
+]
+AVRO = {"type": "record", "name": "Order", "fields": FIELDS}
+JSON_ITEM = {"type": "object", "properties": {"sku": {"type": "string"}, "n": {"type": "integer"}}}
+JSON_FIELDS = {"id": {"type": "integer"}, "price": {"type": "number"}, "items": {"type": "array", "items": JSON_ITEM}}
+JSON_SCHEMA = {"title": "Order", "type": "object", "properties": JSON_FIELDS, "required": ["id", "price"]}
+REGISTRY = SchemaRegistryClientConfig(url="mock://bench")
+ROUNDS = 7
+
+
+class Item(msgspec.Struct):
+    sku: str
+    n: int
+
+
+class Order(msgspec.Struct):
+    id: int
+    price: float
+    items: list[Item]
+
+
+def cases() -> dict[str, tuple[Callable[[bytes], Any], bytes, Callable[[Any], Any]]]:
+    """By row: what decodes, the bytes, and how the result becomes the order."""
+    raw = json.dumps(ORDER).encode()
+    schema, registry = {"schema_registry_client_config": REGISTRY}, Registries()
+    of_avro, of_json = AvroSerializer(AVRO, **schema), JSONSerializer(JSON_SCHEMA, **schema)
+    of_protobuf = ProtobufSerializer(Message, **schema)
+    writers = {"avro": of_avro, "json": of_json, "protobuf": of_protobuf}
+    bound = {name: writer.bound(name, "value") for name, writer in writers.items()}
+    connect_all(bound.values(), registry)
+    topics = {
+        "json": (Topic("j"), raw),
+        "msgpack": (Topic("m", value_deserializer="msgpack"), msgspec.msgpack.encode(ORDER)),
+        "typed json (msgspec.Struct)": (Topic("t", value=Order), raw),
+        "avro without a registry": (
+            Topic("p", value_deserializer=AvroDeserializer(AVRO)),
+            AvroSerializer(AVRO).bound("p", "value")(ORDER),
+        ),
+        "avro": (Topic("avro", value_deserializer=AvroDeserializer(**schema)), bound["avro"](ORDER)),
+        "json schema": (Topic("json", value_deserializer=JSONDeserializer(**schema)), bound["json"](ORDER)),
+        "protobuf messages": (
+            Topic("protobuf", value_deserializer=ProtobufDeserializer(Message, to_dict=False, **schema)),
+            bound["protobuf"](ORDER),
+        ),
+        "protobuf dicts": (
+            Topic("protobuf", value_deserializer=ProtobufDeserializer(Message, **schema)),
+            bound["protobuf"](ORDER),
+        ),
+    }
+    for topic, _ in topics.values():
+        connect_all(topic.functions, registry)
+    return {name: (topic.deserialize_value, made, _order_of) for name, (topic, made) in topics.items()}
+
+
+def _order_of(value: Any) -> Any:
+    if isinstance(value, Message):
+        value = MessageToDict(value)
+    made = msgspec.to_builtins(value)
+    return {**made, "id": int(made["id"])}
+
+
+def measured(seconds: float) -> list[dict[str, Any]]:
+    """A row for each format: microseconds for a message, the median of some rounds, and the ratio to ``json``."""
+    rows = []
+    for name, (decode, raw, order_of) in cases().items():
+        assert order_of(decode(raw)) == ORDER, name
+        took = [_round(decode, raw, seconds / ROUNDS) for _ in range(ROUNDS)]
+        rows.append({"format": name, "bytes": len(raw), "us": statistics.median(took)})
+    plain = rows[0]["us"]
+    return [{**row, "us": round(row["us"], 2), "ratio": round(row["us"] / plain, 1)} for row in rows]
+
+
+def _round(decode: Callable[[bytes], Any], raw: bytes, seconds: float) -> float:
+    count, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        for _ in range(100):
+            decode(raw)
+        count += 100
+    return spent / count * 1e6
+
+
+if __name__ == "__main__":
+    for row in measured(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0):
+        print(json.dumps(row))

@@ -1,0 +1,12 @@
+"""The bench of formats runs, and each format gives the same order. No time is judged here."""
+
+from __future__ import annotations
+
+from tests.bench.formats import measured
+
+
+def test_each_format_has_a_row() -> None:
+    rows = measured(0.02)
+    assert rows[0]["format"] == "json"
+    assert {row["format"] for row in rows} > {"msgpack", "avro", "json schema", "protobuf messages"}
+    assert all(row["us"] > 0 and row["ratio"] > 0 for row in rows)
