@@ -6,8 +6,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
-- Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
-  ``NotFound``, ``same_as``.
+- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``Topic``,
+  ``TopicConfig``, ``Topology``, ``NotFound``, ``same_as``.
 - Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
 - Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.expressions.series import StreamingSeries
     from holdfast.processors.engine.joins.lookups import NotFound
     from holdfast.processors.engine.record_size import RecordTooLarge
     from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
@@ -122,6 +123,7 @@ __all__ = [
     "StateFailed",
     "Stop",
     "StreamingDataFrame",
+    "StreamingSeries",
     "Sum",
     "Topic",
     "TopicConfig",
@@ -152,6 +154,7 @@ _NAMES = {
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.expressions.series": "StreamingSeries",
     "processors.engine.steps.function_text": "same_as",
     "processors.engine.joins.lookups": "NotFound",
     "processors.engine.steps.processing": "Context",

@@ -164,6 +164,8 @@ def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
     made = replace(made, feed=(feed := _feed(topology, random)), parts=_parts(random) if feed != "whole" else ())
     if Random(f"formats {number} of {seed}").random() < 0.2:
         made = replace(made, changes=(*made.changes, "msgpack"))
+    if Random(f"columns {number} of {seed}").random() < 0.3:
+        made = replace(made, changes=(*made.changes, "columns"))
     if _needs_room(topology):
         made = replace(made, buffered_max=10_000)
     if feed == "live":

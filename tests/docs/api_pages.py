@@ -60,6 +60,16 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'orders.filter(lambda order: order["amount"] > 100).to_topic(app.topic("large"))',
         ("StreamingDataFrame",),
     ),
+    "api-columns.md": (
+        "Python API: columns",
+        "Expressions of columns, and the steps of a stream that take them. [Columns](../columns.md) has the rules.",
+        "from holdfast import Application\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.dataframe(app.topic("orders"))\n'
+        'orders["total"] = orders["amount"] * 1.19\n'
+        'orders[orders["total"] > 100].to_topic(app.topic("large"))',
+        ("StreamingSeries",),
+    ),
     "api-state.md": (
         "Python API: state and timers",
         "What functions do with the state of a key, and processors with its timers. [State](../state.md) and "
@@ -190,6 +200,9 @@ UNNAMED: dict[str, dict[str, str]] = {
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
         "Table": "processors.engine.joins.tables.Table",
         "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
+    },
+    "api-columns.md": {
+        "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",
     },
     "api-waiting.md": {
         "StreamingDataFrame": "processors.engine.dataframe.calls.StreamCalls",

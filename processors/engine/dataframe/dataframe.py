@@ -16,6 +16,7 @@ from holdfast.processors.engine.aggregates.aggregation import Aggregation, Aggre
 from holdfast.processors.engine.aggregates.recent import REMEMBER, DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.calls import StreamCalls
 from holdfast.processors.engine.dataframe.groups import StreamGroups, Streams
+from holdfast.processors.engine.expressions.methods import StreamColumns
 from holdfast.processors.engine.joins.methods import StreamJoins
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.steps.checked_arguments import (
@@ -45,6 +46,7 @@ class StreamingDataFrame(
     StreamJoins["StreamingDataFrame"],
     StreamGroups["StreamingDataFrame"],
     StreamCalls["StreamingDataFrame"],
+    StreamColumns["StreamingDataFrame"],
 ):
     """The stream of one input topic.
 
