@@ -9,9 +9,9 @@ A step that changes an object changes it in place. Branches before it keep their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.expressions.constants import Named, fresh, fresh_code, text_of
@@ -19,6 +19,19 @@ from holdfast.processors.engine.expressions.failures import failure_in, missing,
 from holdfast.processors.engine.expressions.tree import Expression, Failed
 from holdfast.processors.engine.steps.in_place import Touch, copied
 from holdfast.processors.engine.steps.step import UNFIT, Inlined, Step
+
+
+class RunWriter(Protocol):
+    """Writes the code of steps for a run of messages (``of_runs``)."""
+
+    def keep(self, condition: Expression) -> None:
+        """The later steps get the messages for which the condition is true."""
+
+    def assign(self, name: str, to: Expression) -> None:
+        """A column gets the value of an expression."""
+
+    def project(self, names: Sequence[str]) -> None:
+        """Only these columns are left; a message without one of them fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +87,10 @@ class ColumnStep(Step):
             raise error  # of a function of a user
         raise self.failure(value, error) from error
 
+    def write_run(self, writer: RunWriter) -> None:
+        """Writes the step for a run of messages; only called if ``in_runs``."""
+        raise NotImplementedError
+
     def failure(self, value: Any, error: BaseException) -> HoldfastError:
         """The error for a value that the step can't take."""
         for each in self.expressions:
@@ -93,6 +110,7 @@ class ColumnStep(Step):
 class KeptWhere(ColumnStep):
     """``sdf[condition]``: keeps the messages for which the expression is true."""
 
+    in_runs: ClassVar[bool] = True
     condition: Expression
 
     @property
@@ -109,6 +127,10 @@ class KeptWhere(ColumnStep):
         """The condition as code."""
         return Inlined((), self.condition.code(value, named))
 
+    def write_run(self, writer: RunWriter) -> None:
+        """A condition."""
+        writer.keep(self.condition)
+
     def _run(self, value: Any) -> Any:
         return self.condition.evaluate(value)
 
@@ -117,6 +139,7 @@ class KeptWhere(ColumnStep):
 class Projection(ColumnStep):
     """``sdf[["a", "b"]]``: a new object with these columns only."""
 
+    in_runs: ClassVar[bool] = True
     columns: tuple[tuple[str, Expression], ...]
 
     @property
@@ -137,6 +160,10 @@ class Projection(ColumnStep):
     def inlined(self, value: str, named: Named) -> Inlined:
         """The new object as code."""
         return Inlined((), f"{{{', '.join(f'{name!r}: {each.code(value, named)}' for name, each in self.columns)}}}")
+
+    def write_run(self, writer: RunWriter) -> None:
+        """The names that are left."""
+        writer.project([name for name, _ in self.columns])
 
     def _run(self, value: Any) -> Any:
         return {name: each.evaluate(value) for name, each in self.columns}
@@ -165,6 +192,7 @@ class _Changed(ColumnStep):
 class Assigned(_Changed):
     """``sdf["a"] = expression``."""
 
+    in_runs: ClassVar[bool] = True
     name: str
     to: Expression
 
@@ -190,6 +218,10 @@ class Assigned(_Changed):
     def inlined(self, value: str, named: Named) -> Inlined:
         """The assignment as code."""
         return Inlined((f"{value}[{self.name!r}] = {self.to.code(value, named)}",))
+
+    def write_run(self, writer: RunWriter) -> None:
+        """A variable."""
+        writer.assign(self.name, self.to)
 
     def _run(self, value: Any) -> Any:
         made = self.to.evaluate(value)

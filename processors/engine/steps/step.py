@@ -111,6 +111,8 @@ class Step:
 
     __slots__ = ()
 
+    #: Whether the step can be computed for a run of messages before an aggregation or a window by columns.
+    in_runs: ClassVar[bool] = False
     #: The step's role for the order of reading; None for no role.
     order: ClassVar[Order | None] = None
 

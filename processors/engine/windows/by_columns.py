@@ -33,6 +33,7 @@ from holdfast.processors.engine.aggregates.message_columns import reader_of
 from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, VALUE_VERSION, encode_json, pack_head
+from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY, DueEntry, due_key, window_key
@@ -84,9 +85,10 @@ class ColumnarWindows:
         output_bytes_max: The limit for key and value of an output, in bytes.
         state_bytes_max: The limit for changelog key and value of a state value, in bytes.
         rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
+        steps: The column expressions before the windows.
 
     Raises:
-        Unfit: The windows have no columnar form.
+        Unfit: The windows, or the steps, have no columnar form.
     """
 
     def __init__(  # tidy: allow-wide because these are the bounds of a task
@@ -99,6 +101,7 @@ class ColumnarWindows:
         output_bytes_max: int = UNLIMITED,
         state_bytes_max: int = UNLIMITED,
         rows_bytes_max: int = 64 << 20,
+        steps: Sequence[ColumnStep] = (),
     ) -> None:
         spec = windows.spec
         if not has_columns(spec):
@@ -108,7 +111,7 @@ class ColumnarWindows:
         self._output_bytes_max, self._state_bytes_max = output_bytes_max, state_bytes_max
         self.rows_bytes_max = rows_bytes_max
         self._table = RowTable(spec.aggregation)
-        self._read = reader_of(spec.aggregation)
+        self._read = reader_of(spec.aggregation, steps)
         self._make_result = struct_of("Result", ("start", "end", *spec.aggregation.columns))
         #: By start of a window, the row of each key.
         self._index: dict[int, dict[bytes, int]] = {}
@@ -220,20 +223,21 @@ class ColumnarWindows:
         if None in keys or None in values or times.min() < 0 or times.max() > latest_ms:
             raise Unfit
         table = self._table
-        items = self._read(values)  # type: ignore[arg-type]
+        items, kept = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
         if longest_key > self._windows.key_bytes_max:
             raise Unfit  # the plain path fails this message alone
-        table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
-        of, starts, late = self._in_time(times)
+        of, starts, late = self._in_time(times, kept)
         if not len(starts):
             return WindowRun([], [], [], (), None, starts, times, late)
+        table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
         counted: Sequence[Any] = keys
         window_times = times
         if of is not None:
             places = of.tolist()
             counted = [keys[place] for place in places]
-            items = [_at(item, of, places) for item in items]
+            own = of if kept is None else np.searchsorted(kept, of)  # items are those of the kept messages
+            items = [_at(item, own, own.tolist()) for item in items]
             window_times = times[of]
         segments = Segments.of(self._rows_of(counted, starts))
         ran = table.run(items, segments, self._state_bytes_max - longest_key - KEY_BYTES)
@@ -246,10 +250,11 @@ class ColumnarWindows:
             raise Unfit
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
-    def _in_time(self, times: Places) -> tuple[Places | None, Places, int]:
+    def _in_time(self, times: Places, kept: Sequence[int] | None) -> tuple[Places | None, Places, int]:
         """The windows of the messages, in order: their messages (None for one window each, all in time), and starts.
 
-        The third is the number of windows that messages are late for.
+        The third is the number of windows that messages are late for. Only messages of ``kept`` have windows; all move
+        stream time.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -259,6 +264,11 @@ class ColumnarWindows:
         )
         np.maximum.accumulate(before, out=before)
         of, starts = starts_of_column(times, spec.duration_ms, spec.step_ms)
+        if kept is not None:
+            is_kept = np.zeros(len(times), bool)
+            is_kept[kept] = True
+            of = np.arange(len(times)) if of is None else of
+            of, starts = of[is_kept[of]], starts[is_kept[of]]
         if of is not None:
             before = before[of]
         ends = starts + spec.duration_ms
@@ -267,7 +277,9 @@ class ColumnarWindows:
             return of, starts, 0
         counted = np.flatnonzero(~late)
         of = counted if of is None else of[counted]
-        if callable(spec.on_late) or (spec.on_late == "dead-letter" and len(np.unique(of)) < len(times)):
+        if callable(spec.on_late) or (
+            spec.on_late == "dead-letter" and len(np.unique(of)) < (len(times) if kept is None else len(kept))
+        ):
             raise Unfit
         return of, starts[counted], int(np.count_nonzero(late))
 
