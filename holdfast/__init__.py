@@ -6,8 +6,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
-- Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
-  ``NotFound``, ``same_as``.
+- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``Topic``,
+  ``TopicConfig``, ``Topology``, ``NotFound``, ``same_as``.
 - Formats with a schema: ``AvroDeserializer``, ``AvroSerializer``, ``JSONDeserializer``, ``JSONSerializer``,
   ``ProtobufDeserializer``, ``ProtobufSerializer``, ``SchemaRegistryClientConfig``,
   ``SchemaRegistrySerializationConfig``.
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.expressions.series import StreamingSeries
     from holdfast.processors.engine.formats.avro import AvroDeserializer, AvroSerializer
     from holdfast.processors.engine.formats.json_schema import JSONDeserializer, JSONSerializer
     from holdfast.processors.engine.formats.protobuf import ProtobufDeserializer, ProtobufSerializer
@@ -137,6 +138,7 @@ __all__ = [
     "StateFailed",
     "Stop",
     "StreamingDataFrame",
+    "StreamingSeries",
     "Sum",
     "Topic",
     "TopicConfig",
@@ -171,6 +173,7 @@ _NAMES = {
     "processors.engine.formats.avro": "AvroDeserializer AvroSerializer",
     "processors.engine.formats.json_schema": "JSONDeserializer JSONSerializer",
     "processors.engine.formats.protobuf": "ProtobufDeserializer ProtobufSerializer",
+    "processors.engine.expressions.series": "StreamingSeries",
     "processors.engine.steps.function_text": "same_as",
     "processors.engine.joins.lookups": "NotFound",
     "processors.engine.steps.processing": "Context",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.processors.engine.formats.kafka_message import KafkaMessage
 from holdfast.processors.engine.steps.topic import TimestampType, Topic, TopicConfig
 
-__all__ = ["TimestampType", "Topic", "TopicConfig"]
+__all__ = ["KafkaMessage", "TimestampType", "Topic", "TopicConfig"]

@@ -30,6 +30,7 @@ from holdfast.processors.application.arguments import (
     one_of,
     whole_number,
 )
+from holdfast.processors.application.clients import ApplicationClients
 from holdfast.processors.application.describe import Declared, describe
 from holdfast.processors.application.importing import refuse_while_imported
 from holdfast.processors.application.tables import ApplicationTables
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.state.folder import StateFolder
 
 
-class Application(ApplicationTables):
+class Application(ApplicationTables, ApplicationClients):
     """A stateful Kafka processor.
 
     Args:

@@ -145,8 +145,19 @@ def describe(app: Declared) -> Topology:
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
-    texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines]
+    texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _places(steps: Sequence[Node]) -> list[str]:
+    """Where steps stand whose text does not show it: behind which of all steps."""
+    number = {id(node): at for at, node in enumerate(steps)}
+    before = {id(child): number[id(node)] for node in steps for child in node.children}
+    return [
+        f" {before.get(id(node))}<{at} {node.kind}"
+        for at, node in enumerate(steps)
+        if node.of_engine is not None and node.of_engine.stands_in_order
+    ]
 
 
 def _sources(app: Declared) -> dict[str, Node]:

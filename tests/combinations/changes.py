@@ -208,6 +208,29 @@ def _is_record(raw: bytes) -> bool:
         return False
 
 
+#: By code of a step behind a stream, the same by columns.
+_BY_COLUMNS = {
+    "{0}.apply(marked)": "marked_by_columns({0})",
+    "{0}.apply(changed)": "changed_by_columns({0})",
+    "{0}.update(touched)": "touched_by_columns({0})",
+    "{0}.filter(most)": "{0}[{0}['n'] % 5]",
+}
+
+
+def with_columns(topology: Topology, random: Random) -> Topology | None:
+    """Some functions of a value are written as expressions of columns."""
+    lines = tuple(
+        replace(line, code=_by_columns(line.code)) if random.random() < 0.8 else line for line in topology.lines
+    )
+    return replace(topology, lines=lines) if lines != topology.lines else None
+
+
+def _by_columns(code: str) -> str:
+    for function, columns in _BY_COLUMNS.items():
+        code = code.replace(function, columns)
+    return code
+
+
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -215,6 +238,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "copy": with_copy,
     "msgpack": with_msgpack,
     "instances": with_instances,
+    "columns": with_columns,
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.combinations.grammar import CHOICES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
+from tests.combinations.grammar import CHOICES, COLUMNS, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
 from tests.combinations.topology import Compared, Line, Topology, has_outer_rows
@@ -224,6 +224,8 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 #: Steps that add a step to their right stream.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
+#: How many topologies have steps by columns.
+COLUMNS_SHARE = 0.25
 #: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
 #: Steps whose results are known where a task waits for its own work.
@@ -391,6 +393,20 @@ def _by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
     return replace(line, code=code)
 
 
+def _with_columns(scope: Scope, seed: int) -> None:
+    """Steps by columns behind some streams of some topologies.
+
+    Not behind a grouping: it is not grouped again by the same field, and with another step it is.
+    """
+    random = Random(f"columns of {seed}")
+    if random.random() >= COLUMNS_SHARE:
+        return
+    plain = {each.name for each in scope.made if each.kind == "stream" and not each.odd} - scope.fields.keys()
+    for at, line in enumerate(scope.lines):
+        if line.name in plain and random.random() < 0.5:
+            scope.lines[at] = replace(line, code=f"{random.choice(COLUMNS)}({line.code})")
+
+
 def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
@@ -427,6 +443,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     rules = {rule for rule, is_held in holds.items() if is_held}
     if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
+    _with_columns(scope, seed)
     made = Topology(
         tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),

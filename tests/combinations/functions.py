@@ -119,6 +119,70 @@ def headed(value: Value) -> dict[str, str]:
     return {"n": str(value["n"])}
 
 
+# -- columns of a stream -----------------------------------------------------------------------------------------------
+
+
+def projected(sdf: Any) -> Any:
+    """Only the fields that functions keep."""
+    return sdf[["n", "v", "h", "g", "d"]]
+
+
+def computed(sdf: Any) -> Any:
+    """More columns, some of which are changed in place, or have a part of another one."""
+    sdf = sdf[sdf.contains("n")]
+    sdf["w"] = (sdf["n"] * 3 - 1) // 2 % 7
+    sdf["deep"] = sdf.apply(parted)
+    sdf["part"] = sdf["deep"]["list"]
+    sdf["deep"] = sdf["deep"].apply(lengthened)
+    sdf.fill("none", filled={"list": []})
+    sdf["filled"] = sdf["filled"].apply(lengthened)
+    return sdf
+
+
+def kept(sdf: Any) -> Any:
+    """Most messages, by a condition."""
+    return sdf[(sdf["n"] % 7 != 3) | (sdf["h"].isin(["k1", "k2"]) & ~(sdf["g"] == sdf["h"]))]
+
+
+def renamed(sdf: Any) -> Any:
+    """Columns that are taken out, and that get other names."""
+    sdf = sdf[sdf.apply(present)]
+    sdf.drop(["old", "w"], errors="ignore")
+    return sdf.rename({"a": "old", "none": "nothing"}, errors="ignore").drop("nothing", errors="ignore")
+
+
+def parted(value: Value) -> Value:
+    """An object inside of the value."""
+    return {"list": [value["n"]]}
+
+
+def lengthened(part: Value) -> Value:
+    """The same object, changed in place."""
+    part["list"].append(len(part["list"]))
+    return part
+
+
+def marked_by_columns(sdf: Any) -> Any:
+    """What ``apply(marked)`` does."""
+    sdf = sdf[sdf.contains("n")].fill(a=0)
+    sdf["a"] = sdf["a"] + 1
+    return sdf
+
+
+def changed_by_columns(sdf: Any) -> Any:
+    """What ``apply(changed)`` does."""
+    sdf = sdf[~sdf["n"].isnull()].fill(m=0)
+    sdf["m"] += 1
+    return sdf
+
+
+def touched_by_columns(sdf: Any) -> Any:
+    """What ``update(touched)`` does, also in place."""
+    sdf.fill(u=0)
+    sdf["u"] = 1 + sdf["u"]
+    return sdf
+
+
 # -- functions with state ----------------------------------------------------------------------------------------------
 
 

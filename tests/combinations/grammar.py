@@ -171,6 +171,9 @@ STEPS: tuple[Step, ...] = (
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 
+#: Steps by columns, which some streams have behind them; they keep the fields of a value.
+COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed")
+
 #: Where streams and tables come from: a topic of the input.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),

@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "api-topics.md": (
         "Python API: topics",
-        "What `Application.topic` returns, and how a topic is created.",
+        "What `Application.topic` returns, how a topic is created, and messages outside of streams.",
         "from holdfast import Application, TopicConfig\n\n"
         'app = Application("localhost:9092", consumer_group="shop")\n'
         'orders = app.topic("orders", config=TopicConfig(num_partitions=6))',
@@ -83,6 +83,16 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'orders = app.dataframe(app.topic("orders"))\n'
         'orders.filter(lambda order: order["amount"] > 100).to_topic(app.topic("large"))',
         ("StreamingDataFrame",),
+    ),
+    "api-columns.md": (
+        "Python API: columns",
+        "Expressions of columns, and the steps of a stream that take them. [Columns](../columns.md) has the rules.",
+        "from holdfast import Application\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.dataframe(app.topic("orders"))\n'
+        'orders["total"] = orders["amount"] * 1.19\n'
+        'orders[orders["total"] > 100].to_topic(app.topic("large"))',
+        ("StreamingSeries",),
     ),
     "api-state.md": (
         "Python API: state and timers",
@@ -214,6 +224,14 @@ UNNAMED: dict[str, dict[str, str]] = {
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
         "Table": "processors.engine.joins.tables.Table",
         "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
+    },
+    "api-topics.md": {
+        "Application": "processors.application.clients.ApplicationClients",
+        "Producer": "processors.application.clients.Producer",
+        "KafkaMessage": "processors.engine.formats.kafka_message.KafkaMessage",
+    },
+    "api-columns.md": {
+        "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",
     },
     "api-waiting.md": {
         "StreamingDataFrame": "processors.engine.dataframe.calls.StreamCalls",

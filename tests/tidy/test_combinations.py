@@ -21,7 +21,9 @@ CLASSES = (
 )
 #: Public methods that are no steps, and why.
 NO_STEPS = {
-    "print": "it is `update(print)`, for development",
+    "print": "it changes nothing, and is for development",
+    "get_producer": "it sends outside of streams",
+    "get_producer_on": "it sends outside of streams",
     "now": "the worker's clock differs between runs",
     "run": "it runs an application",
     "run_on": "it runs an application",

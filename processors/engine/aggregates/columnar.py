@@ -26,15 +26,16 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from holdfast.processors.engine.aggregates.aggregation import STATE_KEY, Aggregation
 from holdfast.processors.engine.aggregates.columns import Unfit, as_json, struct_of
 from holdfast.processors.engine.aggregates.kernels import Places, Segments
-from holdfast.processors.engine.aggregates.message_columns import reader_of
+from holdfast.processors.engine.aggregates.message_columns import Picked, reader_of
 from holdfast.processors.engine.aggregates.row_table import RowTable
+from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.record_size import UNLIMITED
 
 #: Number of rows that are written back together. A batch of this size stays in the CPU's caches.
@@ -58,9 +59,11 @@ class ColumnarAggregation:
         output_bytes_max: The maximum of key plus value of an output, in bytes.
         state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
         rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
+        steps: The column expressions before the aggregation.
 
     Raises:
-        Unfit: The aggregation has a column that numpy does not support (``Collect``).
+        Unfit: The aggregation has a column that numpy does not support (``Collect``), or the steps have no form for
+            whole runs of messages.
     """
 
     def __init__(
@@ -71,24 +74,32 @@ class ColumnarAggregation:
         output_bytes_max: int = UNLIMITED,
         state_bytes_max: int = UNLIMITED,
         rows_bytes_max: int = 64 << 20,
+        steps: Sequence[ColumnStep] = (),
     ) -> None:
         self._store = store
         self._output_bytes_max, self._state_bytes_max = output_bytes_max, state_bytes_max
         self._table = RowTable(aggregation)
-        self._read = reader_of(aggregation)
+        self._read = reader_of(aggregation, steps)
         self._make_output = struct_of("Output", aggregation.columns)
         self.rows_bytes_max = rows_bytes_max
         self._index: dict[bytes, int] = {}
 
-    def run(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
-    ) -> list[bytes] | None:
-        """Processes a run of messages and returns their outputs.
+    def picked(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Picked | None:
+        """What a run needs of its messages, behind the steps; None if the plain path must process the run."""
+        if None in keys or None in values:
+            return None
+        try:
+            return self._read(values)  # type: ignore[arg-type]
+        except Unfit:
+            return None
+
+    def run(self, keys: Sequence[bytes | None], items: list[Any], timestamps: Sequence[int]) -> list[bytes] | None:
+        """Processes a run of messages whose items are read, and returns their outputs.
 
         Returns None, and changes nothing, if ``Aggregation`` must process the messages one by one.
         """
         try:
-            return self._run(keys, values, timestamps)
+            return self._run(keys, items, timestamps) if keys else []  # type: ignore[arg-type]
         except Unfit:
             return None
 
@@ -123,16 +134,11 @@ class ColumnarAggregation:
 
     # -- internal methods --------------------------------------------------------------------------------------
 
-    def _run(
-        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
-    ) -> list[bytes]:
-        if None in keys or None in values:
-            raise Unfit
+    def _run(self, keys: Sequence[bytes], items: list[Any], timestamps: Sequence[int]) -> list[bytes]:
         table = self._table
-        items = self._read(values)  # type: ignore[arg-type]
-        longest_key = max(map(len, keys))  # type: ignore[arg-type]
+        longest_key = max(map(len, keys))
         table.check_state_size(items, longest_key + len(STATE_KEY) + 8, self._state_bytes_max)
-        segments = Segments.of(self._rows_of(keys))  # type: ignore[arg-type]
+        segments = Segments.of(self._rows_of(keys))
         ran = table.run(items, segments)
         raws = as_json(map(self._make_output, *table.shown(ran, segments)))
         if max(map(len, raws)) + longest_key > self._output_bytes_max:

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from holdfast.processors.engine.aggregates.aggregation import Aggregation
 from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, struct_of
+from holdfast.processors.engine.expressions.of_runs import NoRuns, run_steps
+from holdfast.processors.engine.expressions.steps import ColumnStep
 
 #: In messages of up to this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
@@ -25,27 +27,42 @@ ENDING = (SystemExit, GeneratorExit)
 _decode_json = msgspec.json.Decoder().decode
 _ZERO, _E, _PLUS, _LOWER = ord("0"), ord("e"), ord("+"), 0x20
 
-#: Returns the items of each column: numbers, a list of Python objects, or None for a count.
-Reader = Callable[[Sequence[bytes]], list[Any]]
+
+class Picked(NamedTuple):
+    """What the columns need of a run: items of each column, which are numbers, a list, or None for a count.
+
+    ``kept`` has the indexes of the messages that they are of; None means all.
+    """
+
+    items: list[Any]
+    kept: list[int] | None = None
 
 
-def reader_of(aggregation: Aggregation) -> Reader:
-    """Returns the function that reads the items of all columns from JSON messages.
+#: Reads a run of messages.
+Reader = Callable[[Sequence[bytes]], Picked]
+
+
+def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Reader:
+    """Returns the function that reads the items of all columns from JSON messages; ``steps`` come before it.
 
     The function raises Unfit for messages that it can't read.
+
+    Raises:
+        Unfit: The steps have no form for whole runs of messages.
     """
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
+    of_fields = not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values())
+    if steps:
+        return _reader_behind(steps, aggregation, fields, of_fields=of_fields)
     narrow = None
-    if not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values()):
+    if of_fields:
         with suppress(Unfit):
-            narrow = msgspec.json.Decoder(struct_of("Row", fields, Any, _ABSENT)).decode
-    readers = [(field, attrgetter(f"field_{number}")) for number, field in enumerate(fields)]
+            narrow = _narrow(fields)
 
-    def read(values: Sequence[bytes]) -> list[Any]:
+    def read(values: Sequence[bytes]) -> Picked:
         try:
             if narrow is not None and skipping_is_safe(values):
-                rows = list(map(narrow, values))
-                raw: dict[Any, list[Any]] = {field: list(map(read_field, rows)) for field, read_field in readers}
+                raw: dict[Any, list[Any]] = narrow(values)
             else:
                 messages = list(map(_decode_json, values))
                 raw = {field: [message[field] for message in messages] for field in fields}
@@ -58,24 +75,78 @@ def reader_of(aggregation: Aggregation) -> Reader:
         # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
-        numbers: dict[Any, Any] = {}
-        items: list[Any] = []
-        for made in aggregation.columns.values():
-            if made.kind == "count":
-                items.append(None)
-            elif made.kind in ("last", "reduce"):
-                items.append(raw[made.of])
-            else:
-                if made.of not in numbers:
-                    numbers[made.of] = numbers_of(raw[made.of])
-                items.append(numbers[made.of])
-        return items
+        return Picked(_items(aggregation, raw))
 
     return read
 
 
+def _reader_behind(
+    steps: Sequence[ColumnStep], aggregation: Aggregation, fields: Sequence[str], *, of_fields: bool
+) -> Reader:
+    """The same behind column expressions; only for columns of fields."""
+    if not of_fields:
+        raise Unfit
+    try:
+        made = run_steps(steps, fields)
+    except NoRuns as failure:
+        raise Unfit from failure
+    narrow = _narrow(made.fields)
+
+    def read(values: Sequence[bytes]) -> Picked:
+        try:
+            if skipping_is_safe(values):
+                raw = narrow(values)
+                for field in made.asked:
+                    if any(each is _ABSENT for each in raw[field]):
+                        raise Unfit
+            else:
+                messages = list(map(_decode_json, values))
+                raw = {field: [message[field] for message in messages] for field in made.fields}
+            kept, columns = made.run([*raw.values()], len(values))
+        except (Exception, *ENDING) as failure:
+            raise Unfit from failure
+        return Picked(_items(aggregation, dict(zip(fields, columns, strict=True))) if kept else [], kept)
+
+    return read
+
+
+def _narrow(fields: Sequence[str]) -> Callable[[Sequence[bytes]], dict[Any, list[Any]]]:
+    """Reads only these fields of messages; a missing one becomes ``_ABSENT``."""
+    decode = msgspec.json.Decoder(struct_of("Row", fields, Any, _ABSENT)).decode
+    readers = [(field, attrgetter(f"field_{number}")) for number, field in enumerate(fields)]
+
+    def read(values: Sequence[bytes]) -> dict[Any, list[Any]]:
+        rows = list(map(decode, values))
+        return {field: list(map(read_field, rows)) for field, read_field in readers}
+
+    return read
+
+
+def _items(aggregation: Aggregation, raw: Mapping[Any, list[Any]]) -> list[Any]:
+    numbers: dict[Any, Any] = {}
+    items: list[Any] = []
+    for made in aggregation.columns.values():
+        if made.kind == "count":
+            items.append(None)
+        elif made.kind in ("last", "reduce"):
+            items.append(raw[made.of])
+        else:
+            if made.of not in numbers:
+                numbers[made.of] = numbers_of(raw[made.of])
+            items.append(numbers[made.of])
+    return items
+
+
 class _Absent:
-    """Marks a missing field. No column accepts this type, so a missing field raises Unfit."""
+    """Marks a missing field. No column accepts this type; every operator except ``is`` and ``in`` raises an error."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("a missing field")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a missing field")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 _ABSENT = _Absent()

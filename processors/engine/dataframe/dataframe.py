@@ -16,6 +16,8 @@ from holdfast.processors.engine.aggregates.aggregation import Aggregation, Aggre
 from holdfast.processors.engine.aggregates.recent import REMEMBER, DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.calls import StreamCalls
 from holdfast.processors.engine.dataframe.groups import StreamGroups, Streams
+from holdfast.processors.engine.dataframe.printing import Printed
+from holdfast.processors.engine.expressions.methods import StreamColumns
 from holdfast.processors.engine.joins.methods import StreamJoins
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.steps.checked_arguments import (
@@ -45,6 +47,7 @@ class StreamingDataFrame(
     StreamJoins["StreamingDataFrame"],
     StreamGroups["StreamingDataFrame"],
     StreamCalls["StreamingDataFrame"],
+    StreamColumns["StreamingDataFrame"],
 ):
     """The stream of one input topic.
 
@@ -337,9 +340,14 @@ class StreamingDataFrame(
         node.window = replace(spec, every_ms=every_ms)
         return self
 
-    def print(self) -> StreamingDataFrame:
-        """Prints each value, for development. Adds the step to this stream itself."""
-        return self.update(print)
+    def print(self, pretty: bool = True, metadata: bool = False) -> StreamingDataFrame:
+        """Prints each value as ``{'value': ...}``, for development. Adds the step to this stream itself.
+
+        Args:
+            pretty: Whether long values take several lines.
+            metadata: Whether key, timestamp and headers are printed, too.
+        """
+        return self._in_place(Node("update", Printed(pretty, metadata), metadata=metadata))
 
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
         """Returns one stream with the messages of both streams.

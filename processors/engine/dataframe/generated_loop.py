@@ -64,9 +64,11 @@ from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.stream_time import StreamTime, event_time
+from holdfast.processors.engine.steps.branches import Shared, branches_of, copy_before, separates, shared_behind
 from holdfast.processors.engine.steps.in_place import apart, copied
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.outbox import Outboxes
+from holdfast.processors.engine.steps.step import UNFIT, Inlined
 from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
 from holdfast.processors.engine.windows.stored import MessagePlace
@@ -278,6 +280,7 @@ class _Writer:
         self.names.update(
             unwritable=unwritable,
             UNWRITABLE=UNWRITABLE,
+            UNFIT=UNFIT,
             null_key=null_key,
             too_large=too_large,
             times=self.times,
@@ -304,7 +307,7 @@ class _Writer:
             self._write(depth, f"timestamp = event_time({extract}(value, header, timestamp, {kind}), {extract})")
         if stream is not None:
             self._write(depth, "latest = -1" if dated else self._checked("timestamp", source.max_ahead_ms or 0))
-        self._children(source, depth, self.first, frozenset())
+        self._children(source, depth, self.first, frozenset(), Shared.NOTHING)
         if stream is not None:
             seen = "latest" if dated else "timestamp"
             self._write(depth, f"if {seen} > stream.time_ms:")
@@ -330,26 +333,36 @@ class _Writer:
                 return not node.children
         return False
 
-    def _children(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
-        for child, copies in node.branches:
-            self._step(child, depth, self._own(depth, at) if copies else at, pointed)
+    def _children(self, node: Node, depth: int, at: _At, pointed: frozenset[str], shared: Shared) -> None:
+        for child, seen in branches_of(node, shared):
+            self._step(child, depth, self._own(child, depth, at, seen), pointed, shared_behind(child, seen))
 
-    def _own(self, depth: int, at: _At) -> _At:
-        """Generates copies of value and headers for a branch that may change them."""
-        line = len(self.lines)
-        self._write(depth, f"value_{line} = copied({at.value})")
+    def _own(self, node: Node, depth: int, at: _At, shared: Shared) -> _At:
+        """Generates the copies for a step that may change what other branches read."""
+        copy, line = copy_before(node, shared), len(self.lines)
+        if copy is None:
+            return at
+        made = f"value_{line}"
+        if copy is not copied:
+            self._write(depth, f"{made} = {at.value}.copy() if type({at.value}) is dict else copied({at.value})")
+            return at._replace(value=made)
+        self._write(depth, f"{made} = copied({at.value})")
         if at.header == "None":
-            return at._replace(value=f"value_{line}")
+            return at._replace(value=made)
         self._write(depth, f"header_{line} = {at.header} and list({at.header})")
-        return at._replace(value=f"value_{line}", header=f"header_{line}")
+        return at._replace(value=made, header=f"header_{line}")
 
-    def _step(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
+    def _step(self, node: Node, depth: int, at: _At, pointed: frozenset[str], shared: Shared) -> None:
         if node.kind == "to_topic":
             self._sink(node, depth, at)
-            self._children(node, depth, at, pointed)
+            self._children(node, depth, at, pointed, shared)
             return
         if node.kind == "window":
-            self._window(node, depth, at)
+            self._window(node, depth, at, shared)
+            return
+        inlined = None if node.of_engine is None else node.of_engine.inlined(at.value, self._name)
+        if inlined is not None:
+            self._column(node, inlined, depth, at, pointed, shared)
             return
         value = at.value
         arguments = [value, *(["key", at.timestamp, at.header] if node.metadata else [])]
@@ -365,27 +378,45 @@ class _Writer:
         call = f"{function}({', '.join(arguments)})"
         if node.kind == "filter":
             self._write(depth, f"if {call}:")
-            self._children(node, depth + 1, at, pointed)
+            self._children(node, depth + 1, at, pointed, shared)
             self._write(depth + 1, "pass")
         elif node.kind == "update":
             self._write(depth, call)
-            self._children(node, depth, at, pointed)
+            self._write_all(depth, [f"{function}.separate({value})"] * separates(node))
+            self._children(node, depth, at, pointed, shared)
         elif node.kind == "set_timestamp":
             made = f"timestamp_{len(self.lines)}"
             self._write(depth, f"{made} = event_time({call}, {function})")
             if self.timing.stream is not None and node.max_ahead_ms is not None:
                 self._write(depth, self._checked(made, node.max_ahead_ms))
                 self._write(depth, f"if {made} > latest: latest = {made}")
-            self._children(node, depth, at._replace(timestamp=made), pointed)
+            self._children(node, depth, at._replace(timestamp=made), pointed, shared)
         else:
             made = f"value_{len(self.lines)}"
             items = f"apart({call})" if node.expand and node.parts_results else call
             self._write(depth, f"for {made} in {items}:" if node.expand else f"{made} = {call}")
             header = "None" if node.of_several else at.header
-            self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed)
+            self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed, shared)
             self._write(depth + node.expand, "pass")
 
-    def _window(self, node: Node, depth: int, at: _At) -> None:
+    def _column(  # tidy: allow-wide because these are the arguments of _step, and its code.
+        self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
+    ) -> None:
+        """The code of a column expression; what Python raises for a value becomes the step's failure."""
+        made, function = f"value_{len(self.lines)}", self._name("function", node.function)
+        result = (f"{made} = {inlined.result}",) if inlined.result else ()
+        self._write(depth, "try:")
+        self._write_all(depth + 1, (*inlined.statements, *result))
+        self._write(depth, f"except UNFIT as error: {function}.fail({at.value}, error)")
+        self._write_all(depth, [f"{function}.separate({at.value})"] * separates(node))
+        if node.kind == "filter":
+            self._write(depth, f"if {made}:")
+            self._children(node, depth + 1, at, pointed, shared)
+            self._write(depth + 1, "pass")
+            return
+        self._children(node, depth, at._replace(value=made) if inlined.result else at, pointed, shared)
+
+    def _window(self, node: Node, depth: int, at: _At, shared: Shared) -> None:
         assert node.store is not None
         take = self._name("take", taker_of(node, self.timing, self.stores).take)
         self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
@@ -395,7 +426,7 @@ class _Writer:
         results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
         results = f"apart({results})" if node.parts_results else results
         self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
-        self._children(node, depth + 1, made, frozenset())
+        self._children(node, depth + 1, made, frozenset(), shared)
         self._write(depth + 1, "pass")
 
     def _sink(self, node: Node, depth: int, at: _At) -> None:

@@ -20,6 +20,7 @@ from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime, event_time
+from holdfast.processors.engine.steps.branches import Shared, branches_of, copy_before, separates, shared_behind
 from holdfast.processors.engine.steps.in_place import apart, copied
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
@@ -163,8 +164,8 @@ def _windowed(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     return window
 
 
-def _children(node: Node, around: _Surroundings) -> Compiled:
-    steps = [_own(_compile(child, around)) if copies else _compile(child, around) for child, copies in node.branches]
+def _children(node: Node, around: _Surroundings, shared: Shared = Shared.NOTHING) -> Compiled:
+    steps = [_branch(child, around, seen) for child, seen in branches_of(node, shared)]
     if not steps:
         return lambda value, key, timestamp, headers: None
     if len(steps) == 1:
@@ -177,17 +178,21 @@ def _children(node: Node, around: _Surroundings) -> Compiled:
     return branch
 
 
-def _own(step: Compiled) -> Compiled:
-    """Makes a branch process a copy of each value, because its functions may change the value."""
+def _branch(node: Node, around: _Surroundings, shared: Shared) -> Compiled:
+    """A step and the steps behind it, with a copy before the step if others see what it may change."""
+    step, copy = _compile(node, around, shared), copy_before(node, shared)
+    if copy is None:
+        return step
+    whole = copy is copied
 
-    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        step(copied(value), key, timestamp, headers and list(headers))
+    def own(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        step(copy(value), key, timestamp, headers and list(headers) if whole else headers)
 
-    return branch
+    return own
 
 
-def _compile(node: Node, around: _Surroundings) -> Compiled:
-    child = _children(node, around)
+def _compile(node: Node, around: _Surroundings, shared: Shared) -> Compiled:
+    child = _children(node, around, shared_behind(node, shared))
     if node.kind == "to_topic":
         assert node.topic is not None
         return _sink(node.topic, node, around, child)
@@ -204,9 +209,12 @@ def _compile(node: Node, around: _Surroundings) -> Compiled:
 
         return keep
     if node.kind == "update":
+        separate = node.of_engine.separate if node.of_engine is not None and separates(node) else None
 
         def touch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
             call(value, key, timestamp, headers)
+            if separate is not None:
+                separate(value)
             child(value, key, timestamp, headers)
 
         return touch

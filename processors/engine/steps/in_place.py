@@ -2,6 +2,7 @@
 
 A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A receiver that
 may change the value gets a copy, so that no change reaches another receiver. A function that only reads needs no copy.
+A branch copies before its first step that changes something, so a filter before that step may save the copy.
 The decision is based on the function's bytecode and on the names that it uses. Code that is not known to be harmless
 counts as a change, which costs a copy.
 """
@@ -77,6 +78,15 @@ _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
 _UNKNOWN = object()
 
 
+class Touch(Enum):
+    """What a step changes in the value that it gets."""
+
+    NOTHING = 0
+    #: The fields of the object itself, and nothing inside of them.
+    OBJECT = 1
+    ALL = 2
+
+
 class ValueNotCopied(HoldfastError):
     """A value can't be copied, although several branches, matches or windows get it and may change it."""
 
@@ -106,6 +116,11 @@ def copied(value: Any) -> Any:
             "`sdf.apply(function)` before the branches.",
             seen=kind.__name__,
         ) from failure
+
+
+def own_object(value: Any) -> Any:
+    """An object of its own with the same parts; another value is copied whole."""
+    return value.copy() if type(value) is dict else copied(value)
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:

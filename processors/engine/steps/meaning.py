@@ -45,7 +45,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "to_topic": _roles(neither="topic key headers"),
     "set_timestamp": _roles(function="func"),
     "suppress": _roles(columns="every"),
-    "print": {},
+    "print": _roles(neither="pretty metadata"),
+    # An expression of columns is part of the version by its text, as a function is by its source.
+    "contains": _roles(function="keys"),
+    "fill": _roles(function="columns mapping"),
+    "drop": _roles(function="columns errors"),
+    "rename": _roles(function="columns errors"),
     "concat": _roles(neither="other"),
     "group_by": _roles(
         key="key key_serializer",

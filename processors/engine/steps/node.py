@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from holdfast.processors.engine.state.time.stream_time import MAX_AHEAD_MS
 from holdfast.processors.engine.steps.async_calls import AsyncCall
-from holdfast.processors.engine.steps.in_place import may_change
+from holdfast.processors.engine.steps.in_place import Touch, may_change
 from holdfast.processors.engine.steps.processing import Processing
 from holdfast.processors.engine.steps.step import VALUES, Kept, Order, Step, StoreUse, Window
 from holdfast.processors.engine.steps.topic import Topic
@@ -96,33 +96,26 @@ class Node:
     @property
     def changes(self) -> bool:
         """Whether a user's function of this step, or of any step after it, may change its argument."""
-        return self.changes_own or any(child.changes for child in self.children)
+        return self.touch is not Touch.NOTHING or any(child.changes for child in self.children)
 
     @property
-    def changes_own(self) -> bool:
-        """Whether a user's function of this step may change its argument."""
+    def touch(self) -> Touch:
+        """What this step may change in the value that it gets."""
         if self.in_place is not None:
-            return self.in_place
+            return Touch.ALL if self.in_place else Touch.NOTHING
         serialize = None if self.topic is None else self.topic.formats.value_function
         if serialize is not None and may_change(serialize):
-            return True  # a user's serializer gets the value, too
+            return Touch.ALL  # a user's serializer gets the value, too
         stateful = self.store is not None and self.functions == (self.function,)
-        return any(may_change(each, stateful=stateful) for each in self.functions)
+        if any(may_change(each, stateful=stateful) for each in self.functions):
+            return Touch.ALL
+        return Touch.NOTHING if self.of_engine is None else self.of_engine.touches
 
     @property
     def parts_results(self) -> bool:
         """Whether the results of one message must be copied, because a step may change one of them in place."""
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes
-
-    @property
-    def branches(self) -> list[tuple[Node, bool]]:
-        """The next steps, each with a boolean.
-
-        The boolean is True if the step needs a copy of the value, because the step may change it for other branches.
-        """
-        last = len(self.children) - 1
-        return [(child, at < last and child.changes) for at, child in enumerate(self.children)]
 
     @property
     def rule(self) -> str:
@@ -149,7 +142,7 @@ class Node:
         children = [child.bound(functions) for child in self.children]
         if id(self) not in functions:
             return replace(self, children=children)
-        return replace(self, function=functions[id(self)], children=children, in_place=self.changes_own)
+        return replace(self, function=functions[id(self)], children=children, in_place=self.touch is not Touch.NOTHING)
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from holdfast.processors.engine.steps.in_place import Touch
 from holdfast.processors.engine.store_uses import TimeUse
 
 #: The role of a step in the order in which inputs are read.
@@ -48,6 +49,9 @@ class StoreUse:
     join: Any = None
     drops_known: bool = False
 
+
+#: What Python raises for values that an operation does not take; the code of ``Inlined`` raises nothing else by itself.
+UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)
 
@@ -91,11 +95,23 @@ class Window(Kept, Protocol):
         """Whether the window calls functions that get headers."""
 
 
+class Inlined(NamedTuple):
+    """A step as code of the generated loop: statements, and the expression of its result.
+
+    The code may raise the errors of ``UNFIT``; then the step's ``fail`` is called with the value and the error.
+    """
+
+    statements: tuple[str, ...]
+    result: str = ""
+
+
 class Step:
     """Base class of built-in steps. Each property has the value that most steps need."""
 
     __slots__ = ()
 
+    #: Whether the step can be computed for a run of messages before an aggregation or a window by columns.
+    in_runs: ClassVar[bool] = False
     #: The step's role in the order in which inputs are read; None without a role.
     order: ClassVar[Order | None] = None
 
@@ -112,6 +128,36 @@ class Step:
     @property
     def kept(self) -> Kept | None:
         """The content of a store that only this step uses; None for a step without such a store."""
+        return None
+
+    @property
+    def touches(self) -> Touch:
+        """What the step changes in its value, besides what its functions change."""
+        return Touch.NOTHING
+
+    @property
+    def makes_object(self) -> bool:
+        """Whether each result is a new object, which shares nothing with the value but what is inside of its fields."""
+        return False
+
+    @property
+    def may_share_parts(self) -> bool:
+        """Whether a field of the value may become the same object as another field, or as a part of it."""
+        return False
+
+    def separate(self, value: Any) -> None:
+        """Gives such a field an object of its own; called if a later step may change what is inside of fields."""
+
+    @property
+    def stands_in_order(self) -> bool:
+        """Whether the version has the step's place among all steps, because no source of a function shows it."""
+        return False
+
+    def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined | None:
+        """The step's code for a value of this name, instead of a call; None for a step that is called.
+
+        ``named`` gives a name for an object.
+        """
         return None
 
     def describe(self) -> str:

@@ -12,6 +12,15 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.formats.kafka_message import (
+    GivenHeaders,
+    KafkaMessage,
+    deserialized,
+    headers_of,
+    part_of,
+    serialized,
+    time_of,
+)
 from holdfast.processors.engine.formats.serialization import (
     DeserializerChoice,
     SerializerChoice,
@@ -139,6 +148,43 @@ class Topic:
     def repartitions(self) -> bool:
         """Whether the topic is the repartition topic of a ``group_by``."""
         return bool(self.group_by)
+
+    def serialize(
+        self, key: Any = None, value: Any = None, headers: GivenHeaders = None, timestamp_ms: int | None = None
+    ) -> KafkaMessage:
+        """A message with the bytes of key and value, for a producer of ``app.get_producer``.
+
+        Args:
+            key: The key; None for none.
+            value: The value; None deletes the key in a compacted topic.
+            headers: Names with bytes, texts or None.
+            timestamp_ms: Milliseconds since 1970; None for the time of sending.
+
+        Raises:
+            ValueUnwritable: The topic's serializers refuse the key or the value, or headers can't be written.
+        """
+        return KafkaMessage(
+            serialized("key", key, self.serialize_key, self.name),
+            serialized("value", value, self.serialize_value, self.name),
+            headers_of(headers, self.name),
+            timestamp_ms,
+        )
+
+    def deserialize(self, message: Any) -> KafkaMessage:
+        """The same with key and value as functions get them.
+
+        Args:
+            message: A message of confluent-kafka, a record of ``InMemoryCluster.read``, or a ``KafkaMessage``.
+
+        Raises:
+            ValueUnreadable: The topic's deserializers refuse the key or the value.
+        """
+        return KafkaMessage(
+            deserialized("key", part_of(message, "key"), self.deserialize_key, self.name),
+            deserialized("value", part_of(message, "value"), self.deserialize_value, self.name),
+            part_of(message, "headers"),
+            time_of(message),
+        )
 
     def spec(self) -> TopicSpec:
         """Returns the expected properties of the topic. Partitions and replication are None unless declared."""

@@ -34,6 +34,7 @@ from holdfast.processors.engine.aggregates.message_columns import reader_of
 from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, VALUE_VERSION, encode_json, pack_head
+from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY, DueEntry, due_key, window_key
@@ -85,6 +86,7 @@ class ColumnarWindows:
         output_bytes_max: The maximum of key plus value of an output, in bytes.
         state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
         rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
+        steps: The column expressions before the windows.
 
     Raises:
         Unfit: Columns do not support these windows.
@@ -100,6 +102,7 @@ class ColumnarWindows:
         output_bytes_max: int = UNLIMITED,
         state_bytes_max: int = UNLIMITED,
         rows_bytes_max: int = 64 << 20,
+        steps: Sequence[ColumnStep] = (),
     ) -> None:
         spec = windows.spec
         if not has_columns(spec):
@@ -109,7 +112,7 @@ class ColumnarWindows:
         self._output_bytes_max, self._state_bytes_max = output_bytes_max, state_bytes_max
         self.rows_bytes_max = rows_bytes_max
         self._table = RowTable(spec.aggregation)
-        self._read = reader_of(spec.aggregation)
+        self._read = reader_of(spec.aggregation, steps)
         self._make_result = struct_of("Result", ("start", "end", *spec.aggregation.columns))
         #: For each start of a window, the row number of each message key.
         self._index: dict[int, dict[bytes, int]] = {}
@@ -224,20 +227,21 @@ class ColumnarWindows:
         if None in keys or None in values or times.min() < 0 or times.max() > latest_ms:
             raise Unfit
         table = self._table
-        items = self._read(values)  # type: ignore[arg-type]
+        items, kept = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
         if longest_key > self._windows.key_bytes_max:
             raise Unfit  # ``WindowStore`` refuses only this message
-        table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
-        of, starts, late = self._in_time(times)
+        of, starts, late = self._in_time(times, kept)
         if not len(starts):
             return WindowRun([], [], [], (), None, starts, times, late)
+        table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
         counted: Sequence[Any] = keys
         window_times = times
         if of is not None:
             places = of.tolist()
             counted = [keys[place] for place in places]
-            items = [_at(item, of, places) for item in items]
+            own = of if kept is None else np.searchsorted(kept, of)  # items are those of the kept messages
+            items = [_at(item, own, own.tolist()) for item in items]
             window_times = times[of]
         segments = Segments.of(self._rows_of(counted, starts))
         ran = table.run(items, segments, self._state_bytes_max - longest_key - KEY_BYTES)
@@ -250,11 +254,11 @@ class ColumnarWindows:
             raise Unfit
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
-    def _in_time(self, times: Places) -> tuple[Places | None, Places, int]:
+    def _in_time(self, times: Places, kept: Sequence[int] | None) -> tuple[Places | None, Places, int]:
         """Returns two columns, the index of the message and the start of each window, and the number of late windows.
 
         Late windows are left out of the columns. The indexes are None if each message has exactly one window and no
-        window is late.
+        window is late. Only the messages of ``kept`` have windows; None means all. Every message moves stream time.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -264,6 +268,11 @@ class ColumnarWindows:
         )
         np.maximum.accumulate(before, out=before)
         of, starts = starts_of_column(times, spec.duration_ms, spec.step_ms)
+        if kept is not None:
+            is_kept = np.zeros(len(times), bool)
+            is_kept[kept] = True
+            of = np.arange(len(times)) if of is None else of
+            of, starts = of[is_kept[of]], starts[is_kept[of]]
         if of is not None:
             before = before[of]
         ends = starts + spec.duration_ms
@@ -272,7 +281,9 @@ class ColumnarWindows:
             return of, starts, 0
         counted = np.flatnonzero(~late)
         of = counted if of is None else of[counted]
-        if callable(spec.on_late) or (spec.on_late == "dead-letter" and len(np.unique(of)) < len(times)):
+        if callable(spec.on_late) or (
+            spec.on_late == "dead-letter" and len(np.unique(of)) < (len(times) if kept is None else len(kept))
+        ):
             raise Unfit
         return of, starts[counted], int(np.count_nonzero(late))
 

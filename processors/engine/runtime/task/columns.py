@@ -1,9 +1,10 @@
 """Processes many messages at once with numpy columns, for streams with exactly one built-in aggregation or window.
 
-    source ── aggregate ── to_topic (one or more)
-    source ── window.current() ── to_topic (one or more)
-    source ── window.final() ── any steps
+    source ── columns ── aggregate ── to_topic (one or more)
+    source ── columns ── window.current() ── to_topic (one or more)
+    source ── columns ── window.final() ── any steps
 
+``columns`` are filters, assigned columns and projections by expressions that call no function of the user; or nothing.
 The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. Messages for
 which columns would give a different result, even by one bit, are also processed message by message.
 """
@@ -22,6 +23,8 @@ from holdfast.infra.kafka.records import Batch
 from holdfast.infra.system.files import package_folder
 from holdfast.processors.engine.aggregates.aggregation import Aggregation, aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.expressions.of_runs import steps_before
+from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.formats.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import RecordTimes
@@ -127,14 +130,20 @@ class AggregationStream(ColumnarStream):
         headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
             return False
-        for topic in [box.topic for box in self._boxes if self._times.limits(box.topic)]:
+        picked = self._columns.picked(keys, batch.values[first:last])
+        if picked is None:
+            return False
+        if picked.kept is not None:
+            keys, timestamps = [keys[place] for place in picked.kept], [timestamps[place] for place in picked.kept]
+            headers = {at: headers[place] for at, place in enumerate(picked.kept) if place in headers}
+        for topic in [box.topic for box in self._boxes if keys and self._times.limits(box.topic)]:
             newest = max(timestamps)
             earliest, latest = self._times.bounds(topic)
             if newest > latest and self._times.learn(batch.partition.topic, newest):
                 earliest, latest = self._times.bounds(topic)
             if min(timestamps) < earliest or newest > latest:
                 return False
-        outputs = self._columns.run(keys, batch.values[first:last], timestamps)
+        outputs = self._columns.run(keys, picked.items, timestamps)
         if outputs is None:
             return False
         for box in self._boxes:
@@ -208,10 +217,8 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
 
     ``frames`` has all streams of the task.
     """
-    if len(frame.source.children) != 1:
-        return None
-    step = frame.source.children[0]
-    if step.store is None:
+    steps, step = steps_before(frame.source)
+    if step is None or step.store is None:
         return None
     if time is not None and (time.timers is not None or time.closings.meeting - {step.store}):
         return None  # timers or other windows act between the messages of this stream
@@ -244,21 +251,26 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     try:
         if isinstance(windows, WindowStore) and time is not None:
             made = _windowed(
-                windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times
+                windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times, steps
             )
             if step.store in time.closings.meeting:
                 made.meeting = windows.spec, time.stream
             return made
         aggregation = aggregation_of(step)
         if aggregation is not None:
-            return _aggregated(aggregation, states[step.store], output_bytes_max, boxes, times)
+            return _aggregated(aggregation, states[step.store], output_bytes_max, boxes, times, steps)
     except Unfit:
         pass
     return None
 
 
 def _aggregated(
-    aggregation: Aggregation, state: StoreState, output_bytes_max: int, boxes: list[Outbox], times: RecordTimes
+    aggregation: Aggregation,
+    state: StoreState,
+    output_bytes_max: int,
+    boxes: list[Outbox],
+    times: RecordTimes,
+    steps: Sequence[ColumnStep],
 ) -> ColumnarStream:
     from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
 
@@ -269,12 +281,13 @@ def _aggregated(
         output_bytes_max=output_bytes_max - headers_room,
         state_bytes_max=state.record_bytes_max,
         rows_bytes_max=state.cache_bytes,
+        steps=steps,
     )
     state.attach(columns)
     return AggregationStream(columns, boxes, headers_room, times)
 
 
-def _windowed(
+def _windowed(  # tidy: allow-wide because these are what the steps of a stream are compiled with
     windows: WindowStore,
     state: StoreState,
     time: TaskTime,
@@ -282,6 +295,7 @@ def _windowed(
     output_bytes_max: int,
     boxes: list[Outbox],
     times: RecordTimes,
+    steps: Sequence[ColumnStep],
 ) -> WindowedStream:
     from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 
@@ -293,6 +307,7 @@ def _windowed(
         output_bytes_max=output_bytes_max,
         state_bytes_max=state.record_bytes_max,
         rows_bytes_max=state.cache_bytes,
+        steps=steps,
     )
     windows.rows = columns
     state.attach(columns)

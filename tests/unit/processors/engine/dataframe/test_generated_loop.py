@@ -16,6 +16,8 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import compile_run
 from holdfast.processors.engine.dataframe.plain_loop import CurrentMessage, compile_steps
+from holdfast.processors.engine.expressions.steps import Assigned, Dropped, Filled, KeptWhere, Projection, Renamed
+from holdfast.processors.engine.expressions.tree import VALUE, Call, Constant, HasFields, Item, Operation
 from holdfast.processors.engine.formats.serialization import ValueUnwritable
 from holdfast.processors.engine.runtime.task import task as tasks
 from holdfast.processors.engine.runtime.task.failed_message import failed_record
@@ -42,6 +44,8 @@ class Stopped(Exception):
 
 
 def _number(value: Any) -> int:
+    if isinstance(value, dict):
+        return _number(value.get("n", 0))
     return value if isinstance(value, int) else len(value)
 
 
@@ -55,6 +59,10 @@ def _none(value: Any, *rest: Any) -> Any:
 
 def _told(value: Any, key: Any, timestamp: int, headers: Any, *state: Any) -> Any:
     return [_number(value), repr(key), timestamp, headers and headers[0][0]]
+
+
+def _made(value: Any, *rest: Any) -> Any:
+    return {"n": _number(value), "t": "x" * (_number(value) % 4), "l": [_number(value)]}
 
 
 def _long(value: Any, *rest: Any) -> Any:
@@ -113,7 +121,7 @@ def _large(value: Any, *rest: Any) -> Any:
     return value
 
 
-PLAIN = (_increase, _none, _long, _fails, _exits, _even, _object)
+PLAIN = (_increase, _made, _made, _none, _long, _fails, _exits, _even, _object)
 WITH_STATE = (_count, _forget, _half_way, _large, _increase)
 
 
@@ -140,10 +148,29 @@ def _extracted(value: Any, headers: Any, timestamp: int, kind: int) -> Any:
 TIMES = (_later, _no_time)
 
 
+N = Item((VALUE, Constant((), "n")))
+#: Column expressions: most fail for a value that ``_made`` did not make.
+COLUMNS: tuple[tuple[Any, Any], ...] = (
+    ("update", Assigned("m", Operation((N, Constant((), 2)), "*"))),
+    ("update", Assigned("l", Item((VALUE, Constant((), "m"))))),
+    ("update", Assigned("n", Call((N,), _fails))),
+    ("update", Filled({"n": 3, "f": []})),
+    ("update", Dropped(("t",), ignores=True)),
+    ("update", Dropped(("m",), ignores=False)),
+    ("update", Renamed({"n": "t", "t": "n"}, ignores=False)),
+    ("filter", KeptWhere(Operation((N, Constant((), 4)), ">"))),
+    ("filter", KeptWhere(HasFields((), ("n", "t")))),
+    ("apply", Projection((("n", N),))),
+)
+
+
 @st.composite
 def _steps(draw: st.DrawFn, depth: int = 4) -> Node:
-    kind = draw(st.sampled_from(("apply", "update", "filter", "expand", "to_topic", "to_topic", "set_timestamp")))
-    if kind == "set_timestamp":
+    kinds = ("apply", "update", "filter", "expand", "to_topic", "to_topic", "set_timestamp", "column", "column")
+    kind = draw(st.sampled_from(kinds))
+    if kind == "column":
+        node = Node(*draw(st.sampled_from(COLUMNS)))
+    elif kind == "set_timestamp":
         node = Node("set_timestamp", draw(st.sampled_from(TIMES)), metadata=True)
     elif kind == "to_topic":
         topic = Topic(draw(st.sampled_from(("out", "more"))))

@@ -156,10 +156,10 @@ def test_most_messages_go_by_columns_where_nothing_is_wrong(tmp_path: Path) -> N
 def _counts_late_ones(patch: pytest.MonkeyPatch) -> None:
     former = ColumnarWindows._in_time
 
-    def generous(self: ColumnarWindows, times: Any) -> Any:
+    def generous(self: ColumnarWindows, *run: Any) -> Any:
         kept, self._spec = self._spec, replace(self._spec, grace_ms=self._spec.grace_ms + 30)
         try:
-            return former(self, times)
+            return former(self, *run)
         finally:
             self._spec = kept
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import structlog
 
-from holdfast import Application, Collect, Count, Last, Mean, Min, Sum
+from holdfast import Application, Collect, Count, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.task import columns, task
@@ -116,6 +116,102 @@ def test_few_commits_and_many_give_the_same(taken, tmp_path):
     assert taken[0] > 0
 
 
+def doubled(sdf):
+    sdf["v"] = sdf["v"] * 2
+    return sdf
+
+
+def half_of_large(sdf):
+    sdf = sdf[(sdf["v"] > 20) & ~sdf["user"].isin(["k1", "k2"])]
+    sdf["half"] = sdf["v"] / 2 + 0
+    sdf["v"] = sdf["half"]
+    return sdf[["v", "user"]]
+
+
+def some(sdf):
+    return sdf[sdf["v"] % 3 == 1]
+
+
+def none(sdf):
+    return sdf[sdf["v"] < -5]
+
+
+def renamed_user(sdf):
+    sdf["user"] = sdf["user"][-1:] + "-" + sdf["user"]
+    return sdf[sdf.contains("v") & sdf["user"].notnull() | (sdf["v"] == 5)]
+
+
+PREFIXES = (doubled, half_of_large, some, none, renamed_user)
+
+
+def aggregated(sdf):
+    return sdf.aggregate(COLUMNS, store="totals")
+
+
+def windowed(sdf):
+    return sdf.tumbling_window(2_000, 500, name="totals").agg(total=Sum("v"), n=Count()).current("partition")
+
+
+def hopping(sdf):
+    return sdf.hopping_window(2_000, 700, name="totals").agg(most=Max("v"), n=Count()).final("partition")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("behind", [aggregated, windowed, hopping])
+@pytest.mark.parametrize("spoilt", [0.0, 0.002])
+def test_columns_before_an_aggregation_or_a_window_give_the_same_bytes(
+    prefix, behind, spoilt, taken, monkeypatch, tmp_path
+):
+    def build(state_dir=None):
+        app = Application(
+            "in-memory",
+            consumer_group="g",
+            auto_offset_reset="earliest",
+            loglevel=None,
+            dead_letter_topic="dead",
+            state_dir=state_dir,
+            commit_every=400,
+        )
+        behind(prefix(app.dataframe(app.topic("in")))).to_topic(app.topic("out"))
+        return app
+
+    results = []
+    for by_columns in (True, False):
+        if not by_columns:
+            seen = taken[0]
+            monkeypatch.setattr(task, "columnar_stream", lambda *_: None)
+        cluster, random = InMemoryCluster(), Random(11)
+        for topic in ("in", "out", "dead"):
+            cluster.create_topic(topic)
+        for turn in range(2):
+            for at in range(900):
+                value = {
+                    "user": f"k{random.randrange(9)}",
+                    "v": random.choice([random.random() * 99, random.randrange(99)]),
+                }
+                if random.random() < spoilt:
+                    value = random.choice([{"v": "text"}, {"user": "k7"}, {"user": "x", "v": None}, [1], {"v": 5}])
+                key, time_ms = (
+                    value.get("user", "z") if isinstance(value, dict) else "z",
+                    1_690_000_000_000 + turn * 9_000,
+                )
+                late_ms = random.choice([0, 0, 0, 300, 4_000])
+                headers = [("h", b"%d" % at)] if at % 7 == 0 else None
+                cluster.produce(
+                    "in",
+                    json.dumps(value).encode(),
+                    key.encode(),
+                    timestamp_ms=time_ms + at * 10 - late_ms,
+                    headers=headers,
+                )
+            cluster.run(build(tmp_path / f"{by_columns}"))
+        results.append((told(cluster, None), [record.headers for _, record in cluster.read("out")]))
+    assert results[0] == results[1]
+    assert seen >= 800
+    assert taken[0] == seen
+    assert prefix is none or len(results[0][0][0]) > 10
+
+
 def shaped(build, **topics):
     app = Application("in-memory", consumer_group="g", loglevel=None)
     frame = app.dataframe(app.topic("in", **topics))
@@ -142,7 +238,14 @@ def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():
     assert is_by_columns(
         shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")).to_topic(app.topic("b")))
     )
+    for prefix in PREFIXES:
+        assert is_by_columns(shaped(lambda app, frame: prefix(frame).aggregate(COLUMNS).to_topic(app.topic("a"))))  # noqa: B023
     others = [
+        shaped(lambda app, frame: frame[frame["v"].apply(abs) > 1].aggregate(n).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame.fill(v=1).aggregate(n).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame[["u"]].aggregate({"s": Sum("v")}).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame[frame["v"] > 1].aggregate({"s": Sum(len)}).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame[frame["v"] > 1].apply(len).aggregate(n).to_topic(app.topic("a"))),
         shaped(lambda app, frame: frame.aggregate(n)),
         shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")).to_topic(app.topic("a"))),
         shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a"), key=lambda value: b"k")),
@@ -174,8 +277,8 @@ def test_without_numpy_an_aggregation_runs_message_by_message_and_the_log_says_s
 def test_after_slices_that_do_not_fit_most_are_not_even_tried(monkeypatch, taken, tmp_path):
     monkeypatch.setattr(columns, "RUN_MIN", 48)
     tried = []
-    original = ColumnarAggregation.run
-    monkeypatch.setattr(ColumnarAggregation, "run", lambda self, *slices: tried.append(1) or original(self, *slices))
+    original = ColumnarAggregation.picked
+    monkeypatch.setattr(ColumnarAggregation, "picked", lambda self, *slices: tried.append(1) or original(self, *slices))
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)

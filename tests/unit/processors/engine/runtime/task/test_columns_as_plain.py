@@ -99,6 +99,18 @@ def beside_another_input(app: Application, left: Any, right: Any) -> None:
     windowed(left).final("partition").join_table(right.to_table("rows"), "left", merged).to_topic(app.topic("out"))
 
 
+def columns_before_a_window(app: Application, left: Any, right: Any) -> None:
+    kept = left[(left["v"] > 0) & left["u"].isin(["x", "y"])]
+    kept["v"] = kept["v"] * 3 + 0.5
+    windowed(kept).final("partition").to_topic(app.topic("out"))
+
+
+def columns_before_an_aggregation(app: Application, left: Any, right: Any) -> None:
+    left["w"] = left["v"] - 1
+    kept = left[["w", "k"]][~(left["w"] == 0)]
+    kept.aggregate({"n": Count(), "total": Sum("w")}, store="s").to_topic(app.topic("out"))
+
+
 def an_aggregation_of_two_streams(app: Application, left: Any, right: Any) -> None:
     left.concat(right).aggregate({"n": Count(), "total": Sum("v")}, store="s").to_topic(app.topic("out"))
 
@@ -124,6 +136,8 @@ TOPOLOGIES: list[Topology] = [
     alone_aggregation,
     alone_current,
     hopping,
+    columns_before_a_window,
+    columns_before_an_aggregation,
     beside_a_grouped_table,
     beside_a_grouped_right_side,
     beside_a_grouped_interval,

@@ -1,0 +1,169 @@
+"""``app.get_producer()``: messages that a program sends to topics itself, outside of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.formats.kafka_message import GivenHeaders, headers_of
+from holdfast.processors.engine.steps.topic import Topic
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+    from holdfast.processors.engine.runtime.ports import Cluster, TransactionProducer
+
+#: Seconds that a flush waits at most for the brokers, without another choice.
+FLUSH_S = 60.0
+
+
+class MessageInvalid(HoldfastError):
+    """A message can't be sent as it is; no message was sent for it."""
+
+
+class Producer:
+    """Sends messages to Kafka; ``app.get_producer()`` makes one, for a ``with`` block.
+
+    The end of the block waits until the brokers have all messages. The messages belong to no transaction of a stream.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[TransactionProducer]]) -> None:
+        self._connect, self._stack = connect, ExitStack()
+        self._made: TransactionProducer | None = None
+        self._closed = False
+
+    def produce(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self,
+        topic: str | Topic,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        headers: GivenHeaders = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Queues a message; ``flush`` and the end of the ``with`` block wait for it.
+
+        Args:
+            topic: The topic, or its name.
+            value: The value as bytes or text; None deletes the key in a compacted topic.
+            key: The key as bytes or text; None for none.
+            headers: Names with bytes, texts or None.
+            partition: The partition; None for that of the key, as in Kafka's own clients.
+            timestamp: Milliseconds since 1970; None for now.
+
+        Raises:
+            MessageInvalid: The producer is closed, or an argument has another type.
+            ValueUnwritable: The headers can't be written.
+            KafkaFailed: Kafka refused the message.
+        """
+        name = topic.name if isinstance(topic, Topic) else topic
+        if not isinstance(name, str) or not name:
+            raise _invalid("topic", topic, "a topic or its name", "`producer.produce(topic=topic.name, ...)`")
+        if timestamp is not None and (type(timestamp) is not int or timestamp < 0):
+            raise _invalid("timestamp", timestamp, "milliseconds since 1970", "`int(time.time() * 1000)`")
+        if partition is not None and (type(partition) is not int or partition < 0):
+            raise _invalid("partition", partition, "a number from 0 on", "no `partition`, for that of the key")
+        raw_value, raw_key = _raw("value", value), _raw("key", key)
+        self._producer().produce(
+            name,
+            raw_value,
+            raw_key,
+            partition=-1 if partition is None else partition,
+            timestamp_ms=timestamp or 0,
+            headers=headers_of(headers, name),
+        )
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Waits until the brokers have all messages, and returns 0.
+
+        Args:
+            timeout: Seconds to wait at most; None for a minute.
+
+        Raises:
+            OutcomeUnknown: The brokers did not answer in time.
+            KafkaFailed: Kafka refused a message.
+        """
+        if self._made is not None:
+            self._made.flush(FLUSH_S if timeout is None else timeout)
+        return 0
+
+    def close(self) -> None:
+        """Ends the connection; messages that are not flushed are dropped."""
+        self._closed = True
+        self._made = None
+        self._stack.close()
+
+    def _producer(self) -> TransactionProducer:
+        if self._closed:
+            raise MessageInvalid(
+                "A message was given to a producer that is closed.",
+                action="Send it inside the `with app.get_producer() as producer:` block.",
+            )
+        if self._made is None:
+            self._made = self._stack.enter_context(self._connect())
+        return self._made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.flush()
+        finally:
+            self.close()
+
+
+@contextmanager
+def _connected(cluster: Cluster) -> Iterator[TransactionProducer]:
+    made = cluster.producer(None)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class ApplicationClients:
+    """The methods of an application for messages outside of streams."""
+
+    def cluster(self, settings: Settings) -> Any:
+        """The application's Kafka cluster."""
+        raise NotImplementedError
+
+    def _settings(self) -> Settings:
+        raise NotImplementedError
+
+    def get_producer(self) -> Producer:
+        """A producer for messages outside of streams, such as test data, with the application's client settings.
+
+        Use it in a ``with`` block. A message that a function sends with it is sent at once, also if the function's own
+        message fails; ``to_topic`` sends with the transaction.
+        """
+
+        return Producer(lambda: _connected(self.cluster(self._settings())))
+
+    def get_producer_on(self, cluster: Cluster) -> Producer:
+        """Like ``get_producer``, on a given cluster.
+
+        For one in memory: ``app.get_producer_on(cluster.connect(InlineProcess(cluster.clock)))``.
+        """
+        return Producer(lambda: _connected(cluster))
+
+
+def _raw(part: str, given: Any) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    raise _invalid(part, given, "bytes, a text or None", "`message = topic.serialize(key, value)`, and its bytes")
+
+
+def _invalid(part: str, given: Any, expected: str, instead: str) -> MessageInvalid:
+    return MessageInvalid(
+        f"`{part}` of `produce` is {given!r} of type {type(given).__name__}; expected {expected}.",
+        action=f"Pass {instead}.",
+        seen=repr(given)[:80],
+    )

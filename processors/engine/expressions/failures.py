@@ -1,0 +1,170 @@
+"""The errors of column expressions: which part of a message's value did not fit, and what would.
+
+The generated loop only catches what Python raises. The cause is found afterwards, by computing the expression again up
+to the part that fails. Functions of users are not called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.expressions.tree import (
+    VALUE,
+    Call,
+    Constant,
+    Expression,
+    Failed,
+    HasFields,
+    Item,
+    Logical,
+    Slice,
+)
+
+#: At most this many fields of a value are listed.
+_LISTED_MAX = 12
+#: The result of a user's function, which is not called again.
+_UNKNOWN = object()
+
+
+class ColumnInvalid(BadConfiguration, TypeError):
+    """A column expression can't be declared so."""
+
+
+class ColumnMissing(HoldfastError):
+    """A message's value has no such column."""
+
+
+class ColumnUnfit(HoldfastError):
+    """A message's value does not fit a column expression."""
+
+
+class _Found(Exception):
+    """The part that failed, with what it was computed from."""
+
+    def __init__(self, part: Expression, operands: Sequence[Any], error: BaseException) -> None:
+        super().__init__()
+        self.part, self.operands, self.error = part, operands, error
+
+
+def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError | None:
+    """The error for the first part of an expression that can't be computed; None if no part is known to fail."""
+    try:
+        _probed(expression, value)
+    except _Found as found:
+        return _told(found, value, step)
+    return None
+
+
+def not_an_object(value: Any, step: str) -> HoldfastError:
+    """The error for a value that has no columns."""
+    return ColumnUnfit(
+        f"`{step}` got a value of type {type(value).__name__}; expected an object with columns.",
+        action=_only_objects(value),
+        step=step,
+        seen=type(value).__name__,
+    )
+
+
+def missing(name: str, value: Any, step: str) -> HoldfastError:
+    """The error for a column that the message's value does not have."""
+    return ColumnMissing(
+        f"`{step}` found no column {name!r} in the message's value, which has {_listed(value)}.",
+        action=f'Write `sdf.fill("{name}")` before it for a default, or keep the messages that have the column: '
+        f'`sdf = sdf[sdf.contains("{name}")]`.',
+        step=step,
+        column=name,
+    )
+
+
+def unfit(error: BaseException, step: str) -> HoldfastError:
+    """The error for a step that failed, with the words of Python."""
+    return ColumnUnfit(
+        f"`{step}` can't be computed: {error}; expected values that fit the expression.",
+        action="Keep the messages that fit by a filter before it, or compute the column by `.apply(function)`.",
+        step=step,
+    )
+
+
+def _probed(part: Expression, value: Any) -> Any:
+    if isinstance(part, Logical):
+        left = _probed(part.parts[0], value)
+        if left is _UNKNOWN:
+            return left
+        return _probed(part.parts[1], value) if part.decides(left) else left
+    operands = [_probed(each, value) for each in part.parts]
+    if isinstance(part, Call) or any(each is _UNKNOWN for each in operands):
+        return _UNKNOWN
+    try:
+        return part.checked(value, operands)
+    except Failed as failed:
+        raise _Found(part, operands, failed.error) from failed.error
+
+
+def _told(found: _Found, value: Any, step: str) -> HoldfastError:
+    part, operands, error = found.part, found.operands, found.error
+    if isinstance(part, HasFields):
+        return not_an_object(value, step)
+    if isinstance(part, (Item, Slice)):
+        return _not_read(part, operands, error, step)
+    shown = [
+        f"`{each.text}` is of type {type(at).__name__}"
+        for each, at in zip(part.parts, operands, strict=True)
+        if not isinstance(each, Constant)
+    ]
+    return ColumnUnfit(
+        f"`{part.text}` of `{step}` can't be computed: {error}. {' and '.join(shown)}; expected types that fit.",
+        action="Keep the messages that fit by a filter before it, or compute the column by `.apply(function)`.",
+        step=step,
+        path=part.text,
+    )
+
+
+def _not_read(part: Expression, operands: Sequence[Any], error: BaseException, step: str) -> HoldfastError:
+    whole, key = operands[0], operands[1] if len(operands) > 1 else None
+    if isinstance(error, KeyError) and isinstance(whole, dict):
+        if part.parts[0] is VALUE:
+            return missing(str(key), whole, step)
+        return ColumnMissing(
+            f"`{step}` found no field {key!r} in `{part.parts[0].text}`, which has {_listed(whole)}.",
+            action="Keep the messages that have the field, by a filter before it; or read the field by "
+            f"`{part.parts[0].text}.apply(lambda part: part.get(...))`.",
+            step=step,
+            path=part.text,
+        )
+    if isinstance(error, IndexError):
+        return ColumnMissing(
+            f"`{step}` found no item {key!r} in `{part.parts[0].text}`, which has {len(whole)}.",
+            action="Keep the messages that have the item, by a filter before it.",
+            step=step,
+            path=part.text,
+        )
+    if part.parts[0] is VALUE:
+        return ColumnUnfit(
+            f"`{part.text}` of `{step}` got a value of type {type(whole).__name__}; expected an object with columns.",
+            action=_only_objects(whole),
+            step=step,
+            path=part.text,
+            seen=type(whole).__name__,
+        )
+    wanted = "an object" if isinstance(key, str) else "a list"
+    return ColumnUnfit(
+        f"`{part.text}` of `{step}` can't be read: `{part.parts[0].text}` is of type {type(whole).__name__}; expected "
+        f"{wanted}.",
+        action="Keep the messages that fit by a filter before it, or compute the column by `.apply(function)`.",
+        step=step,
+        path=part.text,
+        seen=type(whole).__name__,
+    )
+
+
+def _only_objects(value: Any) -> str:
+    kept = "value is not None" if value is None else "isinstance(value, dict)"
+    return f"Keep the messages whose value is an object: `sdf = sdf.filter(lambda value: {kept})`."
+
+
+def _listed(value: Any) -> str:
+    names = [repr(each) for each in list(value)[:_LISTED_MAX]] if isinstance(value, dict) else []
+    more = f" and {len(value) - _LISTED_MAX} more" if names and len(value) > _LISTED_MAX else ""
+    return ", ".join(names) + more if names else "no fields"

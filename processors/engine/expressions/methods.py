@@ -1,0 +1,207 @@
+"""The methods of a stream for its columns, such as ``sdf["a"]``, ``sdf["a"] = ...``, ``fill`` and ``drop``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
+
+from holdfast.processors.engine.expressions.constants import kept_constant
+from holdfast.processors.engine.expressions.failures import ColumnInvalid
+from holdfast.processors.engine.expressions.results import KeptByResult, ResultAssigned, result_node, taken_out
+from holdfast.processors.engine.expressions.series import StreamingSeries, part_of
+from holdfast.processors.engine.expressions.steps import Assigned, Dropped, Filled, KeptWhere, Projection, Renamed
+from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, HasFields, Item
+from holdfast.processors.engine.steps.node import Node
+
+Stream = TypeVar("Stream")
+
+
+class StreamColumns(Generic[Stream]):
+    """The methods of a stream for the columns of its values, which are objects."""
+
+    @overload
+    def __getitem__(self, item: str) -> StreamingSeries: ...
+
+    @overload
+    def __getitem__(self, item: StreamingSeries | list[str] | StreamColumns[Stream]) -> Stream: ...
+
+    def __getitem__(self: Any, item: Any) -> Any:
+        """A column by its name; the stream with these columns, by a list of names; or a filter by an expression.
+
+        Raises:
+            ColumnInvalid: The item is something else, or of another stream.
+        """
+        if isinstance(item, str):
+            return StreamingSeries(self, _column(item))
+        if isinstance(item, list):
+            names = _names(item, "`sdf[[...]]`")
+            if not names:
+                raise ColumnInvalid(
+                    "`sdf[[]]` has no columns; expected at least one name.",
+                    action='Write, for example, `sdf[["user", "total"]]`.',
+                )
+            made = Projection(tuple((name, _column(name)) for name in dict.fromkeys(names)))
+            return self._then(Node("apply", made))
+        if isinstance(item, StreamingSeries):
+            if item.frame.source is not self.source:
+                raise ColumnInvalid(
+                    f"A stream is filtered by `{item.expression.text}`, a column of another stream.",
+                    action='Filter a stream by its own columns: `sdf = sdf[sdf["a"] > 1]`.',
+                )
+            return self._then(Node("filter", KeptWhere(item.expression)))
+        if isinstance(item, StreamColumns):
+            chain = taken_out(self._tails, item._tails, "`sdf[...]`")  # type: ignore[attr-defined]
+            return self._then(result_node("filter", chain, KeptByResult))
+        raise ColumnInvalid(
+            f"`sdf[...]` got {item!r} of type {type(item).__name__}; expected a column's name, a list of names, or an "
+            "expression.",
+            action='Write `sdf["a"]`, `sdf[["a", "b"]]` or `sdf[sdf["a"] > 1]`.',
+            seen=repr(item)[:80],
+        )
+
+    def __setitem__(self: Any, name: str, item: Any) -> None:
+        """Assigns an expression, a constant, or the results of ``sdf.apply`` to a column. Works in place.
+
+        Raises:
+            ColumnInvalid: The name is no text, or the item is of another stream.
+        """
+        column, what = _name(name, "`sdf[name] = ...`"), f"`sdf[{name!r}] = ...`"
+        if isinstance(item, StreamColumns):
+            chain = taken_out(self._tails, item._tails, what)  # type: ignore[attr-defined]
+            self._in_place(result_node("update", chain, partial(ResultAssigned, name=column)))
+            return
+        self._in_place(Node("update", Assigned(column, part_of(item, self))))
+
+    def contains(self, keys: str | Sequence[str]) -> StreamingSeries:
+        """Whether the value has a column, or all of several columns.
+
+        Args:
+            keys: The name, or a list of names.
+
+        Raises:
+            ColumnInvalid: A name is no text, or there is none.
+        """
+        names = _names(keys, "`contains`")
+        if not names:
+            raise ColumnInvalid(
+                "`contains` got no columns; expected at least one name.", action='Write `sdf.contains("a")`.'
+            )
+        return StreamingSeries(self, HasFields((), tuple(names)))
+
+    def fill(self: Any, *columns: str, **mapping: Any) -> Stream:
+        """Gives columns a value where they are missing or None. Works in place.
+
+        Args:
+            columns: Names of columns that become None where they are missing.
+            mapping: Names of columns with the value that they get.
+
+        Raises:
+            ColumnInvalid: There are no columns, or a name is no text, or a value is a column.
+        """
+        values: dict[str, Any] = {**dict.fromkeys(_names(list(columns), "`fill`")), **mapping}
+        if not values:
+            raise ColumnInvalid("`fill` got no columns.", action='Write, for example, `sdf.fill("a", b=0)`.')
+        for name, each in values.items():
+            if isinstance(each, (StreamingSeries, StreamColumns)) or callable(each):
+                raise ColumnInvalid(
+                    f"`fill` got {each!r} for column {name!r}; expected a constant.",
+                    action=f'Write `sdf["{name}"] = sdf.apply(function)`.',
+                    seen=repr(each)[:80],
+                )
+        made: Stream = self._in_place(
+            Node("update", Filled({name: kept_constant(each) for name, each in values.items()}))
+        )
+        return made
+
+    def drop(self: Any, columns: str | Sequence[str], errors: Literal["ignore", "raise"] = "raise") -> Stream:
+        """Takes columns out of the value. Works in place.
+
+        Args:
+            columns: A name, or a list of names.
+            errors: ``raise``: a message without one of the columns fails. ``ignore``: the others are taken out.
+
+        Raises:
+            ColumnInvalid: A name is no text, or ``errors`` is something else.
+        """
+        names, ignores = _names(columns, "`drop`"), _ignores(errors, "`drop`")
+        made: Stream = self._in_place(Node("update", Dropped(tuple(dict.fromkeys(names)), ignores))) if names else self
+        return made
+
+    def rename(self: Any, columns: Mapping[str, str], errors: Literal["ignore", "raise"] = "raise") -> Stream:
+        """Gives columns other names, all at once. Works in place; a renamed column stands behind the others.
+
+        Args:
+            columns: New names by the present ones.
+            errors: ``raise``: a message without one of the columns fails. ``ignore``: the others are renamed.
+
+        Raises:
+            ColumnInvalid: A name is no text, two new names are the same, or ``errors`` is something else.
+        """
+        if not isinstance(columns, Mapping):
+            raise ColumnInvalid(
+                f"`rename` got {columns!r} of type {type(columns).__name__}; expected new names by the present ones.",
+                action='Write, for example, `sdf.rename({"temp": "temperature"})`.',
+                seen=repr(columns)[:80],
+            )
+        names, ignores = dict(columns), _ignores(errors, "`rename`")
+        _names([*names, *names.values()], "`rename`")
+        if len(set(names.values())) < len(names):
+            raise ColumnInvalid(
+                f"`rename` gives two columns the same name: {names!r}.",
+                action="Give each column a name of its own.",
+                seen=repr(names)[:80],
+            )
+        made: Stream = self._in_place(Node("update", Renamed(names, ignores))) if names else self
+        return made
+
+    def __bool__(self) -> bool:
+        raise ColumnInvalid(
+            "A stream has no truth value; `and`, `or`, `not` and `if` ask for one.",
+            action="Write `&`, `|` and `~` between expressions of columns.",
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ColumnInvalid(
+            "A stream can't be iterated: its messages come while the application runs.",
+            action="Process each message in a function: `sdf.apply(function)`.",
+        )
+
+    def __contains__(self, item: Any) -> bool:
+        raise ColumnInvalid(
+            f"`in` asks now whether a stream has the column {item!r}; each message has its own answer.",
+            action=f"Write `sdf.contains({item!r})`.",
+        )
+
+    def __delitem__(self, item: Any) -> NoReturn:
+        raise ColumnInvalid("`del sdf[...]` is not there.", action=f"Write `sdf.drop({item!r})`.")
+
+
+def _column(name: str) -> Expression:
+    return Item((VALUE, Constant((), name)))
+
+
+def _names(given: Any, what: str) -> list[str]:
+    """The names of columns, given as one name or as several."""
+    several = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
+    return [_name(each, what) for each in several]
+
+
+def _name(given: Any, what: str) -> str:
+    if isinstance(given, str):
+        return given
+    raise ColumnInvalid(
+        f"{what} got {given!r} of type {type(given).__name__}; expected a column's name.",
+        action="Write the name as a text.",
+        seen=repr(given)[:80],
+    )
+
+
+def _ignores(errors: Any, what: str) -> bool:
+    if errors in ("ignore", "raise"):
+        return bool(errors == "ignore")
+    raise ColumnInvalid(
+        f"`errors` of {what} is {errors!r}; expected `raise` or `ignore`.",
+        action="Correct it, or leave it out.",
+        seen=repr(errors)[:80],
+    )
