@@ -87,6 +87,11 @@ class Connected:
         self._call: Callable[[Any, Any], Any] | None = None
         self._context: Any = None
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the client is made."""
+        return self._call is not None
+
     def connect(self, registries: Registries) -> None:
         """Make the client and the (de)serializer.
 

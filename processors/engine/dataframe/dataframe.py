@@ -80,6 +80,18 @@ class StreamingDataFrame(
         self._changes_of = ""
         #: The class of the values, as long as only steps before change none; None for others.
         self._model: Any = topic.formats.model if node is None else None
+        #: Whether ``concat`` joined streams of which one has instances of a class.
+        self._mixed = False
+
+    @property
+    def values_model(self) -> Any:
+        """The class of which all values are instances; None for objects, and where values may differ."""
+        return self._model
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether values may be instances of a class (``value=`` of a topic)."""
+        return self._model is not None or self._mixed
 
     @property
     def source(self) -> Node:
@@ -365,6 +377,7 @@ class StreamingDataFrame(
         made._behind_window = self._behind_window or other._behind_window
         made._changes_of = self._changes_of or other._changes_of
         made._model = self._model if self._model is other._model else None
+        made._mixed = self.has_instances or other.has_instances
         return made
 
     def _as_changes_of(self, table: str) -> StreamingDataFrame:
@@ -378,7 +391,8 @@ class StreamingDataFrame(
             tail.children.append(node)
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
-        made._model = self._model if node.kind in ("filter", "update", "set_timestamp", "to_topic") else None
+        keeps = node.kind in ("filter", "update", "set_timestamp", "to_topic")
+        made._model, made._mixed = (self._model, self._mixed) if keeps else (None, False)
         reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
         if node.store is None or reads_rows:  # Other steps with state return their own results, not table changes.
             made._changes_of = self._changes_of

@@ -21,6 +21,7 @@ from holdfast.processors.engine.expressions.tree import (
     Logical,
     Slice,
 )
+from holdfast.processors.engine.formats.typed import field_names, is_object
 
 #: At most this many fields of a value are listed.
 _LISTED_MAX = 12
@@ -123,7 +124,7 @@ def _told(found: _Found, value: Any, step: str) -> HoldfastError:
 
 def _not_read(part: Expression, operands: Sequence[Any], error: BaseException, step: str) -> HoldfastError:
     whole, key = operands[0], operands[1] if len(operands) > 1 else None
-    if isinstance(error, KeyError) and isinstance(whole, dict):
+    if isinstance(error, (KeyError, AttributeError)) and is_object(whole):
         if part.parts[0] is VALUE:
             return missing(str(key), whole, step)
         return ColumnMissing(
@@ -160,11 +161,17 @@ def _not_read(part: Expression, operands: Sequence[Any], error: BaseException, s
 
 
 def _only_objects(value: Any) -> str:
+    if value is not None and is_object(value):
+        return (
+            "Make an object of the instance first, for example by `sdf = sdf.apply(dataclasses.asdict)`, "
+            "`msgspec.to_builtins` or `Model.model_dump`."
+        )
     kept = "value is not None" if value is None else "isinstance(value, dict)"
     return f"Keep the messages whose value is an object: `sdf = sdf.filter(lambda value: {kept})`."
 
 
 def _listed(value: Any) -> str:
-    names = [repr(each) for each in list(value)[:_LISTED_MAX]] if isinstance(value, dict) else []
-    more = f" and {len(value) - _LISTED_MAX} more" if names and len(value) > _LISTED_MAX else ""
+    known = list(value) if isinstance(value, dict) else sorted(field_names(type(value)))
+    names = [repr(each) for each in known[:_LISTED_MAX]]
+    more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
     return ", ".join(names) + more if names else "no fields"

@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 from holdfast.processors.engine.expressions.constants import kept_constant
 from holdfast.processors.engine.expressions.failures import ColumnInvalid
 from holdfast.processors.engine.expressions.results import KeptByResult, ResultAssigned, result_node, taken_out
-from holdfast.processors.engine.expressions.series import StreamingSeries, part_of
+from holdfast.processors.engine.expressions.series import StreamingSeries, has_instances, part_of
 from holdfast.processors.engine.expressions.steps import Assigned, Dropped, Filled, KeptWhere, Projection, Renamed
-from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, HasFields, Item
+from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, Field, HasFields, Item
 from holdfast.processors.engine.steps.node import Node
 
 Stream = TypeVar("Stream")
@@ -33,7 +33,7 @@ class StreamColumns(Generic[Stream]):
             ColumnInvalid: The item is something else, or of another stream.
         """
         if isinstance(item, str):
-            return StreamingSeries(self, _column(item))
+            return StreamingSeries(self, _column(item, self))
         if isinstance(item, list):
             names = _names(item, "`sdf[[...]]`")
             if not names:
@@ -41,7 +41,7 @@ class StreamColumns(Generic[Stream]):
                     "`sdf[[]]` has no columns; expected at least one name.",
                     action='Write, for example, `sdf[["user", "total"]]`.',
                 )
-            made = Projection(tuple((name, _column(name)) for name in dict.fromkeys(names)))
+            made = Projection(tuple((name, _column(name, self)) for name in dict.fromkeys(names)))
             return self._then(Node("apply", made))
         if isinstance(item, StreamingSeries):
             if item.frame.source is not self.source:
@@ -67,6 +67,7 @@ class StreamColumns(Generic[Stream]):
             ColumnInvalid: The name is no text, or the item is of another stream.
         """
         column, what = _name(name, "`sdf[name] = ...`"), f"`sdf[{name!r}] = ...`"
+        _check_objects(self, what)
         if isinstance(item, StreamColumns):
             chain = taken_out(self._tails, item._tails, what)  # type: ignore[attr-defined]
             self._in_place(result_node("update", chain, partial(ResultAssigned, name=column)))
@@ -87,7 +88,7 @@ class StreamColumns(Generic[Stream]):
             raise ColumnInvalid(
                 "`contains` got no columns; expected at least one name.", action='Write `sdf.contains("a")`.'
             )
-        return StreamingSeries(self, HasFields((), tuple(names)))
+        return StreamingSeries(self, HasFields((), tuple(names), has_instances(self)))
 
     def fill(self: Any, *columns: str, **mapping: Any) -> Stream:
         """Gives columns a value where they are missing or None. Works in place.
@@ -99,6 +100,7 @@ class StreamColumns(Generic[Stream]):
         Raises:
             ColumnInvalid: There are no columns, or a name is no text, or a value is a column.
         """
+        _check_objects(self, "`fill`")
         values: dict[str, Any] = {**dict.fromkeys(_names(list(columns), "`fill`")), **mapping}
         if not values:
             raise ColumnInvalid("`fill` got no columns.", action='Write, for example, `sdf.fill("a", b=0)`.')
@@ -124,6 +126,7 @@ class StreamColumns(Generic[Stream]):
         Raises:
             ColumnInvalid: A name is no text, or ``errors`` is something else.
         """
+        _check_objects(self, "`drop`")
         names, ignores = _names(columns, "`drop`"), _ignores(errors, "`drop`")
         made: Stream = self._in_place(Node("update", Dropped(tuple(dict.fromkeys(names)), ignores))) if names else self
         return made
@@ -144,6 +147,7 @@ class StreamColumns(Generic[Stream]):
                 action='Write, for example, `sdf.rename({"temp": "temperature"})`.',
                 seen=repr(columns)[:80],
             )
+        _check_objects(self, "`rename`")
         names, ignores = dict(columns), _ignores(errors, "`rename`")
         _names([*names, *names.values()], "`rename`")
         if len(set(names.values())) < len(names):
@@ -177,8 +181,20 @@ class StreamColumns(Generic[Stream]):
         raise ColumnInvalid("`del sdf[...]` is not there.", action=f"Write `sdf.drop({item!r})`.")
 
 
-def _column(name: str) -> Expression:
-    return Item((VALUE, Constant((), name)))
+def _column(name: str, frame: Any) -> Expression:
+    return (Field if has_instances(frame) else Item)((VALUE, Constant((), name)))
+
+
+def _check_objects(frame: Any, what: str) -> None:
+    """Refuse a step that would change the fields of instances of a model."""
+    model = frame.values_model
+    if model is not None:
+        raise ColumnInvalid(
+            f"{what} would change a {model.__name__}; columns can be set, filled, renamed and dropped in objects only.",
+            action="Make objects first: `sdf = sdf.apply(dataclasses.asdict)`, `msgspec.to_builtins` or "
+            '`Model.model_dump`. Or keep the fields that you need: `sdf = sdf[["a", "b"]]`.',
+            seen=model.__name__,
+        )
 
 
 def _names(given: Any, what: str) -> list[str]:

@@ -12,6 +12,7 @@ from holdfast.processors.engine.expressions.tree import (
     Call,
     Constant,
     Expression,
+    Field,
     Item,
     Logical,
     Operation,
@@ -110,7 +111,8 @@ class StreamingSeries:
             if all(each is None or type(each) is int for each in bounds):
                 return self._made(Slice((self.expression,), item))
         elif type(item) in (str, int) or isinstance(item, StreamingSeries):
-            return self._made(Item((self.expression, self._part(item))))
+            made = Field if has_instances(self.frame) else Item
+            return self._made(made((self.expression, self._part(item))))
         raise ColumnInvalid(
             f"`{self.expression.text}` got the item {item!r} of type {type(item).__name__}; expected a field's name, a "
             "number or a slice of numbers.",
@@ -226,6 +228,11 @@ class StreamingSeries:
 
     def __repr__(self) -> str:
         return f"<column {self.expression.text}>"
+
+
+def has_instances(frame: Any) -> bool:
+    """Whether values of a stream may be instances of a model, so that columns are attributes."""
+    return bool(frame.has_instances)
 
 
 def part_of(other: Any, frame: Any) -> Expression:

@@ -53,6 +53,8 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 _IDENTITY = frozenset(("is", "is not"))
 #: Operations whose result has no part of an operand: a constant needs no copy.
 _COMPARING = frozenset(("==", "!=", "<", "<=", ">", ">=", "in"))
+#: Types whose parts are read by ``[...]``; the parts of every other type are attributes.
+_ITEMS = (dict, list, tuple, str, bytes)
 _UNARY: Mapping[str, Callable[[Any], Any]] = {"-": operator.neg, "~": operator.not_, "abs": abs}
 
 
@@ -172,6 +174,21 @@ class Item(Expression):
 
     def _text(self, operands: Sequence[str]) -> str:
         return f"{operands[0]}[{operands[1]}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Item):
+    """A field of an instance of a model, or of an object, or an item of a list: for streams of typed messages."""
+
+    def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
+        whole, key = operands
+        return whole[key] if isinstance(whole, _ITEMS) else getattr(whole, key)
+
+    def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
+        """The choice as one expression. A function would have a frame in the traceback, as a user's function has."""
+        part, whole = f"part_{self.depth}", operands[0]
+        items = named("items", _ITEMS)
+        return f"({part}[{operands[1]}] if isinstance({part} := {whole}, {items}) else getattr({part}, {operands[1]}))"
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +333,8 @@ class HasFields(Expression):
     """Whether the value is an object with all of these fields."""
 
     names: tuple[str, ...] = ()
+    #: Whether the value may be an instance of a model.
+    typed: bool = False
 
     @property
     def gives_parts(self) -> bool:
@@ -323,12 +342,18 @@ class HasFields(Expression):
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
+        if self.typed and not isinstance(value, _ITEMS):
+            return all(hasattr(value, name) for name in self.names)
         fields = value.keys()
         return all(name in fields for name in self.names)
 
     def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
         first, *others = self.names
-        return f"({' and '.join([f'{first!r} in {value}.keys()', *(f'{each!r} in {value}' for each in others)])})"
+        has = f"({' and '.join([f'{first!r} in {value}.keys()', *(f'{each!r} in {value}' for each in others)])})"
+        if not self.typed:
+            return has
+        attributes = " and ".join(f"hasattr({value}, {each!r})" for each in self.names)
+        return f"({has} if isinstance({value}, {named('items', _ITEMS)}) else ({attributes}))"
 
     def _text(self, operands: Sequence[str]) -> str:
         return f"sdf.contains({text_of(self.names[0] if len(self.names) == 1 else [*self.names])})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.schemas.errors import SchemaRegistryFailed
 from holdfast.processors.engine.formats.serialization import (
     Deserializer,
     Serializer,
@@ -64,6 +65,8 @@ def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic:
         return None
     try:
         return deserialize(raw)
+    except SchemaRegistryFailed:
+        raise
     except Exception as failure:
         raise ValueUnreadable(
             f"The {part} of a message of topic {topic} can't be read: {failure} (it begins with {raw[:40]!r}).",

@@ -68,10 +68,7 @@ class TopicFormat(ABC):
         place = ctx.topic, str(ctx.field)
         if place not in self._alone:
             made = self.bound(ctx.topic, "key" if place[1] == "key" else "value")
-            if isinstance(made, Connected):
-                from holdfast.infra.settings import load_settings
-
-                made.connect(Registries(load_settings().schema_registry))
+            connect_alone((made,))
             self._alone[place] = made
         return self._alone[place](value)
 
@@ -128,3 +125,17 @@ def connect_all(functions: Iterable[object], registries: Registries) -> None:
     for each in functions:
         if isinstance(each, Connected):
             each.connect(registries)
+
+
+def connect_alone(functions: Iterable[object]) -> None:
+    """Make the clients that are missing, outside of a worker; the registry is that of the settings.
+
+    Raises:
+        SchemaRegistryFailed: A referenced schema can't be read.
+        SchemaRegistryInvalid: A configuration or a schema can't be used.
+    """
+    missing = [each for each in functions if isinstance(each, Connected) and not each.is_connected]
+    if missing:
+        from holdfast.infra.settings import load_settings
+
+        connect_all(missing, Registries(load_settings().schema_registry))

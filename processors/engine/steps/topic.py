@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
+from holdfast.infra.schemas.codecs import RegistryReader, StampingWriter
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.formats.kafka_message import (
@@ -27,7 +28,7 @@ from holdfast.processors.engine.formats.serialization import (
     deserializer,
     serializer,
 )
-from holdfast.processors.engine.formats.topic_format import TopicFormat
+from holdfast.processors.engine.formats.topic_format import TopicFormat, connect_alone
 from holdfast.processors.engine.formats.typed import model_of, model_text
 from holdfast.processors.engine.formats.typed_topics import typed_deserializer, typed_serializer
 from holdfast.processors.engine.steps.durations import milliseconds
@@ -162,13 +163,14 @@ class Topic:
 
         Raises:
             ValueUnwritable: The topic's serializers refuse the key or the value, or headers can't be written.
+            SchemaRegistryFailed: The schema registry can't serve.
         """
-        return KafkaMessage(
-            serialized("key", key, self.serialize_key, self.name),
-            serialized("value", value, self.serialize_value, self.name),
-            headers_of(headers, self.name),
-            timestamp_ms,
-        )
+        connect_alone(self.functions)
+        raw = serialized("value", value, self.serialize_value, self.name)
+        sent = headers_of(headers, self.name)
+        if raw is not None and isinstance(self.serialize_value, StampingWriter):
+            sent = self.serialize_value.stamped(sent)
+        return KafkaMessage(serialized("key", key, self.serialize_key, self.name), raw, sent, timestamp_ms)
 
     def deserialize(self, message: Any) -> KafkaMessage:
         """The same with key and value as functions get them.
@@ -178,11 +180,16 @@ class Topic:
 
         Raises:
             ValueUnreadable: The topic's deserializers refuse the key or the value.
+            SchemaRegistryFailed: The schema registry can't serve.
         """
+        connect_alone(self.functions)
+        raw, headers = part_of(message, "value"), part_of(message, "headers")
+        if raw is not None and isinstance(self.deserialize_value, RegistryReader):
+            raw = self.deserialize_value.framed(raw, headers)
         return KafkaMessage(
             deserialized("key", part_of(message, "key"), self.deserialize_key, self.name),
-            deserialized("value", part_of(message, "value"), self.deserialize_value, self.name),
-            part_of(message, "headers"),
+            deserialized("value", raw, self.deserialize_value, self.name),
+            headers,
             time_of(message),
         )
 
