@@ -24,7 +24,7 @@ class Node:
     The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and its own store.
     """
 
-    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
+    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "set_headers", "window"]
     function: Callable[..., Any] | None = None
     store: str | None = None
     expand: bool = False
