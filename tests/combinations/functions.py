@@ -114,6 +114,16 @@ def third(value: Value) -> str:
     return f"k{value['n'] % 3}"
 
 
+def relabelled(value: Value, key: Any, timestamp: int, headers: Any) -> list[tuple[str, Any]]:
+    """Headers for ``set_headers``: those that are there, and one more."""
+    return [*headers[-2:], ("n", str(value["n"]))]
+
+
+def with_headers(sdf: Any) -> Any:
+    """Other headers for outputs, and for functions that show them."""
+    return sdf.set_headers(relabelled)
+
+
 def headed(value: Value) -> dict[str, str]:
     """Headers for ``to_topic``."""
     return {"n": str(value["n"])}

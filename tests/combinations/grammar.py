@@ -172,7 +172,7 @@ STEPS: tuple[Step, ...] = (
 )
 
 #: Steps by columns, which some streams have behind them; they keep the fields of a value.
-COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed")
+COLUMNS: tuple[str, ...] = ("projected", "computed", "computed", "kept", "renamed", "with_headers")
 
 #: Where streams and tables come from: a topic of the input.
 SOURCES: tuple[Step, ...] = (

@@ -303,6 +303,16 @@ class StreamingDataFrame(
         check_function(func, "`set_timestamp`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
+    def set_headers(self, func: Callable[[Any, Any, int, Any], Any]) -> StreamingDataFrame:
+        """Gives each message other headers, for the functions and outputs of all steps after this one.
+
+        Args:
+            func: Returns the headers, from (value, key, timestamp, headers): names with bytes, texts or None, as a
+                mapping or as pairs; None for no headers. It gets the present ones as a list of pairs.
+        """
+        check_function(func, "`set_headers`", ("value", "key", "timestamp", "headers"))
+        return self._then(Node("set_headers", func, metadata=True))
+
     @property
     def _regrouped(self) -> bool:
         return self.topic.repartitions

@@ -52,6 +52,7 @@ from holdfast.processors.engine.dataframe.plain_loop import (
     CurrentMessage,
     Timing,
     compile_steps,
+    headers_set,
     null_key,
     sets_timestamps,
     taker_of,
@@ -285,6 +286,7 @@ class _Writer:
             too_large=too_large,
             times=self.times,
             written_headers=written_headers,
+            headers_set=headers_set,
             headers_size=headers_size,
             copied=copied,
             apart=apart,
@@ -384,6 +386,11 @@ class _Writer:
             self._write(depth, call)
             self._write_all(depth, [f"{function}.separate({value})"] * separates(node))
             self._children(node, depth, at, pointed, shared)
+        elif node.kind == "set_headers":
+            made = f"header_{len(self.lines)}"
+            given = f"{value}, key, {at.timestamp}, list({at.header} or ())"
+            self._write(depth, f"{made} = headers_set({function}({given}), {function})")
+            self._children(node, depth, at._replace(header=made), pointed, shared)
         elif node.kind == "set_timestamp":
             made = f"timestamp_{len(self.lines)}"
             self._write(depth, f"{made} = event_time({call}, {function})")

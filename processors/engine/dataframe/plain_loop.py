@@ -136,6 +136,33 @@ def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     return date
 
 
+def _headed(node: Node, child: Compiled) -> Compiled:
+    function = node.function
+    assert function is not None
+
+    def head(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        child(value, key, timestamp, headers_set(function(value, key, timestamp, list(headers or ())), function))
+
+    return head
+
+
+def headers_set(made: Any, function: object) -> Headers:
+    """What the function of ``set_headers`` made, in the form of the client library.
+
+    Raises:
+        ValueUnwritable: They are no names with bytes, texts or None.
+    """
+    try:
+        return written_headers(made, "") or None
+    except ValueUnwritable as failure:
+        name = getattr(function, "__name__", repr(function))
+        raise ValueUnwritable(
+            f"`set_headers` got {made!r} from {name}; expected names with bytes, texts or None.",
+            action="Let the function return a mapping, or a list of pairs, such as `[*headers, ('id', 'a')]`.",
+            function=name,
+        ) from failure
+
+
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
     """Returns the object that adds messages to the windows of a step.
 
@@ -198,6 +225,8 @@ def _compile(node: Node, around: _Surroundings, shared: Shared) -> Compiled:
         return _sink(node.topic, node, around, child)
     if node.kind == "set_timestamp":
         return _dated(node, around, child)
+    if node.kind == "set_headers":
+        return _headed(node, child)
     if node.kind == "window":
         return _windowed(node, around, child)
     call = _call(node, around.stores, around.current)

@@ -44,6 +44,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "moving_average": _roles(rule="of", columns="over into remember", neither="store"),
     "to_topic": _roles(neither="topic key headers"),
     "set_timestamp": _roles(function="func"),
+    "set_headers": _roles(function="func"),
     "suppress": _roles(columns="every"),
     "print": _roles(neither="pretty metadata"),
     # An expression of columns is part of the version by its text, as a function is by its source.

@@ -25,7 +25,7 @@ class Node:
     store.
     """
 
-    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
+    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "set_headers", "window"]
     function: Callable[..., Any] | None = None
     store: str | None = None
     expand: bool = False

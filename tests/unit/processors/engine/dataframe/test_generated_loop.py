@@ -148,6 +148,18 @@ def _extracted(value: Any, headers: Any, timestamp: int, kind: int) -> Any:
 TIMES = (_later, _no_time)
 
 
+def _labelled(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+    headers.append(("n", str(_number(value))))
+    return headers if _number(value) % 4 else {"number": b"four"}
+
+
+def _bad_labels(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+    return [("bad", 7)] if _number(value) % 3 else None
+
+
+LABELS = (_labelled, _labelled, _bad_labels)
+
+
 N = Item((VALUE, Constant((), "n")))
 #: Column expressions: most fail for a value that ``_made`` did not make.
 COLUMNS: tuple[tuple[Any, Any], ...] = (
@@ -166,10 +178,23 @@ COLUMNS: tuple[tuple[Any, Any], ...] = (
 
 @st.composite
 def _steps(draw: st.DrawFn, depth: int = 4) -> Node:
-    kinds = ("apply", "update", "filter", "expand", "to_topic", "to_topic", "set_timestamp", "column", "column")
+    kinds = (
+        "apply",
+        "update",
+        "filter",
+        "expand",
+        "to_topic",
+        "to_topic",
+        "set_timestamp",
+        "set_headers",
+        "column",
+        "column",
+    )
     kind = draw(st.sampled_from(kinds))
     if kind == "column":
         node = Node(*draw(st.sampled_from(COLUMNS)))
+    elif kind == "set_headers":
+        node = Node("set_headers", draw(st.sampled_from(LABELS)), metadata=True)
     elif kind == "set_timestamp":
         node = Node("set_timestamp", draw(st.sampled_from(TIMES)), metadata=True)
     elif kind == "to_topic":

@@ -8,6 +8,7 @@ import pytest
 from holdfast import Application, Count
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.testing import InMemoryCluster
 
 SENT: list[Headers] = [[("trace", b"1"), ("trace", b"2")], None, [("empty", None)]]
@@ -61,3 +62,45 @@ def test_headers_count_to_the_size_of_an_output() -> None:
     large: list[Headers] = [[("h", b"x" * 999_990)]]
     with pytest.raises(ProcessingFailed, match=r"RecordTooLarge"):
         results(lambda stream, out: stream.to_topic(out), large)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [({"a": "text", "b": b"bytes"}, [("a", b"text"), ("b", b"bytes")]), ([("a", None)], [("a", None)]), (None, None)],
+)
+def test_set_headers_replaces_them_for_all_later_steps(made: Any, expected: Headers) -> None:
+    seen: list[Any] = []
+
+    def build(stream: Any, out: Any) -> None:
+        stream = stream.set_headers(lambda value, key, timestamp, headers: made)
+        stream.update(lambda value, key, timestamp, headers: seen.append(headers), metadata=True).to_topic(out)
+
+    assert results(build) == [(b"k", expected)] * 3
+    assert seen == [expected] * 3
+
+
+def test_set_headers_gets_a_list_of_its_own() -> None:
+    def more(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+        headers.append(("more", b"1"))
+        return headers
+
+    def build(stream: Any, out: Any) -> None:
+        stream.set_headers(more).to_topic(out)
+        stream.to_topic(out)
+
+    found = [headers for _, headers in results(build)]
+    assert found == [each for headers in SENT for each in ([*(headers or []), ("more", b"1")], headers)]
+
+
+@pytest.mark.parametrize("made", [{"a": 7}, {7: b"a"}, {"\ud800": b"a"}, 7])
+def test_set_headers_that_kafka_does_not_take_fail_their_message(made: Any) -> None:
+    def wrong(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+        return made
+
+    with pytest.raises(ProcessingFailed, match=r"offset 0 .*`set_headers` got .* from wrong; expected names"):
+        results(lambda stream, out: stream.set_headers(wrong).to_topic(out))
+
+
+def test_a_function_of_set_headers_is_checked() -> None:
+    with pytest.raises(StepInvalid, match="`set_headers` got the function"):
+        results(lambda stream, out: stream.set_headers(lambda value: None).to_topic(out))
