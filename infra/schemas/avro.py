@@ -80,7 +80,7 @@ def _quick(
 ) -> Callable[[Any, Any], Any]:
     """The same deserializer, five times as fast for further messages of a schema without rules and references.
 
-    The first message of each schema goes through confluent-kafka's, which prepares rules for each message anew.
+    The first message of each schema goes through confluent-kafka's, which prepares rules again for each message.
     """
     from fastavro import schemaless_reader
 
