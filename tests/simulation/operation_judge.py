@@ -31,6 +31,8 @@ from tests.simulation.workload import GROUP
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
 #: A version of the definition that is to come back, and a command that is for another installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
+#: Begin of the action of a refused proof: a person corrects the definition, and repeats the command.
+_CORRECT = "Correct the definition, then: "
 #: End of the sentence about a paused worker.
 PAUSED = "is paused"
 #: Commands that only show something.
@@ -172,6 +174,10 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             return f"holdfast {' '.join(words)}, which went back"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"
+            if (failure.action or "").startswith(_CORRECT):
+                world.define(world.worked[-1].partition("-")[0])
+                act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
+                return f"the definition was corrected; holdfast {' '.join(words)}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
 
 

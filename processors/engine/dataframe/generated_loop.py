@@ -53,10 +53,12 @@ from holdfast.processors.engine.dataframe.plain_loop import (
     Timing,
     compile_steps,
     headers_set,
+    node_uses_headers,
     null_key,
     sets_timestamps,
     taker_of,
     unwritable,
+    uses_headers,
 )
 from holdfast.processors.engine.formats.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
@@ -128,17 +130,6 @@ def compile_interleaved(
     except (SyntaxError, RecursionError, MemoryError):
         return None
     return function
-
-
-def uses_headers(source: Node) -> bool:
-    """Whether a step of a stream reads headers or sends them on."""
-    return any(map(_uses_headers, source.walk()))
-
-
-def _uses_headers(node: Node) -> bool:
-    extracts = node.kind == "source" and node.function is not None
-    asks = node.metadata and not getattr(node.function, "ignores_headers", False)
-    return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -259,7 +250,7 @@ class _Writer:
         if timings[0].stream is not None:
             self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")
-        if not any(map(_uses_headers, nodes)):
+        if not any(map(node_uses_headers, nodes)):
             taken.remove("header")
             self.first = _FIRST._replace(header="None")
         if not any(node.metadata or node.kind == "window" for node in nodes):

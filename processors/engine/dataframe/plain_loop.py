@@ -350,3 +350,15 @@ def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUn
         action=f"Set a `{part}_serializer` in {where} that takes this type.",
         topic=topic,
     )
+
+
+def uses_headers(source: Node) -> bool:
+    """Whether a step of a stream reads headers or sends them on."""
+    return any(map(node_uses_headers, source.walk()))
+
+
+def node_uses_headers(node: Node) -> bool:
+    """Whether a step reads headers or sends them on."""
+    extracts = node.kind == "source" and node.function is not None
+    asks = node.metadata and not getattr(node.function, "ignores_headers", False)
+    return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)

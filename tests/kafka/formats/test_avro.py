@@ -68,6 +68,7 @@ def test_messages_of_confluents_serializer_are_read_and_theirs_reads_ours(shop: 
     assert shop.records("dead") == []
 
 
+@pytest.mark.thorough
 def test_keys_have_a_schema_of_their_own(shop: Shop) -> None:
     key = {"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]}
     shop.send(theirs(shop, {"id": 1, "price": 1.0}), key=theirs(shop, {"id": 7}, key, part="key"))
@@ -117,6 +118,7 @@ def test_schemas_that_refer_to_others_are_read_and_written(shop: Shop) -> None:
     assert read_by_them(shop, record.value) == value
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("strategy", "subject"),
     [("record", "shop.Order"), ("topic-record", "{topic}-shop.Order"), ("topic", "{topic}-value")],
@@ -146,6 +148,7 @@ def test_the_id_of_a_schema_goes_into_a_header_and_is_read_from_one(shop: Shop) 
         assert read_by_them(shop, record.value, record.headers) == {"id": 1, "price": 1.5, "note": None}
 
 
+@pytest.mark.thorough
 def test_an_id_from_a_header_goes_no_further_than_its_value(shop: Shop) -> None:
     prefixed = theirs(shop, {"id": 1, "price": 1.5})
     shop.send(prefixed[5:], headers=[("trace", b"7"), (ID_HEADERS["value"], prefixed[:5])])
@@ -155,6 +158,7 @@ def test_an_id_from_a_header_goes_no_further_than_its_value(shop: Shop) -> None:
     assert read_by_them(shop, record.value, record.headers)["id"] == 1
 
 
+@pytest.mark.thorough
 def test_with_the_latest_version_the_registered_schema_writes(shop: Shop) -> None:
     subject = f"{shop.topic('out')}-value"
     shop.client.register_schema(subject, Schema(json.dumps(ORDER), "AVRO"))
@@ -168,6 +172,7 @@ def test_with_the_latest_version_the_registered_schema_writes(shop: Shop) -> Non
     assert read_by_them(shop, record.value)["paid"] is False
 
 
+@pytest.mark.thorough
 def test_without_a_registry_the_bytes_are_the_payload(shop: Shop) -> None:
     payload = theirs(shop, {"id": 1, "price": 1.5})[5:]
     shop.send(payload, payload + b"\x00", payload[:3])
@@ -176,6 +181,7 @@ def test_without_a_registry_the_bytes_are_the_payload(shop: Shop) -> None:
     assert [each.value for each in shop.records("dead")] == [payload + b"\x00", payload[:3]]
 
 
+@pytest.mark.thorough
 def test_schemas_are_asked_for_once(shop: Shop, front: Any) -> None:
     config = SchemaRegistryClientConfig(url=front.url)
     written = theirs(shop, {"id": 1, "price": 1.5})

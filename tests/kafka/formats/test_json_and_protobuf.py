@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer as TheirJsonReader
 from confluent_kafka.schema_registry.json_schema import JSONSerializer as TheirJsonWriter
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer as TheirReader
@@ -65,6 +66,7 @@ def test_json_that_its_schema_refuses_is_a_dead_letter_with_its_path(shop: Shop)
     assert "'id' is a required property" in shop.errors()[2]
 
 
+@pytest.mark.thorough
 def test_a_value_that_a_json_schema_refuses_is_not_written(shop: Shop) -> None:
     shop.send(b'{"id": 1}', b'{"id": "one"}', b'{"id": 1, "items": [{"price": null}]}')
     app = shop.application()
@@ -87,6 +89,7 @@ def test_protobuf_of_confluents_serializer_is_read_and_theirs_reads_ours(shop: S
     assert shop.records("dead") == []
 
 
+@pytest.mark.thorough
 def test_functions_get_messages_or_dicts(shop: Shop) -> None:
     raw = TheirWriter(Order, shop.client, CONF)(Order(id=1 << 60, price=2.0), context(shop, "in"))
     shop.send(raw)
@@ -124,6 +127,7 @@ def test_a_message_of_another_type_or_index_is_a_dead_letter(shop: Shop) -> None
     assert "no message with the index [0, 9]" in reasons[3]
 
 
+@pytest.mark.thorough
 def test_protobufs_id_and_index_go_into_a_header(shop: Shop) -> None:
     raw = TheirWriter(Bill, shop.client, CONF)(Bill(number=1, total=2.0), context(shop, "in"))
     shop.send(raw)
@@ -139,6 +143,7 @@ def test_protobufs_id_and_index_go_into_a_header(shop: Shop) -> None:
     assert read(record.value, SerializationContext(shop.topic("out"), "value", record.headers)).number == 1
 
 
+@pytest.mark.thorough
 def test_a_dict_that_no_message_can_be_made_of_is_not_written(shop: Shop) -> None:
     shop.send(b'{"id": "7", "price": 1.5}', b'{"id": "x"}', b'{"total": 1}', b"[1]")
     app = shop.application()

@@ -27,6 +27,7 @@ from holdfast.processors.engine.runtime.phases import Phase
 from tests.kafka.conftest import wait_for
 from tests.kafka.formats.conftest import Shop
 from tests.kafka.formats.test_avro import NOT_AN_ORDER, ORDER, ORDER_2, copy, read_by_them, theirs
+from tests.mechanics.tiers import variants
 from tests.parts.schema_registry import Certificates, Front, SchemaRegistryServer
 
 ORDERS = [{"id": number, "price": 1.0, "note": None} for number in range(5)]
@@ -73,7 +74,7 @@ def running(shop: Shop) -> Iterator[Callable[..., Any]]:
         thread.join(60)
 
 
-@pytest.mark.parametrize("status", [None, 503])
+@pytest.mark.parametrize("status", variants([None, 503]))
 def test_a_worker_waits_for_a_registry_that_is_away_at_its_start(
     shop: Shop, front: Front, running: Callable[..., Any], status: int | None
 ) -> None:
@@ -110,6 +111,7 @@ def test_known_schemas_are_read_while_the_registry_is_away_and_new_ones_wait(
     assert (shop.records("dead"), failures) == ([], [])
 
 
+@pytest.mark.thorough
 def test_a_worker_that_waited_long_enough_stops_and_the_next_start_resumes(shop: Shop, front: Front) -> None:
     shop.send(*(theirs(shop, each) for each in ORDERS))
     front.close()
@@ -146,6 +148,7 @@ def test_a_registry_that_is_away_when_a_result_is_written_loses_nothing(shop: Sh
     assert [each["id"] for each in sent(shop)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.thorough
 def test_a_worker_that_waits_for_a_registry_stops_when_it_is_told_to(shop: Shop, tmp_path: Path, front: Front) -> None:
     shop.send(theirs(shop, ORDERS[0]))
     front.close()
@@ -185,6 +188,7 @@ def test_what_the_registry_does_not_know_goes_to_the_dead_letters_as_it_came(sho
     assert "of format JSON, expected AVRO" in reasons[4]
 
 
+@pytest.mark.thorough
 def test_without_a_dead_letter_topic_an_unknown_schema_stops_the_worker_in_front_of_the_message(shop: Shop) -> None:
     good = theirs(shop, ORDERS[0])
     shop.send(good, b"\x00" + (2_000_000).to_bytes(4, "big") + good[5:], good)
@@ -208,6 +212,7 @@ def test_a_schema_that_is_not_compatible_stops_the_worker_and_blames_no_message(
     assert (shop.records("out"), shop.records("dead")) == ([], [])
 
 
+@pytest.mark.thorough
 def test_a_schema_that_is_not_registered_stops_the_worker_where_it_may_not_register(shop: Shop) -> None:
     shop.send(theirs(shop, ORDERS[0]))
     writing = SchemaRegistrySerializationConfig(auto_register_schemas=False)
@@ -221,6 +226,7 @@ def test_a_schema_that_is_not_registered_stops_the_worker_where_it_may_not_regis
     assert shop.records("dead") == []
 
 
+@pytest.mark.thorough
 def test_a_url_that_is_no_registry_is_told_as_that(shop: Shop) -> None:
     shop.send(theirs(shop, ORDERS[0]))
     wrong = SchemaRegistryClientConfig(url=shop.registry.url.replace("ccompat/v7", "nothing"))
@@ -236,8 +242,12 @@ BASIC = "Basic " + base64.b64encode(f"worker:{PASSWORD}".encode()).decode()
 
 @pytest.mark.parametrize(
     ("authorization", "settings"),
-    [(BASIC, {"USER": "worker", "PASSWORD": PASSWORD}), (f"Bearer {TOKEN}", {"TOKEN": TOKEN})],
-    ids=["basic", "bearer"],
+    variants(
+        [
+            pytest.param(BASIC, {"USER": "worker", "PASSWORD": PASSWORD}, id="basic"),
+            pytest.param(f"Bearer {TOKEN}", {"TOKEN": TOKEN}, id="bearer"),
+        ]
+    ),
 )
 def test_a_registry_behind_tls_that_asks_who_it_is(
     shop: Shop,

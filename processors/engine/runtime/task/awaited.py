@@ -24,8 +24,13 @@ from typing import Any
 from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.calls import call_of
-from holdfast.processors.engine.dataframe.generated_loop import uses_headers
-from holdfast.processors.engine.dataframe.plain_loop import Compiled, CurrentMessage, Timing, compile_steps
+from holdfast.processors.engine.dataframe.plain_loop import (
+    Compiled,
+    CurrentMessage,
+    Timing,
+    compile_steps,
+    uses_headers,
+)
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable
 from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule, Place

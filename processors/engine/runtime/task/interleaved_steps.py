@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_interleaved, uses_headers
-from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_interleaved
+from holdfast.processors.engine.dataframe.plain_loop import Timing, uses_headers
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import read
