@@ -147,7 +147,7 @@ def shown(url: str) -> str:
 
 
 def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one message, through the machine's HTTP proxy if one is configured. Never raises; see ``Answer``.
+    """Send one message, through the machine's HTTP proxy if one is configured. Never raises an error.
 
     ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` is the timeout of
     each step of the request, seconds. The whole request may take ``STEPS_MAX`` times as long.

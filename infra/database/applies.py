@@ -129,8 +129,7 @@ class ApplyJournal:
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
         """Close an apply with an outcome; returns False if the caller no longer holds the apply.
 
-        A deployment that the apply left in the state ``deploying`` becomes ``deployed``, because no apply deploys it
-        any more.
+        A deployment that the apply left in the state ``deploying`` becomes ``deployed``, because nobody deploys it.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 

@@ -19,7 +19,7 @@ WAIT_STEP_S = 1.0
 
 
 class CallHangs(Exception):
-    """A call did not return by its deadline. Its thread and its client can't be used any more."""
+    """A call did not return by its deadline. Its thread and its client are not used again."""
 
 
 @dataclass(slots=True)

@@ -250,7 +250,7 @@ class Inspector:
         """The transactions that are open on these partitions although their coordinator reports their end, sorted.
 
         The leaders are asked before and after the coordinators. If a transaction is open both times but has ended for
-        its coordinator, the coordinator failed to write a marker. No producer works on such a transaction any more.
+        its coordinator, the coordinator failed to write a marker. No producer continues such a transaction.
         """
         places = tuple(partitions)
         before = self._open_on(places)

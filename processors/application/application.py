@@ -434,7 +434,7 @@ class Application(ApplicationTables, ApplicationClients):
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """Sets the options that a deployed worker gets on its command line.
+        """Sets the options that a deployed worker receives as arguments of its command line.
 
         Raises:
             ApplicationInvalid: ``start`` asks to re-seed a store without a changelog.

@@ -14,7 +14,7 @@ the check, the margin is widened.
 A worker's clock may be far behind. An input record then proves a lower bound of the broker's time: the broker accepted
 the record, so its clock showed at least ``time - after`` of the input topic. This bound advances with the monotonic
 clock of this machine. The later of bound and worker's clock is used, so a corrected clock is used at once. After a
-broker has refused a record, no bounds are computed any more: the input topics may have had other limits earlier.
+broker has refused a record, no further bounds are computed, because the input topics may have had other limits earlier.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Describes how a store's content depends on time: windows, values that expire, timers.
 
-Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences for people. A
+Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences of messages. A
 duration in a text is an ``Ms``, because a definition shows milliseconds, and a sentence a larger unit.
 """
 

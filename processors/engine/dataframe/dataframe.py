@@ -84,11 +84,6 @@ class StreamingDataFrame(
         self._mixed = False
 
     @property
-    def values_model(self) -> Any:
-        """The class of which all values are instances; None for objects, and where values may differ."""
-        return self._model
-
-    @property
     def has_instances(self) -> bool:
         """Whether values may be instances of a class (``value=`` of a topic)."""
         return self._model is not None or self._mixed

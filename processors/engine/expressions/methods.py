@@ -67,7 +67,7 @@ class StreamColumns(Generic[Stream]):
             ColumnInvalid: The name is no text, or the item is of another stream.
         """
         column, what = _name(name, "`sdf[name] = ...`"), f"`sdf[{name!r}] = ...`"
-        _check_objects(self, what)
+        _check_objects(self._model, what)
         if isinstance(item, StreamColumns):
             chain = taken_out(self._tails, item._tails, what)  # type: ignore[attr-defined]
             self._in_place(result_node("update", chain, partial(ResultAssigned, name=column)))
@@ -100,7 +100,7 @@ class StreamColumns(Generic[Stream]):
         Raises:
             ColumnInvalid: There are no columns, or a name is no text, or a value is a column.
         """
-        _check_objects(self, "`fill`")
+        _check_objects(self._model, "`fill`")
         values: dict[str, Any] = {**dict.fromkeys(_names(list(columns), "`fill`")), **mapping}
         if not values:
             raise ColumnInvalid("`fill` got no columns.", action='Write, for example, `sdf.fill("a", b=0)`.')
@@ -126,7 +126,7 @@ class StreamColumns(Generic[Stream]):
         Raises:
             ColumnInvalid: A name is no text, or ``errors`` is something else.
         """
-        _check_objects(self, "`drop`")
+        _check_objects(self._model, "`drop`")
         names, ignores = _names(columns, "`drop`"), _ignores(errors, "`drop`")
         made: Stream = self._in_place(Node("update", Dropped(tuple(dict.fromkeys(names)), ignores))) if names else self
         return made
@@ -147,7 +147,7 @@ class StreamColumns(Generic[Stream]):
                 action='Write, for example, `sdf.rename({"temp": "temperature"})`.',
                 seen=repr(columns)[:80],
             )
-        _check_objects(self, "`rename`")
+        _check_objects(self._model, "`rename`")
         names, ignores = dict(columns), _ignores(errors, "`rename`")
         _names([*names, *names.values()], "`rename`")
         if len(set(names.values())) < len(names):
@@ -185,9 +185,8 @@ def _column(name: str, frame: Any) -> Expression:
     return (Field if has_instances(frame) else Item)((VALUE, Constant((), name)))
 
 
-def _check_objects(frame: Any, what: str) -> None:
+def _check_objects(model: Any, what: str) -> None:
     """Refuse a step that would change the fields of instances of a model."""
-    model = frame.values_model
     if model is not None:
         raise ColumnInvalid(
             f"{what} would change a {model.__name__}; columns can be set, filled, renamed and dropped in objects only.",

@@ -82,10 +82,7 @@ class GlobalTable:
         return f"the global table of topic {self.topic.name}"
 
     def is_of(self, application: object) -> bool:
-        """Whether this application declared the table.
-
-        ``application`` is the object that all streams of an application share.
-        """
+        """Whether the streams of this application, which share this object, may be joined with the table."""
         return self._application is application
 
     def get(self, key: Any, default: Any = None) -> Any:

@@ -10,7 +10,7 @@ that the columns read from the messages, and computes each window from these ite
 
 Invariants:
     - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
-    - A chunk is deleted when no window needs its last message any more.
+    - A chunk is deleted when the last window that needs its last message is closed.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class SlidingStore(StoredWindows):
     def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
         """Advances the key's own time and closes the windows that have ended by it.
 
-        Messages that no window needs any more are dropped.
+        Messages that no later window needs are dropped.
         """
         known = known.after(time_ms, self._stream.cap_ms)
         results = self._passed(known) if self.spec.final else []

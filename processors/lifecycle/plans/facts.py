@@ -44,13 +44,14 @@ class InstanceFacts(msgspec.Struct, frozen=True):
     store_bytes: int | None = None
 
 
-class DeploymentFacts(msgspec.Struct, frozen=True):
+class DeploymentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The recorded deployment of a processor; each new record has a greater ``generation``."""
 
     code_version: str
     slots: tuple[str, ...]
     desired: str
     generation: int
+    worked_instead: str = ""
 
 
 class ReleaseFacts(msgspec.Struct, frozen=True):
@@ -154,7 +155,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         rates: Stage tag -> measured rate of such stages.
         released: The release that worked last; None if none is recorded. ``released`` and ``code`` are read only for
             deployments.
-        worked_instead: The version that worked last, if the deployed version never worked; otherwise empty.
         code: The present files of the definition.
         file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release; the releases that worked last come first. Only for verbs ``restart`` and
@@ -191,7 +191,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hanging: tuple[HangingTransaction, ...] = ()
     rates: dict[str, Rate] = {}
     released: ReleaseFacts | None = None
-    worked_instead: str = ""
     code: CodeFacts | None = None
     releases: tuple[ReleaseFacts, ...] = ()
     before: ReleaseFacts | None = None
@@ -367,7 +366,8 @@ def read_facts(
         HoldfastError: A service does not answer.
     """
     name = topology.processor
-    deployment, worked_last = source.deployment(name), source.released(name)
+    worked_last = source.released(name)
+    deployment = _with_worked_instead(name, source, source.deployment(name), worked_last)
     instances = () if deployment is None else source.instances(name, deployment.slots)
     members = source.members(name)
     strangers = strangers_in(members, source.client_ids(name), sum(each.alive for each in instances))
@@ -409,20 +409,19 @@ def read_facts(
         hanging=source.hanging(logged) if hanging else (),
         rates=source.rates(name),
         released=worked_last if releases else None,
-        worked_instead=_worked_instead(name, source, deployment, worked_last),
         code=source.code(name, topology.code_version) if releases else None,
     )
 
 
-def _worked_instead(name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None) -> str:
-    """The value of ``Facts.worked_instead``.
-
-    The value is empty after an interrupted rollback, because the recorded version has worked once.
-    """
+def _with_worked_instead(
+    name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None
+) -> DeploymentFacts | None:
+    """The deployment with ``worked_instead``; a rollback that was interrupted records a version that worked once."""
     if deployed is None or last is None or last.code_version == deployed.code_version:
-        return ""
+        return deployed
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
-    return "" if any(each.worked for each in own) else last.code_version
+    worked = any(each.worked for each in own)
+    return deployed if worked else msgspec.structs.replace(deployed, worked_instead=last.code_version)
 
 
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:

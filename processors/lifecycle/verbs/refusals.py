@@ -154,7 +154,7 @@ def never_worked(request: Request, facts: Facts) -> Refused | None:
     An interrupted deploy can leave such a record. The workers may then still run the previous version, and would be
     replaced by workers that perhaps do not start.
     """
-    name, worked = facts.processor, facts.worked_instead
+    name, worked = facts.processor, "" if facts.deployment is None else facts.deployment.worked_instead
     if not worked or isinstance(request, (Deploy, Rollback, *NEVER_START)):
         return None
     if any(each.alive and each.code_version == facts.deployed for each in facts.instances):

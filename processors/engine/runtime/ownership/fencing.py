@@ -57,7 +57,7 @@ class FormerOwners:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Forget the owner of a task, because this worker keeps no standby of the task any more."""
+        """Forget the owner of a task, because this worker stopped keeping a standby of the task."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 

@@ -76,7 +76,7 @@ class FirstCheckpoints:
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:
-        """Cancel the fetch of a task of which this worker keeps no standby any more."""
+        """Cancel the fetch of a task of which this worker stopped keeping a standby."""
         self._sought.pop(task, None)
         if task in self._fetching:
             found = self._fetching.pop(task).give_up()

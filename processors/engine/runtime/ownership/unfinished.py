@@ -171,7 +171,7 @@ class Unfinished:
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
         """Write the missing markers of this transactional id on the partitions ``held``.
 
-        Returns None if no marker is missing any more; otherwise the error that prevented the check.
+        Returns None if no marker is missing now; otherwise the error that prevented the check.
         """
         try:
             with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:

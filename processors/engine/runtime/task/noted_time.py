@@ -10,7 +10,7 @@ times in the same place. The note also contains the counts of late, dead-lettere
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
     - All inputs of a task have the same note. If a tool outside of Holdfast sets the offset of one input, that input
-      has no note any more. Then the stream time in the notes of all other inputs is ignored.
+      lost its note. Then the stream time in the notes of all other inputs is ignored.
 """
 
 from __future__ import annotations

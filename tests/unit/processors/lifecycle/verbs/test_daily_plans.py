@@ -31,6 +31,8 @@ TOPOLOGY = orders_topology()
 SHAPE = shape_of(TOPOLOGY, {"placed": PARTITIONS})
 NOW = ReleaseFacts(f"{TOPOLOGY.code_version}-bbbb", TOPOLOGY.code_version, True, SHAPE)
 FORMER = ReleaseFacts("v0-aaaa", "v0", True, msgspec.structs.replace(SHAPE, code_version="v0"))
+#: A deployment that an interrupted deploy recorded; version v0 worked last.
+UNPROVEN = DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3, "v0")
 BROKEN = ReleaseFacts("v9-cccc", "v9", True, SHAPE, worked=False)
 
 
@@ -96,13 +98,13 @@ def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_d
 def test_a_version_that_never_worked_is_started_by_a_deploy_only(request_: OfProcessor) -> None:
     """An interrupted deploy recorded it, and its workers still run the version before."""
     former = (InstanceFacts("0", True, "running", FORMER.code_version),)
-    verdict = refused(plan_of(request_, worked_instead="v0", instances=former))
+    verdict = refused(plan_of(request_, deployment=UNPROVEN, instances=former))
     assert "it never worked, and version v0 worked last" in verdict.sentence
     assert "`holdfast apply deploy orders`" in verdict.action
     for allowed in (Rollback("orders"), Stop("orders"), Provision("orders")):
-        facts = facts_of(worked_instead="v0", instances=former)
+        facts = facts_of(deployment=UNPROVEN, instances=former)
         assert not isinstance(decide(allowed, facts, TOPOLOGY).verdict, Refused)
-    assert not isinstance(plan_of(Restart("orders"), worked_instead="v0").verdict, Refused), "its workers run"
+    assert not isinstance(plan_of(Restart("orders"), deployment=UNPROVEN).verdict, Refused), "its workers run"
 
 
 def test_a_rollback_runs_the_release_that_worked_before_and_returns_when_it_fails() -> None:
