@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.masking import remember
-from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
 #: Seconds until a request without an answer counts as failed.
 REQUEST_TIMEOUT_S = 10.0

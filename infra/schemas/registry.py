@@ -17,14 +17,16 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from holdfast.infra.masking import shown_url
 from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistryInvalid
 from holdfast.infra.schemas.errors import SchemaRegistryAway, SchemaRegistryRefuses
-from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
 _log = structlog.get_logger("schemas.registry")
 
@@ -161,7 +163,7 @@ _in_memory: dict[str, Any] = {}
 class Registries:
     """The clients of one worker: one for each registry, so that its topics share the cache of schemas."""
 
-    settings: SchemaRegistrySettings = field(default_factory=SchemaRegistrySettings)
+    settings: SchemaRegistrySettings
     patience: Patience = field(default_factory=Patience)
     _known: dict[SchemaRegistryClientConfig, PatientRegistry] = field(default_factory=dict)
 

@@ -27,6 +27,7 @@ from holdfast import (
     SchemaRegistryClientConfig,
 )
 from holdfast.infra.schemas.registry import Registries
+from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 from holdfast.processors.engine.formats.topic_format import connect_all
 from holdfast.processors.engine.steps.topic import Topic
 from tests.parts.protobuf_messages import Order as Message
@@ -62,7 +63,7 @@ class Order(msgspec.Struct):
 def cases() -> dict[str, tuple[Callable[[bytes], Any], bytes, Callable[[Any], Any]]]:
     """By row: what decodes, the bytes, and how the result becomes the order."""
     raw = json.dumps(ORDER).encode()
-    schema, registry = {"schema_registry_client_config": REGISTRY}, Registries()
+    schema, registry = {"schema_registry_client_config": REGISTRY}, Registries(SchemaRegistrySettings())
     of_avro, of_json = AvroSerializer(AVRO, **schema), JSONSerializer(JSON_SCHEMA, **schema)
     of_protobuf = ProtobufSerializer(Message, **schema)
     writers = {"avro": of_avro, "json": of_json, "protobuf": of_protobuf}

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,7 +21,6 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast.infra.installation import check_extras
 from holdfast.infra.schemas import protobuf
@@ -28,6 +28,12 @@ from holdfast.processors.engine.formats.topic_format import FormatInvalid
 
 #: Types that Avro and msgpack have, beside those of JSON.
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+
+
+def _is_pydantic(kind: type) -> bool:
+    """Whether a class is a pydantic model; pydantic is not imported for this, as it takes a tenth of a second."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def model_of(given: Any) -> Model:
     try:
         if protobuf.is_message_class(given):
             return _of_protobuf(given)
-        if isinstance(given, type) and (issubclass(given, BaseModel) or hasattr(given, "__pydantic_validator__")):
+        if isinstance(given, type) and (_is_pydantic(given) or hasattr(given, "__pydantic_validator__")):
             return _of_pydantic(given)
         if isinstance(given, type) and (issubclass(given, msgspec.Struct) or dataclasses.is_dataclass(given)):
             return _of_msgspec(given)
@@ -115,6 +121,8 @@ def _of_msgspec(given: type) -> Model:
 
 
 def _of_pydantic(given: Any) -> Model:
+    from pydantic import TypeAdapter, ValidationError
+
     adapter = TypeAdapter(given)
 
     def decode(raw: bytes) -> Any:
@@ -147,7 +155,7 @@ def _of_pydantic(given: Any) -> Model:
     return Model(given, decode, convert, encode, plain_by("python"), plain_by("json"))
 
 
-def _first_of(failure: ValidationError) -> str:
+def _first_of(failure: Any) -> str:
     """The first error of pydantic with its path, in the form of msgspec's texts."""
     errors = failure.errors(include_url=False, include_input=False, include_context=False)
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in errors[0]["loc"])
@@ -168,7 +176,9 @@ def model_text(given: Any) -> str:
     """The fields of a model as a line that is the same in each process: part of the processor's version."""
     if protobuf.is_message_class(given):
         return f"{given.DESCRIPTOR.full_name} {protobuf.schema_hash(given)}"
-    if issubclass(given, BaseModel) or hasattr(given, "__pydantic_validator__"):
+    if _is_pydantic(given) or hasattr(given, "__pydantic_validator__"):
+        from pydantic import TypeAdapter
+
         schema = TypeAdapter(given).json_schema()
     else:
         schema = msgspec.json.schema(given)
@@ -177,7 +187,7 @@ def model_text(given: Any) -> str:
 
 def row_model(given: Any) -> Any:
     """The model that types the columns of a table with this class of values; None for one that is no such model."""
-    typed = isinstance(given, type) and (issubclass(given, BaseModel) or dataclasses.is_dataclass(given))
+    typed = isinstance(given, type) and (_is_pydantic(given) or dataclasses.is_dataclass(given))
     return given if typed else None
 
 
@@ -196,7 +206,7 @@ _known_fields: dict[Any, frozenset[str]] = {}
 def _field_names(kind: Any) -> frozenset[str]:
     if issubclass(kind, msgspec.Struct):
         return frozenset(kind.__struct_fields__)
-    if issubclass(kind, BaseModel):
+    if _is_pydantic(kind):
         return frozenset(kind.model_fields)
     if dataclasses.is_dataclass(kind):
         return frozenset(each.name for each in dataclasses.fields(kind))
@@ -235,7 +245,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
+    if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     if protobuf.is_message_class(type(value)):
         return protobuf.dict_of(integers_for_enums=False, proto_names=True)(value)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import AvroDeserializer, SchemaRegistryClientConfig
 from holdfast.infra.schemas.registry import Registries
+from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
 FIRST = {
     "type": "record",
@@ -42,13 +43,13 @@ ORDERS = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def client() -> SchemaRegistryClient:
-    registries = Registries()
+    registries = Registries(SchemaRegistrySettings())
     return registries.client(CONFIG)._client  # type: ignore[no-any-return]  # the one in memory that all share
 
 
 def ours(schema: Any = None) -> Any:
     made = AvroDeserializer(schema, schema_registry_client_config=CONFIG).bound("orders", "value")
-    made.connect(Registries())  # type: ignore[attr-defined]
+    made.connect(Registries(SchemaRegistrySettings()))  # type: ignore[attr-defined]
     return made
 
 

@@ -56,7 +56,7 @@ def test_every_verb_has_its_own_options_and_those_of_the_group(group: str, verb:
     command = ALL[group, verb]
     expected = [*names(VERBS[verb]), *names(ACTIONS[group])[1:]]
     assert sorted(each.name for each in command.params) == sorted(expected)
-    assert command.help == VERBS[verb].__doc__
+    assert command.help == inspect.cleandoc(VERBS[verb].__doc__ or "")
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
