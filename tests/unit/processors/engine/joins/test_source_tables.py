@@ -46,7 +46,7 @@ def application(
     app = Application("in-memory", consumer_group="g", **options)
     orders = app.dataframe(app.topic("l")) if left_first else None
     rows = app.table(app.topic("r"), "rows", changelog=changelog)
-    orders = orders or app.dataframe(app.topic("l"))
+    orders = app.dataframe(app.topic("l")) if orders is None else orders
     orders.join_table(rows, "left", lambda left, right: [left, right]).to_topic(app.topic("out"))
     return app
 
