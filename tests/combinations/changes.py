@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -163,6 +164,8 @@ def with_msgpack(topology: Topology, random: Random) -> Topology | None:
 
 #: Steps that read fields and keep the values as they are; and such steps that make other values.
 _KEEPS, _MAKES = ("group_by", "drop_duplicates"), ("aggregate", "window", "moving_average")
+#: Functions of the net whose steps read columns by their names: of objects, and of instances.
+_BY_NAME = re.compile(r"(kept|projected)\((.*)\)")
 #: Functions that take objects.
 _TAKES_OBJECTS = ("length", "folded", "enough", "third")
 
@@ -191,12 +194,18 @@ def _reads_fields(topology: Topology, name: str) -> bool:
 
 
 def _is_reader(topology: Topology, line: Line) -> bool:
-    if line.step == "dataframe":
-        return _reads_fields(topology, line.name)
-    if len(line.of) != 1 or any(each in line.code for each in _TAKES_OBJECTS):
+    """Whether a step reads fields by their names, and so do the steps that get instances from it."""
+    code, makes_objects = line.code, False
+    if (wrapped := _BY_NAME.fullmatch(code)) is not None:
+        code, makes_objects = wrapped[2], wrapped[1] == "projected"
+    if len(line.of) != 1 or any(each in code for each in _TAKES_OBJECTS):
         return False
+    if line.step == "dataframe":
+        return code == f"app.dataframe({line.of[0]})" and (makes_objects or _reads_fields(topology, line.name))
+    if not code.startswith(f"{line.of[0]}."):
+        return False  # a function of the net that adds steps of its own
     if line.step in _KEEPS:
-        return _reads_fields(topology, line.name)
+        return makes_objects or _reads_fields(topology, line.name)
     return any(each in line.step for each in _MAKES)
 
 
