@@ -201,8 +201,8 @@ def _is_reader(topology: Topology, line: Line) -> bool:
     if len(line.of) != 1 or any(each in code for each in _TAKES_OBJECTS):
         return False
     if line.step == "dataframe":
-        return code == f"app.dataframe({line.of[0]})" and (makes_objects or _reads_fields(topology, line.name))
-    if not code.startswith(f"{line.of[0]}."):
+        return code == "app.dataframe({0})" and (makes_objects or _reads_fields(topology, line.name))
+    if not code.startswith("{0}."):
         return False  # a function of the net that adds steps of its own
     if line.step in _KEEPS:
         return makes_objects or _reads_fields(topology, line.name)
