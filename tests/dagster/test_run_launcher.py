@@ -157,6 +157,7 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         assert f"its process {pid} has ended" in said[0]
 
 
+@pytest.mark.thorough
 def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
     settings, tmp_path, jobs, monkeypatch: pytest.MonkeyPatch
 ):

@@ -81,6 +81,7 @@ def moment(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
+@pytest.mark.thorough
 def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
     control: Control, settings: Settings, group: str, broker: str
 ) -> None:
