@@ -321,7 +321,7 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # The seek still fails, perhaps because librdkafka has not begun to fetch the partition (see ``_begin``). So
+        # The seek still fails. Perhaps librdkafka has not begun to fetch the partition, as ``_begin`` explains. So
         # assign the partition again, at the new offset.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))

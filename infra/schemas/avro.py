@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.infra.schemas.codecs import KeepId, Maker, OfOneFormat
 from holdfast.infra.schemas.config import SchemaRegistryInvalid, SchemaRegistrySerializationConfig
-from holdfast.infra.schemas.subjects import properties_of
+from holdfast.infra.schemas.subjects import properties_of, reading_properties
 
 TYPE = "AVRO"
 #: Bytes in front of a payload: 0, and the id of its schema.
@@ -42,6 +42,11 @@ def references_text(schema: Any) -> str:
     return "".join(f" {each.name}={each.subject}@{each.version}" for each in references)
 
 
+def version_text(schema: Any) -> str:
+    """A schema with its references, for the version of a processor: the same text in each process."""
+    return "none" if schema is None else schema_text(schema) + references_text(schema)
+
+
 def registered_form(schema: Any, schema_type: str) -> Any:
     """confluent-kafka's ``Schema`` of a schema, with its references."""
     from confluent_kafka.schema_registry import Schema
@@ -56,17 +61,13 @@ def reader_of(schema: Any, *, return_record_name: bool) -> Maker:
     """Makes a deserializer; ``schema`` is the reader's, or None for that of each writer."""
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer, topic_subject_name_strategy
         from confluent_kafka.schema_registry.avro import AvroDeserializer
 
         made: Callable[[Any, Any], Any] = AvroDeserializer(
             registry,
             None if schema is None else registered_form(schema, TYPE),
             return_record_name=return_record_name,
-            conf={
-                "schema.id.deserializer": prefix_schema_id_deserializer,
-                "subject.name.strategy": topic_subject_name_strategy,
-            },
+            conf=reading_properties(),
         )
         if schema is not None and references_text(schema):
             return made

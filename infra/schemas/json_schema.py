@@ -12,7 +12,7 @@ import msgspec
 from holdfast.infra.schemas.avro import registered_form, schema_text
 from holdfast.infra.schemas.codecs import KeepId, Maker, OfOneFormat
 from holdfast.infra.schemas.config import SchemaRegistryInvalid, SchemaRegistrySerializationConfig
-from holdfast.infra.schemas.subjects import properties_of
+from holdfast.infra.schemas.subjects import properties_of, reading_properties
 
 TYPE = "JSON"
 _write = partial(json.dumps, allow_nan=False, separators=(",", ":"))
@@ -22,17 +22,13 @@ def reader_of(schema: Any) -> Maker:
     """Makes a deserializer; ``schema`` checks all messages, None checks each with the schema that it names."""
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer, topic_subject_name_strategy
         from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
         made: Callable[[Any, Any], Any] = JSONDeserializer(
             None if schema is None else registered_form(schema, TYPE),
             schema_registry_client=registry,
             json_decode=msgspec.json.decode,
-            conf={
-                "schema.id.deserializer": prefix_schema_id_deserializer,
-                "subject.name.strategy": topic_subject_name_strategy,
-            },
+            conf=reading_properties(),
         )
         return made
 

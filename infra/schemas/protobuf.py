@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.infra.schemas.codecs import KeepId, Maker, OfOneFormat
 from holdfast.infra.schemas.config import SchemaRegistrySerializationConfig
 from holdfast.infra.schemas.errors import SchemaUnknown
-from holdfast.infra.schemas.subjects import properties_of
+from holdfast.infra.schemas.subjects import properties_of, reading_properties
 
 TYPE = "PROTOBUF"
 
@@ -35,6 +35,11 @@ def schema_hash(msg_type: Any) -> str:
     return hashlib.sha256(b"".join(seen[name] for name in sorted(seen))).hexdigest()[:16]
 
 
+def version_text(msg_type: Any) -> str:
+    """A message's name and the hash of its definition: the same text in each process."""
+    return f"{msg_type.DESCRIPTOR.full_name} {schema_hash(msg_type)}"
+
+
 def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
     """Makes a deserializer; ``made_of`` makes the value of a message.
 
@@ -42,7 +47,7 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
     """
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
-        from confluent_kafka.schema_registry import prefix_schema_id_deserializer, topic_subject_name_strategy
+        from confluent_kafka.schema_registry import prefix_schema_id_deserializer
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 
         types = _Types(registry, _path_of(msg_type.DESCRIPTOR))
@@ -55,9 +60,9 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
         read = ProtobufDeserializer(
             msg_type,
             {
+                **reading_properties(),
                 "use.deprecated.format": False,
                 "schema.id.deserializer": read_id,
-                "subject.name.strategy": topic_subject_name_strategy,
             },
             # The bytes need no schema beyond the type's; the client would be asked for it in another format.
             None,

@@ -1,4 +1,4 @@
-"""The properties of confluent-kafka's serializers: the subject's name, and where the schema's id goes."""
+"""The properties of confluent-kafka's (de)serializers: the subject's name, and where the schema's id goes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def properties_of(config: SchemaRegistrySerializationConfig, keep_id: Callable[.
         "use.latest.version": config.use_latest_version,
         "subject.name.strategy": strategy_of(config),
         "schema.id.serializer": prefix_schema_id_serializer if keep_id is None else keep_id,
+    }
+
+
+def reading_properties() -> dict[str, Any]:
+    """The properties of a deserializer: the schema's id is always in front of the bytes (``codecs``)."""
+    from confluent_kafka import schema_registry
+
+    return {
+        "schema.id.deserializer": schema_registry.prefix_schema_id_deserializer,
+        "subject.name.strategy": schema_registry.topic_subject_name_strategy,
     }
 
 

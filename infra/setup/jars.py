@@ -271,6 +271,7 @@ def _ivy_file(pins: Sequence[JarPin]) -> str:
             f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" force="true" '
             f'conf="default->default">{archive if classifier else ""}</dependency>'
         )
+    # Ivy knows Maven's classifiers by this namespace. It is a name, no address: nothing is fetched from there.
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="holdfast" module="jars"/>'

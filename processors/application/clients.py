@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.formats.kafka_message import GivenHeaders, headers_of
+from holdfast.processors.engine.formats.kafka_message import GivenHeaders
+from holdfast.processors.engine.formats.serialization import written_headers
 from holdfast.processors.engine.steps.topic import Topic
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Producer:
             raw_key,
             partition=-1 if partition is None else partition,
             timestamp_ms=timestamp or 0,
-            headers=headers_of(headers, name),
+            headers=written_headers(headers, name),
         )
 
     def flush(self, timeout: float | None = None) -> int:

@@ -53,7 +53,6 @@ from holdfast.processors.engine.dataframe.plain_loop import (
     Timing,
     compile_steps,
     headers_set,
-    node_uses_headers,
     null_key,
     sets_timestamps,
     taker_of,
@@ -250,7 +249,7 @@ class _Writer:
         if timings[0].stream is not None:
             self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")
-        if not any(map(node_uses_headers, nodes)):
+        if not any(map(uses_headers, sources)):
             taken.remove("header")
             self.first = _FIRST._replace(header="None")
         if not any(node.metadata or node.kind == "window" for node in nodes):

@@ -354,10 +354,10 @@ def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUn
 
 def uses_headers(source: Node) -> bool:
     """Whether a step of a stream reads headers or sends them on."""
-    return any(map(node_uses_headers, source.walk()))
+    return any(map(_uses_headers, source.walk()))
 
 
-def node_uses_headers(node: Node) -> bool:
+def _uses_headers(node: Node) -> bool:
     """Whether a step reads headers or sends them on."""
     extracts = node.kind == "source" and node.function is not None
     asks = node.metadata and not getattr(node.function, "ignores_headers", False)

@@ -59,10 +59,7 @@ class AvroDeserializer(TopicDeserializer):
     @property
     def text(self) -> str:
         """The format in a line."""
-        schemas = " ".join(
-            "none" if each is None else avro.schema_text(each) + avro.references_text(each)
-            for each in (self._schema, self._reader_schema)
-        )
+        schemas = " ".join(map(avro.version_text, (self._schema, self._reader_schema)))
         return f"avro deserializer {schemas} names={self._names} registry={self.config is not None}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
@@ -106,7 +103,7 @@ class AvroSerializer(TopicSerializer):
     @property
     def text(self) -> str:
         """The format in a line."""
-        schema = avro.schema_text(self._schema) + avro.references_text(self._schema)
+        schema = avro.version_text(self._schema)
         options = f"strict={self._strict} defaults={self._defaults} registry={self.config is not None}"
         return f"avro serializer {schema} {options} {self.writing.text}"
 

@@ -43,8 +43,7 @@ class JSONDeserializer(TopicDeserializer):
     @property
     def text(self) -> str:
         """The format in a line."""
-        schema = "none" if self._schema is None else avro.schema_text(self._schema) + avro.references_text(self._schema)
-        return f"json schema deserializer {schema} registry={self.config is not None}"
+        return f"json schema deserializer {avro.version_text(self._schema)} registry={self.config is not None}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
         """The function for one topic's keys or values."""
@@ -83,7 +82,7 @@ class JSONSerializer(TopicSerializer):
     @property
     def text(self) -> str:
         """The format in a line."""
-        schema = avro.schema_text(self._schema) + avro.references_text(self._schema)
+        schema = avro.version_text(self._schema)
         return f"json schema serializer {schema} registry={self.config is not None} {self.writing.text}"
 
     def bound(self, topic: str, part: Part) -> Serializer:

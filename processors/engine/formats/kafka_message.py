@@ -13,7 +13,6 @@ from holdfast.processors.engine.formats.serialization import (
     Serializer,
     ValueUnreadable,
     ValueUnwritable,
-    written_headers,
 )
 
 #: Headers as users write them: names with bytes, texts or None.
@@ -73,11 +72,6 @@ def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic:
             action=f"Correct the producer or the topic's `{part}_deserializer`.",
             topic=topic,
         ) from failure
-
-
-def headers_of(headers: GivenHeaders, topic: str) -> Headers:
-    """Headers in the form of the client library; raises ValueUnwritable."""
-    return written_headers(headers, topic)
 
 
 def part_of(message: Any, name: str) -> Any:

@@ -50,7 +50,7 @@ class ProtobufDeserializer(TopicDeserializer):
     def text(self) -> str:
         """The format in a line."""
         options = f"dict={self.to_dict} enums={self._enums} names={self._names} registry={self.config is not None}"
-        return f"protobuf deserializer {_shown(self.msg_type)} {options}"
+        return f"protobuf deserializer {protobuf.version_text(self.msg_type)} {options}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
         """The function for one topic's keys or values."""
@@ -95,7 +95,7 @@ class ProtobufSerializer(TopicSerializer):
     def text(self) -> str:
         """The format in a line."""
         options = f"deterministic={self._deterministic} ignores={self._ignores} registry={self.config is not None}"
-        return f"protobuf serializer {_shown(self.msg_type)} {options} {self.writing.text}"
+        return f"protobuf serializer {protobuf.version_text(self.msg_type)} {options} {self.writing.text}"
 
     def bound(self, topic: str, part: Part) -> Serializer:
         """The function for one topic's keys or values."""
@@ -111,10 +111,6 @@ def _check(msg_type: Any) -> None:
             f"`msg_type` is {msg_type!r}, expected a class that protoc generated.",
             action="Pass the class itself, as `orders_pb2.Order`.",
         )
-
-
-def _shown(msg_type: Any) -> str:
-    return f"{msg_type.DESCRIPTOR.full_name} {protobuf.schema_hash(msg_type)}"
 
 
 def _itself(message: Any) -> Any:

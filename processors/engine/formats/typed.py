@@ -175,7 +175,7 @@ def _of_protobuf(given: Any) -> Model:
 def model_text(given: Any) -> str:
     """The fields of a model as a line that is the same in each process: part of the processor's version."""
     if protobuf.is_message_class(given):
-        return f"{given.DESCRIPTOR.full_name} {protobuf.schema_hash(given)}"
+        return protobuf.version_text(given)
     if _is_pydantic(given) or hasattr(given, "__pydantic_validator__"):
         from pydantic import TypeAdapter
 

@@ -17,7 +17,6 @@ from holdfast.processors.engine.formats.kafka_message import (
     GivenHeaders,
     KafkaMessage,
     deserialized,
-    headers_of,
     part_of,
     serialized,
     time_of,
@@ -27,6 +26,7 @@ from holdfast.processors.engine.formats.serialization import (
     SerializerChoice,
     deserializer,
     serializer,
+    written_headers,
 )
 from holdfast.processors.engine.formats.topic_format import TopicFormat, connect_alone
 from holdfast.processors.engine.formats.typed import model_of, model_text
@@ -167,7 +167,7 @@ class Topic:
         """
         connect_alone(self.functions)
         raw = serialized("value", value, self.serialize_value, self.name)
-        sent = headers_of(headers, self.name)
+        sent = written_headers(headers, self.name)
         if raw is not None and isinstance(self.serialize_value, StampingWriter):
             sent = self.serialize_value.stamped(sent)
         return KafkaMessage(serialized("key", key, self.serialize_key, self.name), raw, sent, timestamp_ms)

@@ -274,9 +274,8 @@ class Assignment:
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
         check_together(self.options.group, self._topology, self.pending, topics)
-        widths = {name: seen.partitions for name, seen in described.items()}
         for task in self.pending:
-            task.arrivals.judge_places(key_places(self._topology, task.inputs, task.partition, widths))
+            task.arrivals.judge_places(key_places(self._topology, task.inputs, task.partition, described))
         for name in names:
             if name not in described:
                 raise source_missing(name)

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, partitions_of
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.same_partitioner import judged_topics
 from holdfast.processors.engine.topology import Topology
 
 #: Number of different keys of an input that show its partitioner, because fewer keys could fit both hashes by chance.
@@ -42,16 +44,15 @@ class Misplaced(NamedTuple):
 
 
 def key_places(
-    topology: Topology, inputs: Sequence[str], partition: int, partitions: Mapping[str, int]
+    topology: Topology, inputs: Sequence[str], partition: int, facts: Mapping[str, TopicFacts]
 ) -> KeyPlaces | None:
-    """The object that counts a task's misplaced keys.
+    """The object that counts a task's misplaced keys; ``facts`` are those of its inputs.
 
     None if no store of the task has several inputs, or if no input has several partitions.
     """
-    shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs}
-    grouped = any(name in shared and topology.is_repartition(name) for name in inputs)
-    judged = [name for name in inputs if name in shared and not topology.is_repartition(name)]
-    counts = {name: partitions[name] for name in judged if partitions.get(name, 0) > 1}
+    shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs} & set(inputs)
+    counts = {name: count for name, count in judged_topics(topology, facts).items() if name in shared}
+    grouped = any(map(topology.is_repartition, shared))
     return KeyPlaces(partition, counts, is_grouped=grouped) if counts else None
 
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka import partitioners
 from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, murmur2, murmur2_of, partitions_of
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.runtime.reading.misplaced_keys import (
     PORTION,
     SHOWN_BY,
@@ -89,6 +89,10 @@ def test_keys_that_can_not_be_judged_do_not_fill_the_memory() -> None:
     assert places._size <= PORTION
 
 
+def facts_of(**partitions: int) -> dict[str, TopicFacts]:
+    return {name: TopicFacts(name, f"id-of-{name}", count, 1, {}) for name, count in partitions.items()}
+
+
 def app(*, two: bool = True, grouped: bool = False) -> Application:
     made = Application(consumer_group="shop", auto_offset_reset="earliest")
     customers = made.topic("customers")
@@ -103,15 +107,15 @@ def app(*, two: bool = True, grouped: bool = False) -> Application:
 
 
 def test_only_inputs_that_share_a_store_are_judged() -> None:
-    widths = {"orders": COUNT, "customers": COUNT}
+    widths = facts_of(orders=COUNT, customers=COUNT)
     one, both, grouped = (app(**how).topology() for how in ({"two": False}, {}, {"grouped": True}))  # type: ignore[arg-type]
     assert key_places(one, ("customers",), 0, widths) is None
-    assert key_places(both, ("orders", "customers"), 0, {"orders": 1, "customers": 1}) is None
+    assert key_places(both, ("orders", "customers"), 0, facts_of(orders=1, customers=1)) is None
     found = key_places(both, ("orders", "customers"), 0, widths)
     assert found is not None
-    assert found._counts == widths
+    assert found._counts == {"orders": COUNT, "customers": COUNT}
     name = next(spec.topic for spec in grouped.repartitions)
-    beside = key_places(grouped, (name, "customers"), 1, {**widths, name: COUNT})
+    beside = key_places(grouped, (name, "customers"), 1, widths | facts_of(**{name: COUNT}))
     assert beside is not None
     assert beside._counts == {"customers": COUNT}
     beside.saw("customers", list(only_by(CRC32, 1, 2)))
