@@ -7,20 +7,24 @@ from collections.abc import Iterator
 
 from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.joins.table_changes import GroupedTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.meaning import ARGUMENTS
 from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
 
+#: Methods of a table whose names a stream has, too, and the names of their steps.
+OF_TABLES = {name: f"table_{name}" for name in ("filter", "map", "group_by", "aggregate")}
 #: Methods that declare no step: they find topics and rows, or are of another page.
 NO_STEPS = {"dataframe", "global_table", "topic"}
 
 
 def declared() -> Iterator[tuple[str, set[str]]]:
     """Each public method that declares a step, with its arguments."""
-    for kind in (StreamingDataFrame, Table, AggregatedWindow, AggregatedCountWindow, ApplicationTables):
+    for kind in (StreamingDataFrame, Table, GroupedTable, AggregatedWindow, AggregatedCountWindow, ApplicationTables):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_") and name not in NO_STEPS:
-                yield name, set(inspect.signature(method).parameters) - {"self"}
+                step = OF_TABLES.get(name, name) if kind in (Table, GroupedTable) else name
+                yield step, set(inspect.signature(method).parameters) - {"self"}
 
 
 def test_each_argument_of_each_step_is_classed() -> None:
@@ -30,5 +34,5 @@ def test_each_argument_of_each_step_is_classed() -> None:
     assert set(steps) == set(ARGUMENTS), "processors/engine/steps/meaning.py has other steps"
     for name, arguments in steps.items():
         # `of` is an argument of the columns of a window or an aggregation.
-        classed = set(ARGUMENTS[name]) - ({"of"} if name == "aggregate" or name.endswith("_window") else set())
+        classed = set(ARGUMENTS[name]) - ({"of"} if name.endswith(("aggregate", "_window")) else set())
         assert classed == arguments, f"class the arguments of `{name}` in processors/engine/steps/meaning.py"

@@ -135,6 +135,8 @@ class Reduce(Aggregator):
         initializer: Returns the first value, from a message's value.
         merger: Merges the values of two sessions that a message connects. The first argument is the earlier session.
             Only session windows need it.
+        subtractor: Returns the value without a row, from the value with the row and the row. Only groups of the rows of
+            a table need it.
 
     Raises:
         AggregationInvalid: An argument is not a function.
@@ -145,15 +147,18 @@ class Reduce(Aggregator):
     reducer: Callable[[Any, Any], Any] | None = None
     initializer: Callable[[Any], Any] | None = None
     merger: Callable[[Any, Any], Any] | None = None
+    subtractor: Callable[[Any, Any], Any] | None = None
 
     def __init__(
         self,
         reducer: Callable[[Any, Any], Any] | None = None,
         initializer: Callable[[Any], Any] | None = None,
         merger: Callable[[Any, Any], Any] | None = None,
+        subtractor: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        for name, made in (("reducer", reducer), ("initializer", initializer), ("merger", merger)):
-            if not callable(made) and (name, made) != ("merger", None):
+        given = {"reducer": reducer, "initializer": initializer, "merger": merger, "subtractor": subtractor}
+        for name, made in given.items():
+            if not callable(made) and not (made is None and name in ("merger", "subtractor")):
                 raise AggregationInvalid(
                     f"Reduce got the {name} {made!r}, expected a function.",
                     action="Write, for example, `Reduce(reducer=lambda total, value: total + value, "

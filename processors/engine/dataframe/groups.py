@@ -110,22 +110,25 @@ class StreamGroups(Generic[Stream]):
         self._groups.by_topic[topic.name] = made
         return made
 
-    def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
-        """Sends JSON messages under another key through a topic between two steps of a join.
+    def _between(self: Any, key: Callable[[Any], bytes], name: str, label: str | None = None) -> Stream:
+        """Sends JSON messages under another key through a topic between two steps of a join, or of grouped rows.
 
-        Returns the stream after this topic.
+        Returns the stream after this topic. ``label`` begins default names of stores behind it; None means ``name``.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.
         """
         if self._groups is None:
-            raise _without_application("A join by a key inside the row")
+            what = "A join by a key inside the row" if label is None else "`group_by` of a table"
+            raise _without_application(what)
         topic = Topic(repartition_topic(self._groups.processor, name))
-        topic.label, topic.group_by, topic.of_join = name, name, True
+        topic.label, topic.group_by, topic.of_join = label or name, name, True
         if topic.name in self._groups.by_topic:
+            what = "join" if label is None else "`group_by` of a table"
             raise GroupByInvalid(
-                f"Topic {topic.name} of a join is used already in {self._groups.processor}.",
-                action="Give the join another `name`, or keep the first one in a variable and use it again.",
+                f"Topic {topic.name} of a {what} is used already in {self._groups.processor}.",
+                action=f"Give the {'join' if label is None else '`aggregate`'} another `name`, or keep the first one "
+                "in a variable and use it again.",
                 name=name,
             )
         made: Stream = self._through(topic, GroupKey(key, name))
@@ -137,9 +140,10 @@ def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
     return GroupByInvalid(
         f"`group_by` got the changes of table {table!r}. A row that moves to another key would count under both, and a "
         "deleted row has no key.",
-        action=f"To group the messages, declare them as a stream: `messages = app.dataframe(app.topic({topic!r}))`, "
-        f"`messages.filter(lambda value: value is not None).group_by({by})`; its table is `messages.to_table()`. To "
-        "group the rows of a join, send them to a topic first, and group that topic in another application.",
+        action=f"Group the table itself, which takes a former row out of its group: `table.group_by({by})"
+        f".aggregate(n=Count())`, and `.to_stream()` behind it. To group the messages, declare them as a stream: "
+        f"`messages = app.dataframe(app.topic({topic!r}))`, "
+        f"`messages.filter(lambda value: value is not None).group_by({by})`; its table is `messages.to_table()`.",
         table=table,
     )
 

@@ -47,7 +47,8 @@ def described_stores(
         steps = [node for node in nodes if node.store == store]
         if len(steps) > 1 and any(node.store_use.form is StoreForm.OWN for node in steps):
             raise StepInvalid(
-                f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, not one.",
+                f"Store {store!r} of `drop_duplicates`, `moving_average` or a grouped table is used by {len(steps)} "
+                "steps, not one.",
                 action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
                 store=store,
             )

@@ -21,6 +21,7 @@ from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.interval import Tag
 from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
 from holdfast.processors.engine.joins.rows_of_both import JoinedRow, LeftRow, RightRow, TablesHow
+from holdfast.processors.engine.joins.table_changes import TableChanges
 from holdfast.processors.engine.joins.table_rows import ROW
 from holdfast.processors.engine.schema.types import INFER
 from holdfast.processors.engine.steps.checked_arguments import check_function
@@ -33,7 +34,7 @@ TEXT_KEYS = ("bytes", "str", "string", "json")
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Generic[Stream]):
+class Table(TableChanges["Table[Stream]"], Generic[Stream]):
     """A table: the newest value of each key of a stream, in a store.
 
     Attributes:
@@ -49,7 +50,7 @@ class Table(Generic[Stream]):
         """Returns the changes of the table as a stream: the new row for each message, None if a row is deleted.
 
         In a table with a history, messages older than the present row are not changes. `group_by` refuses the stream,
-        because a row that moves to another key would count under both keys.
+        because a row that moves to another key would count under both keys: group the table itself.
         """
         changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
         return changes

@@ -63,6 +63,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "join_asof": _roles(key="right", rule="how on_merge grace_ms tolerance_ms", neither="name"),
     "join_interval": _roles(key="right", rule="how on_merge grace_ms backward_ms forward_ms", neither="name"),
     "join": _roles(key="other on", rule="how on_merge", function="model", neither="name"),
+    # Methods of a table; a stream has methods of these names, too.
+    "table_filter": _roles(rule="func", function="model", neither="name"),
+    "table_map": _roles(rule="func", function="model", neither="name"),
+    "table_group_by": _roles(key="key", neither="name"),
+    # The lines have all columns as `columns`: rows of a group that were added for other columns can't be taken out.
+    "table_aggregate": _roles(key="columns", rule="of", columns="named", function="model", neither="name"),
     "apply_async": _roles(function="func", tuning=_AWAITED),
     "join_lookup": _roles(
         key="on", rule="fields how on_merge default", function="lookup", tuning=f"ttl cache_size {_AWAITED}"

@@ -133,7 +133,7 @@ class Topic:
         self.label = name
         #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
-        #: Whether the topic connects two steps of a join by a foreign key.
+        #: Whether the topic connects two steps of a join by a foreign key, or of the groups of a table's rows.
         self.of_join = False
         #: The field whose values become the topic's keys; empty if a function computes the keys.
         self.grouped_field = ""

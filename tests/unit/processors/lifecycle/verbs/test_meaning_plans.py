@@ -81,6 +81,11 @@ def tables(left: str = "orders", **options: Any) -> Callable[[Streams], Any]:
     return declare
 
 
+def rows(declare: Callable[[Any], Any]) -> Callable[[Streams], Any]:
+    """A step of a table."""
+    return lambda s: declare(s.orders.to_table(name="o"))
+
+
 def column(declare: Callable[[StreamingDataFrame, Any], Any]) -> tuple[Callable[[Streams], Any], ...]:
     """The same step of two functions, whose text in the columns is the same."""
     return tuple(lambda s, of=of: declare(s.orders, of) for of in (lambda v: v["a"], lambda v: v["b"]))
@@ -126,6 +131,26 @@ CASES: dict[tuple[str, str], tuple[Callable[[Streams], Any], ...]] = {
     ("join", "on"): (tables(on="price"), tables(on="other_price")),
     ("join", "how"): (tables(how="inner"), tables(how="left")),
     ("join", "on_merge"): (tables(on_merge="keep-left"), tables(on_merge="keep-right")),
+    ("table_filter", "func"): (
+        rows(lambda t: t.filter(lambda row: row["a"], name="w")),
+        rows(lambda t: t.filter(lambda row: row["b"], name="w")),
+    ),
+    ("table_map", "func"): (
+        rows(lambda t: t.map(lambda row: row["a"], name="w")),
+        rows(lambda t: t.map(lambda row: row["b"], name="w")),
+    ),
+    ("table_group_by", "key"): (
+        rows(lambda t: t.group_by("carrier", name="k").aggregate(n=Count(), name="w")),
+        rows(lambda t: t.group_by("plane", name="k").aggregate(n=Count(), name="w")),
+    ),
+    ("table_aggregate", "columns"): (
+        rows(lambda t: t.group_by("carrier").aggregate(n=Count(), name="w")),
+        rows(lambda t: t.group_by("carrier").aggregate(n=Count(), total=Sum("a"), name="w")),
+    ),
+    ("table_aggregate", "of"): (
+        rows(lambda t: t.group_by("carrier").aggregate(total=Sum(lambda row: row["a"]), name="w")),
+        rows(lambda t: t.group_by("carrier").aggregate(total=Sum(lambda row: row["b"]), name="w")),
+    ),
     ("join_lookup", "on"): (looked(on="plane"), looked(on="carrier")),
     ("join_lookup", "fields"): (looked(fields={"a": "b"}), looked(fields={"a": "c"})),
     ("join_lookup", "how"): (looked(how="left"), looked(how="inner")),

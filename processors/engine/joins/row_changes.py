@@ -1,0 +1,205 @@
+"""The steps of tables that are made of another table: its rows filtered, mapped, or aggregated by another key.
+
+    table ──► row filter ──► kept rows, sent when they change
+    table ──► row map    ──► mapped rows, sent when they change
+
+    table ──► moved rows ──► …-repartition ──► group rows
+              (1)            topic, by group   (2)
+    (1) stores by row key: the group that the row was added to, and the items that its columns read.
+    (2) stores by group: the number of its rows, the sums, and the row of the result.
+
+A changed row is sent to its former group with its former items, which are taken out, and to its present group with its
+present items, which are added. Both records are in the transaction that commits the change of the row. If the group
+stays the same, one record has both.
+
+Invariants:
+    - What is taken out of a group is exactly what was added to it, also after a function of the declaration changed:
+      (1) keeps what was sent. It does not read the table, whose changelog may be a topic that lacks older rows.
+    - All records about one row come from one task, in the order of the changes of the row. So a row is taken out of a
+      group after it was added.
+    - A change that leaves the result as it is sends nothing. A group without rows has no row: None is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.aggregates.aggregation import STATE_KEY
+from holdfast.processors.engine.aggregates.retractable import RetractableColumns
+from holdfast.processors.engine.changelog.format import encode_value
+from holdfast.processors.engine.formats.typed import field_of, stored
+from holdfast.processors.engine.joins.table_rows import ROW
+from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.group_key import text_of_key
+from holdfast.processors.engine.steps.step import ROWS_WRITTEN, Step, StoreForm, StoreUse
+
+#: The source of the group's key: the name of a field of the row, or a function of the row. None means no group.
+Key = str | Callable[[Any], Any]
+
+_SENT = "sent"
+#: The prefix of the state keys under which a group stores the items of ``Collect``, by row.
+_ITEMS = "items/"
+
+
+class RowKeyInvalid(HoldfastError):
+    """A row has a value that can't be the key of a group."""
+
+
+class RowFilter(Step):
+    """Stores the rows for which a function returns a true value. Sends each change, and None for a row that is gone."""
+
+    __name__ = "filter"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, func: Callable[[Any], Any]) -> None:
+        self.functions = (func,)
+        self._func = func
+
+    def describe(self) -> str:
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        return "filter of rows"
+
+    def __call__(self, row: Any, state: State) -> list[Any]:
+        """Returns the change in a list, empty for no change. ``state`` is the state of the filtered table."""
+        return changed(row if row is not None and self._func(row) else None, state)
+
+
+class RowMap(Step):
+    """Stores what a function makes of each row. Sends each change, and None for a row that is gone."""
+
+    __name__ = "map"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, func: Callable[[Any], Any]) -> None:
+        self.functions = (func,)
+        self._func = func
+
+    def describe(self) -> str:
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        return "map of rows"
+
+    def __call__(self, row: Any, state: State) -> list[Any]:
+        """Returns the change in a list, empty for no change. ``state`` is the state of the mapped table."""
+        return changed(None if row is None else stored(self._func(row)), state)
+
+
+class MovedRows(Step):
+    """When a row changes, sends its former items to its former group, and its present items to its present group."""
+
+    __name__ = "group_by"
+    store_use = StoreUse(StoreForm.OWN)
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, key: Key, columns: RetractableColumns) -> None:
+        self._key, self._columns = key, columns
+        self.functions = (*((key,) if callable(key) else ()), *columns.functions)
+
+    def describe(self) -> str:
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        return f"group rows by {'function' if callable(self._key) else self._key}"
+
+    def __call__(self, row: Any, state: State) -> list[list[Any]]:
+        """Returns the records for the topic; each is [group, row key, former items, present items].
+
+        Items are in a list of one element; an empty list means that nothing is taken out, or added. ``state`` holds the
+        group and the items that were sent last.
+        """
+        former, present = state.get(_SENT), self._place_of(row)
+        if _is_equal(former, present):
+            return []
+        if present is None:
+            state.delete(_SENT)
+        else:
+            state.set(_SENT, present)
+        row_key = state.message_key.decode("latin-1")  # type: ignore[attr-defined]
+        if former is None:
+            return [[present[0], row_key, [], [present[1]]]]
+        if present is None:
+            return [[former[0], row_key, [former[1]], []]]
+        if former[0] == present[0]:
+            return [[present[0], row_key, [former[1]], [present[1]]]]
+        return [[former[0], row_key, [former[1]], []], [present[0], row_key, [], [present[1]]]]
+
+    def _place_of(self, row: Any) -> Any:
+        """Returns [group, items] of a row; None for a row of no group."""
+        if row is None:
+            return None
+        made = self._key(row) if callable(self._key) else field_of(row, self._key)
+        if made is None:
+            return None
+        try:
+            group = text_of_key(made)
+        except TypeError as failure:
+            raise RowKeyInvalid(
+                f"A row has a group that can't be a key: {failure}.",
+                action="Write the key of `group_by` as a function that returns a text, bytes or a whole number.",
+                seen=repr(made)[:80],
+            ) from failure
+        return [group.decode("latin-1"), self._columns.items(row)]
+
+
+class GroupRows(Step):
+    """Stores the aggregates of each group. Sends the row of the group when it changes, and None if no row is left."""
+
+    __name__ = "aggregate"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, columns: RetractableColumns) -> None:
+        self._columns, self.functions = columns, columns.functions
+
+    def describe(self) -> str:
+        """Describes the step in one line of text. If this text changes, the version of the processor changes."""
+        return "; ".join(f"{name} = {column}" for name, column in self._columns.described.items())
+
+    def __call__(self, moved: list[Any], state: State) -> list[Any]:
+        """Returns the change in a list, empty for no change. ``state`` is the state of the aggregated table."""
+        _, row_key, former, present = moved
+        columns = self._columns
+        out, into = former[0] if former else None, present[0] if present else None
+        held = columns.moved(state.get(STATE_KEY), out, into)
+        if held is None:
+            state.delete(STATE_KEY)
+        else:
+            state.set(STATE_KEY, held)
+        collected: list[Any] = []
+        if columns.collected:
+            if into is not None:
+                state.set(_ITEMS + row_key, columns.of_collected(into))
+            else:
+                state.delete(_ITEMS + row_key)
+            collected = [items for _, items in state.items(prefix=_ITEMS, limit=columns.shown)]  # type: ignore[attr-defined]
+        return changed(columns.row(held, collected), state)
+
+
+# The source of the next function, with its docstring, is a part of the versions of deployed processors.
+def moved_key(value: list[Any]) -> bytes:
+    """The group of a moved row."""
+    group: str = value[0]
+    return group.encode("latin-1")
+
+
+def changed(row: Any, state: State) -> list[Any]:
+    """Sets the row of a table, or deletes it for None. Returns the change in a list, empty if there is none."""
+    former, plain = state.get(ROW), stored(row)
+    if _is_equal(former, plain):
+        return []
+    if plain is None:
+        state.delete(ROW)
+    else:
+        state.set(ROW, plain)
+    return [row]
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two values have the same stored form; 1, 1.0 and true are equal in Python, and differ here."""
+    if one is None or other is None:
+        return one is other
+    return encode_value(one, 0) == encode_value(other, 0)
