@@ -16,7 +16,7 @@ from itertools import count as numbers_from
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from holdfast import Application, Count
+from holdfast import Application, Count, Sum
 from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
 from tests.bench.contenders import Work
 from tests.bench.joins import RIGHT, both
@@ -84,6 +84,12 @@ class Kind:
             case "foreign":
                 sides = left.to_table(f"{self.label}-left"), right.to_table(f"{self.label}-right")
                 return sides[0].join(sides[1], how, both, self.label, on=reference).to_stream()
+            case "rows":
+                table = left.to_table(f"{self.label}-left")
+                if how == "filter":
+                    table = table.filter(is_even, f"{self.label}-even").map(tenfold, f"{self.label}-tenfold")
+                by = table.group_by(remainder, name=f"remainder-{how}")
+                return by.aggregate(n=Count(), total=Sum(), name=self.label).to_stream()
         grouped = left.group_by(text, name=f"value-{how}")
         if how == "count":
             return grouped.aggregate(count=Count())
@@ -120,6 +126,19 @@ def encoded(key: str | None) -> bytes | None:
 def reference(row: Any) -> str:
     """The foreign key of a row: the text that it is, or its JSON."""
     return row if isinstance(row, str) else text(row)
+
+
+def remainder(row: int) -> int:
+    """The group of a row that is a number."""
+    return row % 3
+
+
+def is_even(row: int) -> bool:
+    return row % 2 == 0
+
+
+def tenfold(row: int) -> int:
+    return 10 * row
 
 
 def rows_of(records: Iterable[Any]) -> dict[str | None, list[Row]]:
@@ -191,6 +210,9 @@ WITH_TABLE = [Kind("table", "inner"), Kind("table", "left")]
 WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
 FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
 TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
+ROWS = [Kind("rows", how) for how in ("count", "total", "filter")]
+#: Rows that are numbers, and deletions.
+NUMBERS: list[Any] = [*range(-3, 8), None, None]
 GROUPS = [Kind("group", "count"), Kind("group", "windows", HOUR, 0, DAY)]
 
 
@@ -207,6 +229,24 @@ def last_rows(rows: Rows) -> dict[str | None, str]:
     """The rows of a table, from its changes."""
     newest_ = {key: of[-1].value for key, of in rows.items()}
     return {key: value for key, value in newest_.items() if value is not None}
+
+
+def groups_of(ours: Rows, theirs: Rows, how: str) -> list[dict[str | None, list[str | None]]]:
+    """The changes of each group of rows, as Kafka Streams' program writes them.
+
+    It keeps a group without rows, with a count of 0, and sends a group that stays the same again.
+    """
+
+    def shown(value: str | None) -> str | None:
+        row = json.loads(value or "null")
+        return row and (str(row["n"]) if how == "count" else f"{row['n']},{row['total']}")
+
+    mine = {key: list(map(shown, of)) for key, of in values(ours).items()}
+    others = {key: [each if each not in ("0", "0,0") else None for each in of] for key, of in values(theirs).items()}
+    return [
+        mine,
+        {key: [each for before, each in pairwise((None, *of)) if each != before] for key, of in others.items()},
+    ]
 
 
 def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:
@@ -256,7 +296,7 @@ def application_of(work: Work) -> Application:
     right = application.dataframe(application.topic(work.source + RIGHT)) if is_read else None
     for kind in kinds:
         frames = [left, right]
-        if kind.name not in ("tables", "foreign"):
+        if kind.name not in ("tables", "foreign", "rows"):
             frames[0] = left.filter(is_there)
         if kind.name == "stream" and right is not None:
             frames[1] = right.filter(is_there)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.combinations.grammar import CHOICES, COLUMNS, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
+from tests.combinations.grammar import CHOICES, COLUMNS, OF_TABLES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
 from tests.combinations.topology import Compared, Line, Topology, has_outer_rows
@@ -53,6 +53,7 @@ def draw_topology(seed: int) -> Topology:
         _fits(scope, random.choice(calls), [random.choice(streams)])
     for _ in range(random.randint(2, 8)):
         _add_step(scope, allowed)
+    _with_tables(scope, seed)
     _add_outputs(scope)
     return _finished(scope, seed)
 
@@ -96,6 +97,22 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
         operands = _operands(scope, step)
         if operands is not None and _fits(scope, step, operands):
             return
+
+
+def _with_tables(scope: Scope, seed: int) -> None:
+    """Tables that are made of a table, in some topologies; of a stream's table if there is none yet."""
+    random = Random(f"tables of {seed}")
+    if random.random() >= TABLES_SHARE:
+        return
+    scope.random, drawn = random, scope.random
+    if not any(each.kind in _KINDS["t"] for each in scope.made) or random.random() < 0.3:
+        _add_step(scope, [_BY_NAME["to_table"]])
+    steps = [each for each in OF_TABLES if scope.groups or not Mark.GROUPS & each.marks]
+    for _ in range(random.randint(1, 3)):
+        _add_step(scope, steps)
+    if scope.groups and random.random() < 0.5:
+        _add_step(scope, [_BY_NAME["table join on"]])
+    scope.random = drawn
 
 
 def _operands(scope: Scope, step: Step) -> list[Made] | None:
@@ -154,12 +171,18 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     return True
 
 
+#: Steps of tables whose rows at the end follow from those of the table, in whatever order they changed.
+_OF_ROWS = tuple(step.name for step in OF_TABLES)
+
+
 def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     """Whether docs promise one result of a step behind these streams and tables."""
     marks = step.marks
     if Mark.ORDER & marks and not all(each.ordered for each in of):
         return False
-    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
+    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", *_OF_ROWS):
+        return False
+    if step.name in _OF_ROWS and not all(each.ordered or each.last for each in of):
         return False
     if Mark.FAILS & marks and any(each.loose or not each.ordered for each in of):
         return False  # a row fails with the message that comes last of those that make it, or at which it is sent
@@ -224,6 +247,8 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
 _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 #: Steps that add a step to their right stream.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
+#: How many topologies have tables that are made of tables.
+TABLES_SHARE = 0.3
 #: How many topologies have steps by columns.
 COLUMNS_SHARE = 0.25
 #: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
@@ -273,9 +298,11 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
         scope.writers[topic] = set(topics)
         topics, scope.tasks = frozenset({topic}), [*scope.tasks, Tasks({topic})]
         if step.gives == "table":
+            scope.of_joins.add(topic)
+        if step.name == "table join on":
             scope.task_of(min(of[1].topics)).topics.add(f"subscriptions of {name}")
             scope.writers[f"subscriptions of {name}"] = set(first.topics)
-            scope.of_joins |= {topic, f"subscriptions of {name}"}
+            scope.of_joins.add(f"subscriptions of {name}")
             for each in of:
                 scope.task_of(min(each.topics)).joins = True
         ordered = ordered and scope.partitions == 1 and len(scope.task_of(min(first.topics)).topics) == 1

@@ -114,6 +114,27 @@ def third(value: Value) -> str:
     return f"k{value['n'] % 3}"
 
 
+def with_row(total: int, row: Value) -> int:
+    """A total with one more row of a group."""
+    return total + int(row["n"])
+
+
+def of_row(row: Value) -> int:
+    """The total of a group's first row."""
+    return int(row["n"])
+
+
+def without_row(total: int, row: Value) -> int:
+    """A total with one row less."""
+    return total - int(row["n"])
+
+
+def as_row(group: Value) -> Value:
+    """A row with the usual fields, of the aggregates of a group."""
+    number = int(group["s"])
+    return {"n": number, "v": number % 17, "h": f"k{number % 3}", "g": f"k{number % 2}", "d": group["c"] % 4, "w": group}
+
+
 def relabelled(value: Value, key: Any, timestamp: int, headers: Any) -> list[tuple[str, Any]]:
     """Headers for ``set_headers``: those that are there, and one more."""
     return [*headers[-2:], ("n", str(value["n"]))]

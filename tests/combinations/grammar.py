@@ -8,7 +8,7 @@ behind ``group_by`` and no order where streams of several tasks become one: ``OR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Literal
 
@@ -71,6 +71,26 @@ class Step:
 _SESSION = "{s}.session_window(SHORT, GRACE, {new}, ON_LATE)"
 SHARED = "({r}.update(remembered, stateful=True, store={new}), {s}.apply(recalled, stateful=True, store={new}))[1]"
 _AGG = "agg(c=Count(), s=SUM, x=Max('n'), e=Earliest('n'))"
+
+_GROUPS = (
+    ".aggregate(c=Count(), s=Sum('n'), m=Mean('v'), f=Sum(length), x=Collect('n', limit=3), "
+    "r=Reduce(with_row, of_row, subtractor=without_row), name={new}).map(as_row, {new} + '-shaped')"
+)
+
+#: Steps that make a table of a table. They are drawn behind the others, by a draw of their own: so the other steps of a
+#: seed are the same as before there were any.
+OF_TABLES: tuple[Step, ...] = (
+    Step("table filter", "{t}.filter(most, {new})", STATE, "table", weight=3),
+    Step("table map", "{t}.map(PLAIN, {new})", STATE, "table", weight=3),
+    Step("table group_by", "{t}.group_by(FIELD)" + _GROUPS, STATE | Mark.GROUPS | Mark.LAST, "table", weight=5),
+    Step(
+        "table group_by function",
+        "{t}.group_by(third, 'third')" + _GROUPS,
+        STATE | Mark.GROUPS | Mark.LAST,
+        "table",
+        weight=2,
+    ),
+)
 
 STEPS: tuple[Step, ...] = (
     # -- one stream, without state
@@ -166,6 +186,7 @@ STEPS: tuple[Step, ...] = (
         "table",
         weight=4,
     ),
+    *(replace(each, weight=0) for each in OF_TABLES),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),

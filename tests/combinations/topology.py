@@ -25,7 +25,7 @@ IMPORTS = """\
 from datetime import timedelta
 
 from holdfast import Application, Collect, Count, Last, Max, Mean, Min, Sum
-from holdfast.dataframe.windows import Earliest, First, Latest
+from holdfast.dataframe.windows import Earliest, First, Latest, Reduce
 from tests.combinations.functions import *
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast import Application, State
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.joins.table_changes import GroupedTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.processing import Context
 from holdfast.processors.engine.windows.columns import Window
@@ -16,7 +17,7 @@ from tests.combinations import functions
 from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS
 
 CLASSES = (
-    *(Application, StreamingDataFrame, Table, Window, AggregatedWindow, AggregatedCountWindow),
+    *(Application, StreamingDataFrame, Table, GroupedTable, Window, AggregatedWindow, AggregatedCountWindow),
     *(State, Context),
 )
 #: Public methods that are no steps, and why.

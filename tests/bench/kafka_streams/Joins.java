@@ -13,6 +13,7 @@ import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KGroupedTable;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
@@ -38,6 +39,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * foreign  two tables, the left one by the key that is its row: what a JSON text says, or other JSON as it is; how is
  *          inner or left
  * group    messages by their value; how is count, or windows of `first` with the count of each; both repartition
+ * rows     rows of a table, which are numbers, by their remainder of 3; how is count, total (count and sum), or filter: the
+ *          same of ten times the even ones
  */
 final class Joins {
     private static final Serde<String> TEXT = Serdes.String();
@@ -78,6 +81,7 @@ final class Joins {
             case "tables" -> tables(parts[1], table(left, "left"), table(right, "right")).toStream();
             case "foreign" -> foreign(parts[1], table(left, "left"), table(right, "right")).toStream();
             case "group" -> grouped(parts[1], first, grace);
+            case "rows" -> rows(parts[1], table(left, "left")).toStream();
             default -> throw new IllegalArgumentException(parts[0]);
         };
     }
@@ -120,6 +124,25 @@ final class Joins {
         return tables.computeIfAbsent("versioned", name -> right.toTable(
             Materialized.<String, String>as(Stores.persistentVersionedKeyValueStore(name, retention))
                 .withKeySerde(TEXT).withValueSerde(TEXT)));
+    }
+
+    private static KTable<String, String> rows(String how, KTable<String, String> table) {
+        KTable<String, String> from = !how.equals("filter") ? table
+            : table.filter((key, row) -> Long.parseLong(row) % 2 == 0)
+                .mapValues(row -> String.valueOf(10 * Long.parseLong(row)));
+        KGroupedTable<String, String> by = from.groupBy(
+            (key, row) -> KeyValue.pair(String.valueOf(Long.parseLong(row) % 3), row),
+            Grouped.with("by-remainder-" + how, TEXT, TEXT));
+        if (how.equals("count")) {
+            return by.count(Materialized.with(TEXT, Serdes.Long())).mapValues(String::valueOf);
+        }
+        return by.aggregate(() -> "0,0", (key, row, total) -> moved(total, row, 1),
+            (key, row, total) -> moved(total, row, -1), Materialized.with(TEXT, TEXT));
+    }
+
+    private static String moved(String total, String row, int sign) {
+        String[] parts = total.split(",");
+        return (Long.parseLong(parts[0]) + sign) + "," + (Long.parseLong(parts[1]) + sign * Long.parseLong(row));
     }
 
     private static String merchantOf(String value) {
