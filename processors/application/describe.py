@@ -198,9 +198,8 @@ def _check_circles(described: Topology, topics: Iterable[str]) -> None:
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)
             raise JoinInvalid(
-                "The tables of a join with `on=`, or a table and the aggregates of its groups, share stores in another "
-                f"way, too: {name} would be read by tasks that "
-                f"its messages come from. A task of {inputs} would wait for itself.",
+                "The tables of a join with `on=`, or a table and its groups, share stores in another way, too: "
+                f"{name} would be read by tasks that its messages come from. A task of {inputs} would wait for itself.",
                 action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`; or send "
                 "the results of a step to a topic, and read that topic in another application.",
                 topic=name,

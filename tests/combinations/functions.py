@@ -132,7 +132,14 @@ def without_row(total: int, row: Value) -> int:
 def as_row(group: Value) -> Value:
     """A row with the usual fields, of the aggregates of a group."""
     number = int(group["s"])
-    return {"n": number, "v": number % 17, "h": f"k{number % 3}", "g": f"k{number % 2}", "d": group["c"] % 4, "w": group}
+    return {
+        "n": number,
+        "v": number % 17,
+        "h": f"k{number % 3}",
+        "g": f"k{number % 2}",
+        "d": group["c"] % 4,
+        "w": group,
+    }
 
 
 def relabelled(value: Value, key: Any, timestamp: int, headers: Any) -> list[tuple[str, Any]]:

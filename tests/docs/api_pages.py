@@ -223,6 +223,8 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.tables.ApplicationTables",
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
         "Table": "processors.engine.joins.tables.Table",
+        "TableChanges": "processors.engine.joins.table_changes.TableChanges",
+        "GroupedTable": "processors.engine.joins.table_changes.GroupedTable",
         "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
     },
     "api-topics.md": {

@@ -24,8 +24,8 @@ from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped_joins import SIDES, TOPICS, WHICH, JoinsCheck, Sent, add_joins
-from tests.simulation.grouped_tables import ROWS, TablesCheck, add_tables, has_tables
-from tests.simulation.grouped_tables import TOPICS as TOPICS_OF_TABLES
+from tests.simulation.grouped_rows import ROWS, TablesCheck, add_tables, has_tables
+from tests.simulation.grouped_rows import TOPICS as TOPICS_OF_TABLES
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
