@@ -131,7 +131,7 @@ final class Joins {
             : table.filter((key, row) -> Long.parseLong(row) % 2 == 0)
                 .mapValues(row -> String.valueOf(10 * Long.parseLong(row)));
         KGroupedTable<String, String> by = from.groupBy(
-            (key, row) -> KeyValue.pair(String.valueOf(Long.parseLong(row) % 3), row),
+            (key, row) -> KeyValue.pair(String.valueOf(Math.floorMod(Long.parseLong(row), 3L)), row),
             Grouped.with("by-remainder-" + how, TEXT, TEXT));
         if (how.equals("count")) {
             return by.count(Materialized.with(TEXT, Serdes.Long())).mapValues(String::valueOf);
