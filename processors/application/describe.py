@@ -88,7 +88,7 @@ def describe(app: Declared) -> Topology:
         StepInvalid: Steps that share a store contradict each other.
         AsyncInvalid: A step that awaits async calls comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
-        JoinInvalid: A join by a foreign key would send messages to the same tasks that write these messages.
+        JoinInvalid: A join by a foreign key would send messages to the tasks that write them.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users: dict[str, list[str]] = {}
@@ -137,8 +137,7 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies,
-        # If the application has tables in memory or restored from topics, `prove` is off. A test of a new version reads
-        # only the last messages, so it would lack table rows that older messages wrote.
+        # A test of a new version reads only the last messages, so it would lack table rows that older messages wrote.
         prove=app.prove and not app.global_tables and not app.source_logs,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),

@@ -48,8 +48,7 @@ class ApplicationTables:
         ``AvroDeserializer(...)``, or a function.
 
         ``value`` is the class of the values: a pydantic model, a dataclass, a ``msgspec.Struct``, or a class of
-        Protobuf. Functions get instances of the class. A message whose value does not fit the class fails. A result of
-        another class fails, too.
+        Protobuf. Functions get instances of the class. A message or a result that does not fit the class fails.
 
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
         application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's

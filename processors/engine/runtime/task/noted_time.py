@@ -9,8 +9,8 @@ times in the same place. The note also contains the counts of late, dead-lettere
 
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
-    - All inputs of a task have the same note. If another tool sets the offset of one input, this input has no note any
-      more. The stream time in the notes of the other inputs is then ignored.
+    - All inputs of a task have the same note. If another tool sets the offset of one input, this input no longer has
+      a note. The stream time in the notes of the other inputs is then ignored.
 """
 
 from __future__ import annotations
