@@ -367,7 +367,9 @@ class Verbs:
         return Execution(
             topics=topics,
             runner=runner,
-            owners=RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step),
+            owners=RunningOwners(
+                client, self._slots, self._tasks_with, lambda: hold.step, exports=self._settings.paths.exports
+            ),
             local=lambda processor: holding.fenced(self._folders(processor), holding.FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             prove=Prover(

@@ -206,6 +206,7 @@ class PartLag(Answer):
     lag: int | None
     lags: dict[str, int | None]
     awaited: list[str]
+    partitions: list[int] = Field(default_factory=list, description="The partitions of its tasks in this slot.")
 
 
 class ProcessorRow(Answer):
