@@ -348,6 +348,7 @@ class StartedProcessor(Answer):
     processor: str
     running: bool
     sentence: str = Field(description="What was done, or why it does not run.")
+    lineage: str | None = Field(default=None, description="The page in Dagster with its lineage.")
 
 
 class Up(Answer):
