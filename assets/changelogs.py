@@ -15,8 +15,8 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.checks import topics as topic_checks
 from holdfast.assets.checks.result import CheckResult
-from holdfast.assets.data_versions import LIVE
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.run_log import progress_log, refusal

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.checks.result import CheckResult
-from holdfast.assets.data_versions import LIVE
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs
 from holdfast.assets.pages.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle

@@ -14,7 +14,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.checks.audits import judge_audit
 from holdfast.assets.checks.result import CheckResult
-from holdfast.assets.data_versions import LIVE
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs, table
 from holdfast.assets.pages.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle

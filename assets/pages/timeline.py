@@ -35,7 +35,7 @@ def key_of(event: Event) -> dg.AssetKey:
 def as_dagster(event: Event, versions: Mapping[str, str]) -> dg.AssetMaterialization | dg.AssetObservation:
     """Converts a timeline event to a Dagster event: a materialization or an observation.
 
-    ``versions`` are the tags of a materialization with its versions (``assets.data_versions``).
+    ``versions`` are the tags of a materialization with its versions (``assets.pages.data_versions``).
     """
     kind = dg.AssetMaterialization if event.materializes else dg.AssetObservation
     return kind(

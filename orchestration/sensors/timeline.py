@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dagster as dg
 import msgspec
 
-from holdfast.assets.data_versions import tags_of_deployed, tags_of_live
+from holdfast.assets.pages.data_versions import tags_of_deployed, tags_of_live
 from holdfast.assets.pages.timeline import as_dagster, is_stored
 from holdfast.assets.processors import inputs_of
 from holdfast.infra.database.registry import Registry
@@ -92,7 +92,7 @@ def _versions(event: Event, registry: Registry, inputs: Sequence[dg.AssetKey]) -
     return tags_of_live() if deployed is None else tags_of_deployed(deployed.code_version, inputs)
 
 
-def _report(  # tidy: allow-wide because these are the parts of one report
+def _report(
     instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int, event: Event, versions: Mapping[str, str]
 ) -> int:
     """Report one event unless Dagster's log already has it; returns 1 if the event was reported, otherwise 0."""
