@@ -1,4 +1,4 @@
-"""Rows of a store for people: windows and aggregations as columns, without Holdfast's own records.
+"""Prints windows and aggregations as columns, without Holdfast's own records.
 
 stored                                             printed
 w/001…/002…  {"format": 1, "count": {"n": 3}}      window_start  window_end  n
