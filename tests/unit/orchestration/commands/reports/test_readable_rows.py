@@ -65,7 +65,7 @@ def test_windows_are_columns_and_nothing_else_is_printed(capsys: pytest.CaptureF
 def test_an_aggregation_is_columns_and_values_of_users_are_as_they_set_them() -> None:
     app = Application(consumer_group="shop", auto_offset_reset="earliest")
     frame = app.dataframe(app.topic("orders"))
-    frame.aggregate(**AGGREGATES)
+    frame.aggregate(n=Count(), total=Sum("amount"), mean=Mean("amount"))
     typed = built_in(store_of(app))
     assert typed is not None
     (row,) = [row for row in rows_of(app) if not is_internal(store_of(app), row["key"], row["state"])]

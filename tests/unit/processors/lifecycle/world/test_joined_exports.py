@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_a_part_of_another_machine_and_a_full_disk_leave_all_parts(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(joined_exports.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert joined([here, other], tmp_path, STEP) == (here, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here.jsonl", "other.jsonl"]
 
