@@ -95,15 +95,15 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         ("StreamingSeries",),
     ),
     "api-state.md": (
-        "Python API: state and timers",
-        "What functions do with the state of a key, and processors with its timers. [State](../state.md) and "
-        "[Timers](../timers.md) have the rules.",
+        "Python API: state, timers and schedules",
+        "What functions do with the state of a key, processors with its timers, and schedules with stores. "
+        "[State](../state.md), [Timers](../timers.md) and [Schedules](../schedules.md) have the rules.",
         "from holdfast import State\n\n\n"
         "def count(value: dict, state: State) -> dict:\n"
         '    total = state.get("total", default=0) + 1\n'
         '    state.set("total", total)\n'
         '    return {**value, "total": total}',
-        ("State", "Context"),
+        ("State", "Context", "Slot"),
     ),
     "api-windows.md": (
         "Python API: windows",

@@ -277,6 +277,18 @@ def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
     return found
 
 
+def _schedules_in_words(processors: list[dict[str, Any]]) -> list[str]:
+    """One line for each schedule of a slot: the next slot, the last one that fired, and how many were missed."""
+    found = []
+    for row in processors:
+        for name, each in ((name, one) for part in row["subtopologies"] for name, one in part.get("schedules", {}).items()):
+            next_one = "unknown" if each["next"] is None else _moment(each["next"])
+            last = "no slot fired yet" if each["last"] is None else f"last fired {_moment(each['last'])}"
+            missed = f", {each['missed']:,} slots missed" if each["missed"] else ""
+            found.append(f"{row['processor']}, slot {row['slot']}, schedule {name}: next {next_one}, {last}{missed}")
+    return found
+
+
 def _moment(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
@@ -301,7 +313,7 @@ def _print(document: dict[str, Any], console: Console) -> None:
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
         print_table(table, console)
-    for line in _parts_in_words(document["processors"]):
+    for line in (*_parts_in_words(document["processors"]), *_schedules_in_words(document["processors"])):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
         console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -185,18 +186,20 @@ class TaskSchedules:
             if each.written is not None:
                 each.committed, each.written = each.written, None
 
-    def described(self) -> dict[str, dict[str, int | None]]:
-        """Maps each schedule to its committed progress: the next slot, the last one that fired, and the counts."""
-        return {
-            each.schedule.name: {
-                "next": each.schedule.times.after(each.committed.upto),
-                "last": each.committed.last,
-                "fired": each.committed.fired,
-                "missed": each.committed.missed,
-            }
-            for each in self._running
-            if each.committed is not None
-        }
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Maps each store to the committed progress of its schedules, for the status; times are in seconds since 1970.
+
+        A store has no timers, and ``schedules``: the next slot, the last one that fired, and the numbers of slots.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._running:
+            if (done := each.committed) is not None:
+                next_ms, last_s = each.schedule.times.after(done.upto), None if done.last is None else done.last / 1000
+                store = self._stores[each.schedule.name].name
+                of_store = found.setdefault(store, {"pending": 0, "more": False, "schedules": {}})
+                counts = {"fired": done.fired, "missed": done.missed}
+                of_store["schedules"][each.schedule.name] = {"next": next_ms / 1000, "last": last_s, **counts}
+        return found
 
     def _fire(self, each: _Running, on_error: OnScheduleError) -> None:
         """Fires one slot of a schedule, or passes its missed slots if none of them is to fire."""

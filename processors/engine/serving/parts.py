@@ -7,9 +7,9 @@ repartition topic lag behind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus, ScheduleStatus, schedules_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class PartStatus:
     """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` has the inputs for which messages of other inputs wait.
+    ``awaited`` has the inputs for which messages of other inputs wait. ``schedules`` has the schedules of its tasks.
     """
 
     subtopology: str
@@ -25,6 +25,7 @@ class PartStatus:
     running: int
     lags: Mapping[str, int | None]
     awaited: tuple[str, ...] = ()
+    schedules: Mapping[str, ScheduleStatus] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
@@ -41,7 +42,9 @@ def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
         topics = sorted({topic for task in own for topic in task.inputs})
         lags = {topic: _sum([task.inputs[topic].lag for task in own if topic in task.inputs]) for topic in topics}
         awaited = tuple(sorted({topic for task in own for topic in task.awaited}))
-        found.append(PartStatus(name, len(own), sum(task.phase == "running" for task in own), lags, awaited))
+        schedules = schedules_together([each for task in own for each in task.timers.values()])
+        running = sum(task.phase == "running" for task in own)
+        found.append(PartStatus(name, len(own), running, lags, awaited, schedules))
     return tuple(found)
 
 

@@ -216,7 +216,7 @@ def test_a_failed_slot_is_put_aside_and_its_writes_are_undone(cluster: InMemoryC
 
 
 def test_without_a_dead_letter_topic_a_failed_slot_stops_the_worker_and_stays(cluster: InMemoryCluster) -> None:
-    with pytest.raises(ProcessingFailed, match=r"Schedule 'broken', slot .*:10.* fired .*ValueError: at slot") as failed:
+    with pytest.raises(ProcessingFailed, match=r"Schedule 'broken', slot .*:30.* fired .*ValueError: at slot") as failed:
         cluster.run(failing(), quiet_s=25)
     assert "Correct the function of the schedule" in failed.value.action
     assert slots(cluster) == []
@@ -246,7 +246,7 @@ def test_a_paused_worker_fires_nothing_and_resumes_with_what_was_missed(cluster:
     app = build()
     cluster.clock.call_later(5, lambda: worker_of(app).pause())
     cluster.clock.call_later(47, lambda: worker_of(app).resume())
-    cluster.clock.call_later(60, app.stop)
+    cluster.clock.call_later(55, app.stop)
     cluster.run(app, quiet_s=100)
     assert [[each[0], each[3]] for each in sent(cluster)] == [[40, 3], [50, 0]]
 
@@ -255,19 +255,12 @@ def worker_of(app: Application) -> Any:
     return app._worker
 
 
-def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster, tmp_path: Path) -> None:
-    run = build(tmp_path, missed="all")
-    disk = SimulatedDisk()
-    run_to(cluster, disk, run, 25.0)
-    carry_out(run, cluster, tmp_path, Clear(stores=("in-schedules",), keys=None, export=False))
+def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster) -> None:
+    cluster.run(build(missed="all"), quiet_s=25)
+    carry_out(cluster, build(missed="all"), Clear(store="in-schedules", all=True))
     away(cluster, 100)
-    run_to(cluster, SimulatedDisk(), build(tmp_path, missed="all"), 25.0)
+    cluster.run(build(missed="all"), quiet_s=25)
     found = slots(cluster)
     assert found[:2] == [10, 20]
     assert found[2] > 100  # the slots since the clear are not missed: there is no last one
-
-
-def run_to(cluster: InMemoryCluster, disk: SimulatedDisk, app: Application, silence_s: float) -> None:
-    live(cluster, disk, lambda: app, InlineProcess(cluster.clock), silence_s)
-
 
