@@ -351,7 +351,7 @@ def enough(aggregated: Any, value: Value, key: Any, timestamp: int, headers: Any
 
 
 def scheduled(app: Any) -> None:
-    """In each task, a schedule that reads all stores which it may, keeps a count, and sends: it changes nothing else."""
+    """In each task, a schedule that reads all stores which it may, counts and sends: it changes nothing else."""
     sends = app.topic("slots")
 
     def look(slot: Any) -> None:

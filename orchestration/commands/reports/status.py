@@ -281,7 +281,9 @@ def _schedules_in_words(processors: list[dict[str, Any]]) -> list[str]:
     """One line for each schedule of a slot: the next slot, the last one that fired, and how many were missed."""
     found = []
     for row in processors:
-        for name, each in ((name, one) for part in row["subtopologies"] for name, one in part.get("schedules", {}).items()):
+        for name, each in (
+            (name, one) for part in row["subtopologies"] for name, one in part.get("schedules", {}).items()
+        ):
             next_one = "unknown" if each["next"] is None else _moment(each["next"])
             last = "no slot fired yet" if each["last"] is None else f"last fired {_moment(each['last'])}"
             missed = f", {each['missed']:,} slots missed" if each["missed"] else ""

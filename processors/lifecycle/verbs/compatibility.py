@@ -333,8 +333,8 @@ def _other_schedules(was: StoreShape, now: StoreShape) -> Verdict | None:
     return Verdict(
         "other terms",
         now.name,
-        f"The schedules of store `{now.name}` changed; {'; '.join(changed)}. A schedule that is new, or has other slots, "
-        "fires from its first slot after the deploy on. The others go on behind their last slot.",
+        f"The schedules of store `{now.name}` changed; {'; '.join(changed)}. A schedule that is new, or has other "
+        "slots, fires from its first slot after the deploy on. The others go on behind their last slot.",
     )
 
 

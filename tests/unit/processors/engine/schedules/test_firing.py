@@ -216,7 +216,9 @@ def test_a_failed_slot_is_put_aside_and_its_writes_are_undone(cluster: InMemoryC
 
 
 def test_without_a_dead_letter_topic_a_failed_slot_stops_the_worker_and_stays(cluster: InMemoryCluster) -> None:
-    with pytest.raises(ProcessingFailed, match=r"Schedule 'broken', slot .*:30.* fired .*ValueError: at slot") as failed:
+    with pytest.raises(
+        ProcessingFailed, match=r"Schedule 'broken', slot .*:30.* fired .*ValueError: at slot"
+    ) as failed:
         cluster.run(failing(), quiet_s=25)
     assert "Correct the function of the schedule" in failed.value.action
     assert slots(cluster) == []
@@ -263,4 +265,3 @@ def test_a_store_that_a_command_clears_begins_anew(cluster: InMemoryCluster) -> 
     found = slots(cluster)
     assert found[:2] == [10, 20]
     assert found[2] > 100  # the slots since the clear are not missed: there is no last one
-

@@ -18,7 +18,22 @@ from holdfast.processors.engine.schedules.reading import ScheduleReadRefused
 from holdfast.processors.engine.schedules.slot import ScheduleSendRefused
 from tests.mechanics.tiers import variants
 
-KEYS = [b"", b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bb", b"cc", b"bab", b"bbb", b"\xff", b"\x00holdfast", b"b\xff\xff"]
+KEYS = [
+    b"",
+    b"a",
+    b"b",
+    b"c",
+    b"aa",
+    b"ab",
+    b"ba",
+    b"bb",
+    b"cc",
+    b"bab",
+    b"bbb",
+    b"\xff",
+    b"\x00holdfast",
+    b"b\xff\xff",
+]
 BOUNDS: list[bytes | None] = [None, *KEYS[1:9], b"bz", b"\xff\xff", b"zzzz"]
 
 
