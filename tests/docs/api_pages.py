@@ -95,15 +95,26 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         ("StreamingSeries",),
     ),
     "api-state.md": (
-        "Python API: state, timers and schedules",
-        "What functions do with the state of a key, processors with its timers, and schedules with stores. "
-        "[State](../state.md), [Timers](../timers.md) and [Schedules](../schedules.md) have the rules.",
+        "Python API: state and timers",
+        "What functions do with the state of a key, and processors with its timers. [State](../state.md) and "
+        "[Timers](../timers.md) have the rules.",
         "from holdfast import State\n\n\n"
         "def count(value: dict, state: State) -> dict:\n"
         '    total = state.get("total", default=0) + 1\n'
         '    state.set("total", total)\n'
         '    return {**value, "total": total}',
-        ("State", "Context", "Slot"),
+        ("State", "Context"),
+    ),
+    "api-schedules.md": (
+        "Python API: schedules",
+        "What runs by the clock instead of for each message. [Schedules](../schedules.md) has the rules.",
+        "from datetime import timedelta\n\nfrom holdfast import Application, Slot\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(app.topic("orders"))\n\n\n'
+        '@app.every(timedelta(minutes=1), to=app.topic("ticks"))\n'
+        "def tick(slot: Slot) -> None:\n"
+        '    slot.send({"at": slot.time})',
+        ("Slot",),
     ),
     "api-windows.md": (
         "Python API: windows",
@@ -229,6 +240,9 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.clients.ApplicationClients",
         "Producer": "processors.application.clients.Producer",
         "KafkaMessage": "processors.engine.formats.kafka_message.KafkaMessage",
+    },
+    "api-schedules.md": {
+        "Application": "processors.application.schedules.ApplicationSchedules",
     },
     "api-columns.md": {
         "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",

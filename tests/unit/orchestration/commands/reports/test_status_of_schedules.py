@@ -54,7 +54,7 @@ def test_metrics_have_the_schedules_of_each_task_and_no_timers() -> None:
 
 
 def test_the_asset_of_the_store_has_a_row_for_each_schedule() -> None:
-    rows = _timers([ProcessorStatus.decode(worker())], "flights-schedules")["schedules"].value
+    rows = _timers([ProcessorStatus.decode(worker())], "flights-schedules")["schedules"].records
     assert [dict(row.data) for row in rows] == [
         {"schedule": "nightly", "next": "2023-11-14 23:13:20Z", "last": "none", "fired": 0, "missed": 0},
         {"schedule": "report", "next": "2023-11-14 22:14:20Z", "last": "2023-11-14 22:13:30Z", "fired": 6, "missed": 4},
