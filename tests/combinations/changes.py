@@ -240,11 +240,6 @@ def _by_columns(code: str) -> str:
     return code
 
 
-def with_schedules(topology: Topology, random: Random) -> Topology | None:
-    """Each task has a schedule beside its steps, which reads their stores at any moment."""
-    return replace(topology, lines=(*topology.lines, Line("schedule", "scheduled(app)")))
-
-
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -253,7 +248,6 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "msgpack": with_msgpack,
     "instances": with_instances,
     "columns": with_columns,
-    "schedules": with_schedules,
 }
 
 

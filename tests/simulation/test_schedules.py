@@ -7,11 +7,13 @@ import pytest
 from tests.mechanics.tiers import variants
 from tests.simulation.run import runner
 
+#: A seed with several owners of a task comes first.
+SEEDS = [3, *(seed for seed in range(60) if seed != 3)]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", variants(range(0, 200, 5), tested=1))
-def test_no_slot_is_left_out_or_doubled_under_any_schedule(first: int) -> None:
+@pytest.mark.parametrize("seed", variants(SEEDS, tested=1))
+def test_no_slot_is_left_out_or_doubled_under_any_schedule(seed: int) -> None:
     with runner(of="scheduled") as seeds:
-        for seed in range(first, first + 5):
-            outcome = seeds.run(seed)
-            assert outcome.invariant is None, outcome.text()
+        outcome = seeds.run(seed)
+    assert outcome.invariant is None, outcome.text()
