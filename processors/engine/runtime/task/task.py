@@ -65,11 +65,9 @@ from holdfast.processors.engine.schedules.firing import TaskSchedules
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import TimestampType
-from holdfast.processors.engine.windows.stored import Closing
 
 _NONE: Mapping[str, Any] = {}
 
@@ -208,16 +206,10 @@ class Task(TaskFacts):
                 self.time.dirty = True
 
     def _window_fails(self, on_failure: OnFailure) -> OnWindowError:
-        def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
-
-        return fail
+        return lambda topic, at, error: self._decide(failed_result(*self._last_of(topic), at, error), on_failure)
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
-        def fail(topic: str, due: Due, error: BaseException) -> None:
-            self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
-
-        return fail
+        return lambda topic, due, error: self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
 
     def _slot_fails(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
         self._decide(failed_slot(*self._last_of(self.inputs[0]), schedule, slot_ms, error), on_failure)
