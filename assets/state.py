@@ -7,6 +7,7 @@ Invariants:
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -24,7 +25,7 @@ from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from holdfast.processors.audits.tables import subject_of
-from holdfast.processors.engine.serving.status import ProcessorStatus, together
+from holdfast.processors.engine.serving.status import ProcessorStatus, ScheduleStatus, schedules_together, together
 from holdfast.processors.snapshots.names import table_name
 
 MATCHES_CHANGELOG = "matches_changelog"
@@ -158,13 +159,26 @@ def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """Metadata with the number of the store's pending timers, and the time of the next timer; empty without timers."""
-    found = together([each for status in statuses for task in status.tasks if (each := task.timers.get(store))])
+    """Metadata with the timers of a store and the time of the next one, or with its schedules; empty without any."""
+    timers = [each for status in statuses for task in status.tasks if (each := task.timers.get(store))]
+    found, schedules = together(timers), schedules_together(timers)
     if found is None:
-        return {}
+        rows = [
+            {"schedule": name, "next": _moment(each.next), "last": _moment(each.last), **_counts(each)}
+            for name, each in schedules.items()
+        ]
+        return {"schedules": table(rows, ["schedule"])} if rows else {}
     nexts = {"next_timer_stream_time": found.next_stream, "next_timer_processing_time": found.next_processing}
     times = {name: dg.MetadataValue.timestamp(at) for name, at in nexts.items() if at is not None}
     return {"timers_pending": dg.MetadataValue.int(found.pending), **times}
+
+
+def _counts(each: ScheduleStatus) -> dict[str, int]:
+    return {"fired": each.fired, "missed": each.missed}
+
+
+def _moment(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:

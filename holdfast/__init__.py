@@ -6,7 +6,7 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
-- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``Topic``,
+- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``Slot``, ``Topic``,
   ``TopicConfig``, ``Topology``, ``NotFound``, ``same_as``.
 - Formats with a schema: ``AvroDeserializer``, ``AvroSerializer``, ``JSONDeserializer``, ``JSONSerializer``,
   ``ProtobufDeserializer``, ``ProtobufSerializer``, ``SchemaRegistryClientConfig``,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.joins.lookups import NotFound
     from holdfast.processors.engine.record_size import RecordTooLarge
     from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
+    from holdfast.processors.engine.schedules.slot import Slot
     from holdfast.processors.engine.state.errors import StateFailed
     from holdfast.processors.engine.state.interface import State
     from holdfast.processors.engine.steps.function_text import same_as
@@ -134,6 +135,7 @@ __all__ = [
     "SchemaRegistryClientConfig",
     "SchemaRegistrySerializationConfig",
     "Settings",
+    "Slot",
     "State",
     "StateFailed",
     "Stop",
@@ -176,6 +178,7 @@ _NAMES = {
     "processors.engine.expressions.series": "StreamingSeries",
     "processors.engine.steps.function_text": "same_as",
     "processors.engine.joins.lookups": "NotFound",
+    "processors.engine.schedules.slot": "Slot",
     "processors.engine.steps.processing": "Context",
     "processors.engine.steps.topic": "Topic TopicConfig",
     "processors.engine.record_size": "RecordTooLarge",

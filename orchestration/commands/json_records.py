@@ -40,7 +40,7 @@ class Source(_Document):
 class ShownLetter(ShownRecord):
     """One dead letter; ``headers`` are the headers of the failed message."""
 
-    kind: str | None = Field(description="message, result or timer; null in letters of former versions.")
+    kind: str | None = Field(description="message, result, timer or schedule; null in letters of former versions.")
     source: Source
     error: str = Field(description="Type of the error.")
     reason: str

@@ -33,6 +33,7 @@ from holdfast.processors.application.arguments import (
 from holdfast.processors.application.clients import ApplicationClients
 from holdfast.processors.application.describe import Declared, describe
 from holdfast.processors.application.importing import refuse_while_imported
+from holdfast.processors.application.schedules import ApplicationSchedules
 from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
@@ -43,6 +44,7 @@ from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.runtime.ownership import changelog_facts, own_topics
+from holdfast.processors.engine.schedules.declaration import Schedules
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.state.folder import StateFolder
 
 
-class Application(ApplicationTables, ApplicationClients):
+class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
     """A stateful Kafka processor.
 
     Args:
@@ -166,7 +168,7 @@ class Application(ApplicationTables, ApplicationClients):
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
-        self._streams = Streams(self.consumer_group, self._frames)
+        self._streams = Streams(self.consumer_group, self._frames, Schedules(self.consumer_group, self._renamed_stores))
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
         self._table_topics: set[str] = set()
@@ -240,6 +242,7 @@ class Application(ApplicationTables, ApplicationClients):
             self._globals,
             self._table_topics,
             self._source_logs,
+            self._streams.schedules,
             exactly_once=self._exactly_once,
             prove=self.prove,
             asks=self._on_processing_error is not None,
@@ -467,6 +470,7 @@ class Application(ApplicationTables, ApplicationClients):
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
+        made._streams = Streams(made.consumer_group, made._frames)  # without schedules: no message fires them
         made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}
         made._renamed_stores = {new: old for new, old in self._renamed_stores.items() if old in part.stores}

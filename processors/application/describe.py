@@ -16,6 +16,7 @@ from holdfast.processors.application.arguments import (
     check_time,
     check_time_before_groups,
 )
+from holdfast.processors.application.schedules import check_one_task
 from holdfast.processors.application.source_tables import check_source_tables, check_time_of_tables
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
@@ -24,10 +25,13 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.merge import JoinInvalid
+from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import (
+    SCHEDULES,
     ChangelogSpec,
     RepartitionSpec,
     SourceLog,
@@ -57,6 +61,7 @@ class Declared:
     global_tables: Mapping[str, GlobalTable]
     table_topics: Collection[str]
     source_logs: Sequence[SourceLog]
+    schedules: Schedules
     exactly_once: bool
     prove: bool
     #: Whether the application has `on_processing_error`, which is called for failed messages.
@@ -68,6 +73,7 @@ class Declared:
     def topics(self) -> list[Topic]:
         """The topics that are read or written, without duplicates of the same ``Topic`` object."""
         written = [node.topic for node in steps_of(frame.source for frame in self.frames.values()) if node.topic]
+        written += [topic for each in self.schedules.by_name.values() for topic in each.outputs]
         read = [*(frame.topic for frame in self.frames.values()), *(each.topic for each in self.global_tables.values())]
         return list({id(topic): topic for topic in (*read, *written)}.values())
 
@@ -105,7 +111,11 @@ def describe(app: Declared) -> Topology:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = _inputs(app)
     steps = steps_of(frame.source for frame in app.frames.values())
+    scheduled = _scheduled(app)
     stores = with_meaning(described_stores(steps, users, app.stores), _sources(app))
+    stores += _stores_of_schedules(scheduled, users)
+    for topic in (topic for _, schedules in scheduled.values() for each in schedules for topic in each.outputs):
+        outputs[topic.name] = topic.spec()
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
     check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
     check_time_before_groups(stores, {} if has_changelogs else feeds)
@@ -117,8 +127,8 @@ def describe(app: Declared) -> Topology:
         for store in stores
         if has_changelogs and store.name not in {log.store for log in app.source_logs}
     )
-    check_stores_named("changelog_config", config, users)
-    check_stores_named("renamed_stores", app.renamed_stores.values(), users)
+    check_stores_named("changelog_config", config, (*users, *scheduled))
+    check_stores_named("renamed_stores", app.renamed_stores.values(), (*users, *scheduled))
     check_stores_named("app.store()", app.stores, users)
     read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
     taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
@@ -128,6 +138,7 @@ def describe(app: Declared) -> Topology:
     aside = app.dead_letter_topic is not None or app.asks
     check_late(late, goes_somewhere=aside)
     subtopologies = subtopologies_of(tuple(spec.name for spec in inputs), stores)
+    check_one_task(scheduled, [sub.inputs for sub in subtopologies])
     _check_source_tables(app, stores, subtopologies, aside=aside)
     described = Topology(
         processor=app.group,
@@ -148,6 +159,7 @@ def describe(app: Declared) -> Topology:
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
+    functions += [each.function for _, schedules in scheduled.values() for each in schedules]
     texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
 
@@ -161,6 +173,29 @@ def _places(steps: Sequence[Node]) -> list[str]:
         for at, node in enumerate(steps)
         if node.of_engine is not None and node.of_engine.stands_in_order
     ]
+
+
+def _scheduled(app: Declared) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
+    """Maps each store of schedules to its input topic and its schedules."""
+    if not app.schedules.by_name or not app.frames:  # without an input, the start of a worker is refused
+        return {}
+    return app.schedules.by_store({name: frame.topic.label for name, frame in app.frames.items()})
+
+
+def _stores_of_schedules(
+    scheduled: Mapping[str, tuple[str, tuple[Schedule, ...]]], users: Collection[str]
+) -> tuple[StoreSpec, ...]:
+    made = []
+    for store, (topic, schedules) in scheduled.items():
+        if store in users:
+            raise StepInvalid(
+                f"Store {store!r} has the slots of schedule {schedules[0].name!r}, and a step uses it, too.",
+                action="Give the store of the step another name.",
+                store=store,
+            )
+        uses = tuple(each.use for each in schedules)
+        made.append(StoreSpec(store, (topic,), SCHEDULES, columns=tuple(use.text() for use in uses), uses=uses))
+    return tuple(made)
 
 
 def _sources(app: Declared) -> dict[str, Node]:

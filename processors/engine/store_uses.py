@@ -1,4 +1,4 @@
-"""Describes how a store's content depends on time: windows, values that expire, timers.
+"""Describes how a store's content depends on time: windows, values that expire, timers, schedules.
 
 Two kinds of text are made from these descriptions: lines of a store's definition, and sentences for users. A duration
 in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a larger unit.
@@ -68,4 +68,23 @@ class TimerUse:
     of_join: bool = False
 
 
-TimeUse = WindowUse | TtlUse | TimerUse
+@dataclass(frozen=True, slots=True)
+class ScheduleUse:
+    """The store has the last slot of a schedule.
+
+    Attributes:
+        name: The name of the schedule.
+        parts: The text about its slots, for whom they fire, and what becomes of missed slots.
+    """
+
+    name: str
+    parts: Parts
+
+    def text(self, duration: Callable[[int], str] = in_milliseconds) -> str:
+        """Returns name and ``parts`` as one text. ``duration`` formats the durations in the text."""
+        return (
+            f"schedule {self.name}: {''.join(duration(part) if isinstance(part, Ms) else part for part in self.parts)}"
+        )
+
+
+TimeUse = WindowUse | TtlUse | TimerUse | ScheduleUse

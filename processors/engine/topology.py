@@ -22,6 +22,8 @@ from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
 #: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
+#: The kind of a store with the last slots of schedules, and the values that their functions keep.
+SCHEDULES = "schedules"
 
 
 @dataclass(frozen=True, slots=True)

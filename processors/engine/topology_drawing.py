@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.processors.engine.topology import Subtopology, Topology
+from holdfast.processors.engine.topology import SCHEDULES, Subtopology, Topology
 
 _NOBODY: Mapping[str, int] = {}
 
@@ -42,6 +42,8 @@ def _part(topology: Topology, sub: Subtopology, partitions: Mapping[str, int]) -
         f"  tasks   {tasks if width else 'one for each partition'}",
         f"  stores  {', '.join(_stored(topology, store) for store in sub.stores) or 'none'}",
     ]
+    scheduled = [store for store in topology.stores if store.kind == SCHEDULES and store.name in sub.stores]
+    lines += [f"  fires   {line.removeprefix('schedule ')}" for store in scheduled for line in store.columns]
     for spec in topology.repartitions:
         if set(spec.sources) & set(sub.inputs):
             lines += [f"  │ {spec.step} {spec.name}", "  ▼", f"  {spec.topic}"]

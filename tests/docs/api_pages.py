@@ -105,6 +105,17 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    return {**value, "total": total}',
         ("State", "Context"),
     ),
+    "api-schedules.md": (
+        "Python API: schedules",
+        "What runs by the clock instead of for each message. [Schedules](../schedules.md) has the rules.",
+        "from datetime import timedelta\n\nfrom holdfast import Application, Slot\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(app.topic("orders"))\n\n\n'
+        '@app.every(timedelta(minutes=1), to=app.topic("ticks"))\n'
+        "def tick(slot: Slot) -> None:\n"
+        '    slot.send({"at": slot.time})',
+        ("Slot",),
+    ),
     "api-windows.md": (
         "Python API: windows",
         "What declares a window of a stream. [Its columns](api-window-columns.md) come next; [windows](../windows.md) "
@@ -231,6 +242,9 @@ UNNAMED: dict[str, dict[str, str]] = {
         "Application": "processors.application.clients.ApplicationClients",
         "Producer": "processors.application.clients.Producer",
         "KafkaMessage": "processors.engine.formats.kafka_message.KafkaMessage",
+    },
+    "api-schedules.md": {
+        "Application": "processors.application.schedules.ApplicationSchedules",
     },
     "api-columns.md": {
         "StreamingDataFrame": "processors.engine.expressions.methods.StreamColumns",

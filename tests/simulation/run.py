@@ -7,6 +7,7 @@ python -m tests.simulation.run --of grouped --seeds 5000   the same with a strea
 python -m tests.simulation.run --of live --seeds 5000      groups again, whose producers go on while workers die
 python -m tests.simulation.run --of joined --seeds 5000    the same with joins of two topics
 python -m tests.simulation.run --of sourced --seeds 5000   the same with a table that is restored from its topic
+python -m tests.simulation.run --of scheduled --seeds 5000 functions of messages, and schedules
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.simulation.schedule import (
     grouped_schedule,
     joined_schedule,
     live_schedule,
+    scheduled_schedule,
     sourced_schedule,
     timed_schedule,
 )
@@ -48,6 +50,7 @@ SCHEDULES = {
     "live": live_schedule,
     "joined": joined_schedule,
     "sourced": sourced_schedule,
+    "scheduled": scheduled_schedule,
 }
 #: So much of a failing trace is printed.
 TAIL = 60

@@ -133,6 +133,7 @@ class Schedule:
         timed: Windows, sessions and timers are run instead of functions.
         grouped: A stream grouped by another key is run instead; no input comes while a process runs.
         joins: Two inputs are joined instead; no input comes while a process runs.
+        scheduled: Functions also fire by the clock.
         live: The grouped stream has messages of the present, which producers send while processes run and die.
     """
 
@@ -174,6 +175,7 @@ class Schedule:
     grouped: bool = False
     joins: bool = False
     sourced: bool = False
+    scheduled: bool = False
     live: bool = False
 
 
@@ -319,6 +321,11 @@ def sourced_schedule(seed: int) -> Schedule:
         retention_s=86_400.0,
         faults=faults,
     )
+
+
+def scheduled_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with functions that also fire by the clock."""
+    return replace(plain_schedule(seed), scheduled=True, aggregated=False)
 
 
 def _outages(seed: int) -> list[Fault]:

@@ -9,6 +9,7 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped import GroupedCheck, GroupedWorkload, grouped_workload
 from tests.simulation.joined import JoinedCheck, JoinedWorkload, joined_workload
 from tests.simulation.schedule import Schedule
+from tests.simulation.scheduled import ScheduledCheck, ScheduledWorkload, scheduled
 from tests.simulation.sourced import SourcedCheck, SourcedHistory, SourcedWorkload, sourced_workload
 from tests.simulation.timed import TimedWorkload, timed_workload
 from tests.simulation.timed_verifier import TimedCheck
@@ -37,6 +38,8 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
     workload = replace(dated(workload, schedule.past), inputs=inputs, form=schedule.form)
     if schedule.regroups_at:
         workload = apart(workload)
+    if schedule.scheduled:
+        return scheduled(workload)
     return aggregated(workload) if schedule.aggregated else workload
 
 
@@ -55,4 +58,6 @@ def final_check(cluster: InMemoryCluster, workload: Workload, history: History, 
         return JoinedCheck(cluster, workload, history, seen)
     if isinstance(workload, SourcedWorkload):
         return SourcedCheck(cluster, workload, history, seen)
+    if isinstance(workload, ScheduledWorkload):
+        return ScheduledCheck(cluster, workload, expect(workload), history, seen)
     return FinalCheck(cluster, workload, expect(workload), history, seen)

@@ -260,12 +260,12 @@ def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
 
 
 def _print(document: dict[str, Any], console: Console, *, each_grey: bool = False) -> None:
-    from holdfast.orchestration.commands.reports.status_parts import print_reasons, print_workers
+    from holdfast.orchestration.commands.reports.status_parts import print_reasons, print_workers, schedules_in_words
     from holdfast.orchestration.view.reasons import Reason
 
     print_services(document["services"].items(), console)
     print_workers(document["processors"], console)
-    for line in _parts_in_words(document["processors"]):
+    for line in (*_parts_in_words(document["processors"]), *schedules_in_words(document["processors"])):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
         console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)

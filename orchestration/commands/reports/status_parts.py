@@ -96,6 +96,20 @@ def timers_in_words(timers: dict[str, Any] | None) -> str | None:
     return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
 
 
+def schedules_in_words(processors: Sequence[dict[str, Any]]) -> list[str]:
+    """One line for each schedule of a slot: the next slot, the last one that fired, and how many were missed."""
+    found = []
+    for row in processors:
+        for name, each in (
+            (name, one) for part in row["subtopologies"] for name, one in part.get("schedules", {}).items()
+        ):
+            next_one = "unknown" if each["next"] is None else moment(each["next"])
+            last = "no slot fired yet" if each["last"] is None else f"last fired {moment(each['last'])}"
+            missed = f", {each['missed']:,} slots missed" if each["missed"] else ""
+            found.append(f"{row['processor']}, slot {row['slot']}, schedule {name}: next {next_one}, {last}{missed}")
+    return found
+
+
 def moment(seconds: float) -> str:
     """Seconds since 1970 as a moment in UTC."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"

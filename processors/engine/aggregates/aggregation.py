@@ -417,6 +417,16 @@ class Aggregation(Step):
         state.set(STATE_KEY, stored)
         return results
 
+    def results(self, stored: Any) -> dict[str, Any]:
+        """Returns the results of a stored value, by column; a column without a value is left out.
+
+        Raises:
+            FormatUnknown: The value has another format version, or is not an aggregate.
+        """
+        held = stored_columns(stored)
+        found = {name: (made, held.get(made.kind, _NOTHING).get(name)) for name, made in self.columns.items()}
+        return {name: made.result(one, name) for name, (made, one) in found.items() if one is not None}
+
 
 def aggregation_of(node: Node) -> Aggregation | None:
     """Returns the built-in aggregation of a step; None for any other step."""

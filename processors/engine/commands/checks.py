@@ -274,6 +274,8 @@ def commit_apart(
         task.states[name].forget()
     if task.time is not None:
         task.time.load(anew=back)
+    if task.schedules is not None:
+        task.schedules.load()
     if inputs:
         worker.maintenance.go_to(task, part.inputs)
 

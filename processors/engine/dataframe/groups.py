@@ -10,12 +10,13 @@ from it are both exactly-once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
+from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
@@ -32,10 +33,11 @@ class GroupByInvalid(BadConfiguration):
 
 @dataclass(slots=True)
 class Streams(Generic[Stream]):
-    """The data that all streams of one application share: the processor's name, and the streams by topic."""
+    """The data that all streams of one application share: the processor's name, the streams by topic, the schedules."""
 
     processor: str
     by_topic: dict[str, Stream]
+    schedules: Schedules = field(default_factory=lambda: Schedules(""))
 
 
 class StreamGroups(Generic[Stream]):
@@ -137,6 +139,14 @@ class StreamGroups(Generic[Stream]):
             )
         made: Stream = self._through(topic, GroupKey(key, name))
         return made
+
+
+def schedules_by_store(stream: Any) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
+    """Maps each store of schedules to its input topic and its schedules, for the application of a stream."""
+    groups: Streams[Any] | None = stream._groups
+    if groups is None or not groups.schedules.by_name:
+        return {}
+    return groups.schedules.by_store({name: each.topic.label for name, each in groups.by_topic.items()})
 
 
 def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:

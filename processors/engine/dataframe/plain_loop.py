@@ -335,6 +335,27 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> C
     return send
 
 
+def topic_sender(
+    topic: Topic, emit: Callable[[Output], None], record_bytes_max: Mapping[str, int], times: RecordTimes
+) -> Callable[[Any, Any, int, Any], None]:
+    """Returns a function that sends one message: value, key, timestamp in ms since 1970, and headers.
+
+    The function raises the errors of ``to_topic``: ValueUnwritable, RecordTooLarge, RecordTimeRefused.
+    """
+    current = CurrentMessage()
+    steps = Node("source", children=[Node("to_topic", topic=topic)])
+    run = compile_steps(steps, {}, current, emit, record_bytes_max, times)
+
+    def send(value: Any, key: Any, timestamp_ms: int, headers: Any) -> None:
+        try:
+            current.key = None if key is None else topic.serialize_key(key)
+        except UNWRITABLE as failure:
+            raise unwritable("key", key, topic.name, failure) from failure
+        run(value, None, timestamp_ms, written_headers(headers, topic.name))
+
+    return send
+
+
 def null_key(function: object) -> NullKey:
     """The error for a message without a key that reaches a stateful step."""
     name = getattr(function, "__name__", repr(function))

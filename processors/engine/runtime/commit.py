@@ -213,6 +213,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
             task.arrivals.committed(part.arrivals)
         if task.time is not None:
             task.time.committed()
+        if task.schedules is not None:
+            task.schedules.committed()
 
 
 def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:

@@ -149,10 +149,17 @@ def running(tasks: Sequence[Task]) -> list[Task]:
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:
-    """The running tasks that keep a stream time, for example because they have windows."""
-    return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
+    """The running tasks that keep a stream time, for example because they have windows, or that have schedules."""
+    return [task for task in running(tasks) if task.time is not None or task.schedules is not None]
+
+
+def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
+    """Whether a commit is needed, because a slot of a schedule is due now. Call it only while inputs flow."""
+    schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
+    looks = [each.look(int(clock.time() * 1000)) for each in schedules]  # each of them looks, also after a due one
+    return any(looks)
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether more windows or timers are due than the last commit could process."""
-    return any(task.time is not None and task.time.more for task in timed(tasks))
+    """Whether windows, timers or schedules are due that did not fit into the last commit."""
+    return any(each is not None and each.more for task in timed(tasks) for each in (task.time, task.schedules))

@@ -26,7 +26,7 @@ from holdfast.processors.engine.runtime.change_of_workers import warm_up
 from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
-from holdfast.processors.engine.runtime.idle import IdleTime, more_is_due, running, timed
+from holdfast.processors.engine.runtime.idle import IdleTime, more_is_due, running, slots_are_due, timed
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
@@ -88,7 +88,7 @@ class Worker:
         self.stopping = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
-        self._open, self._order = OpenWork(options), InputsInOrder(self.reach, cluster)
+        self._open, self._order = OpenWork(options, self._slots_are_due), InputsInOrder(self.reach, cluster)
         self._idle, self._purge, self._past = IdleTime(cluster), Purge(topology, cluster), PastMarkers(cluster.clock)
         self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
@@ -191,11 +191,10 @@ class Worker:
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
         """Call ``change``, a function that pauses or resumes, with the input partitions of all running tasks."""
         if self.member is not None:
-            running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
-            change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
-            for task in running:
-                if task.order is not None:
-                    task.order.flows()
+            tasks = running(self.assignment.tasks)
+            change(self.member, [Partition(topic, task.partition) for task in tasks for topic in task.inputs])
+            for order in [task.order for task in tasks if task.order is not None]:
+                order.flows()
 
     # -- one membership of the group -----------------------------------------------------------------------------
 
@@ -230,11 +229,9 @@ class Worker:
         """Leave the group, and close tasks and clients. If one step fails, the other steps are still done."""
         self._leaving = True  # closing the group member calls _revoked, which must not commit again
         with ExitStack() as steps:
-            steps.callback(self.assignment.close_all)
-            steps.callback(member.close)
-            steps.callback(self.committer.close)
-            steps.callback(self.maintenance.interrupt)
-            steps.callback(self._idle.close)
+            clients = member.close, self.committer.close
+            for close in (self.assignment.close_all, *clients, self.maintenance.interrupt, self._idle.close):
+                steps.callback(close)
             for task in self.assignment.tasks:
                 task.drop()
 
@@ -268,6 +265,10 @@ class Worker:
         self._purge.step(self.assignment.tasks)
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
+
+    def _slots_are_due(self) -> bool:
+        live = not (self.paused or self.maintenance.holds or self.reach.bounded)
+        return live and slots_are_due(self.assignment.tasks, self.clock)
 
     def _raise_what_failed(self) -> None:
         """Raise an error that a rebalance callback or a request stored earlier."""
@@ -432,17 +433,16 @@ class Worker:
         self._rewinds += 1
         self.processed -= self._open.clear()
         self._message_at = self.clock.monotonic()
-        for task in self.assignment.tasks:
-            if task.phase is TaskPhase.RUNNING:
-                for topic, offset in task.drop().items():
-                    self.member.seek(Partition(topic, task.partition), offset)
-                self._pin(task)
+        for task in running(self.assignment.tasks):
+            for topic, offset in task.drop().items():
+                self.member.seek(Partition(topic, task.partition), offset)
+            self._pin(task)
         if self.reach.bounded and not self.paused:
             self.flow(lambda member, partitions: member.resume(partitions))  # partitions at their bounds were paused
 
     def _pin(self, task: Task) -> None:
         """Schedule an early commit if an input has no committed offset, so that a restart finds one."""
-        if task.progressed or (task.time is not None and task.time.more and not self.paused):
+        if task.progressed or (more_is_due([task]) and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
     def while_waiting(self, since: float | None) -> None:

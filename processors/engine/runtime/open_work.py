@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -18,8 +20,8 @@ WATERMARKS_WAIT_S = 1.0
 class OpenWork:
     """Counts uncommitted work and computes when the next commit is due. All times are monotonic seconds."""
 
-    def __init__(self, options: RuntimeOptions) -> None:
-        self._options = options
+    def __init__(self, options: RuntimeOptions, slots_are_due: Callable[[], bool] = lambda: False) -> None:
+        self._options, self._slots_are_due = options, slots_are_due
         self._pace = Pace(options.commits)
         self._overlays = Overlays()
         #: Whether there is uncommitted work.
@@ -73,14 +75,15 @@ class OpenWork:
         return self._due_at - now if self._open else float("inf")
 
     def is_due(self, now: float) -> bool:
-        """Whether a commit is due now."""
-        return self._open and is_due(
+        """Whether a commit is due now. A due slot of a schedule does not wait for the end of the commit interval."""
+        work_is_due = self._open and is_due(
             self._messages,
             commit_every=self._options.commit_every,
             remaining_s=self._due_at - now,
             dirty_bytes=self._overlays.total,
             overlay_bytes_max=self._options.overlay_bytes_max,
         )
+        return work_is_due or self._slots_are_due()
 
     def has_time_for_calls(self, now: float) -> bool:
         """Whether async calls that start now will end before the transaction times out."""

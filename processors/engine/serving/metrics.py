@@ -126,7 +126,9 @@ class _Snapshot(Collector):
             "Windows that a message came too late for, and late messages of steps that drop duplicates or average."
         )
         yield self._counter("holdfast_late_windows", too_late, late, "task", "store")
-        timers = {(task["task"], store): each for task in tasks for store, each in task.get("timers", {}).items()}
+        timed = {(task["task"], store): each for task in tasks for store, each in task.get("timers", {}).items()}
+        timers = {place: each for place, each in timed.items() if "schedules" not in each}
+        yield from self._schedules(timed)
         pending = {place: each["pending"] for place, each in timers.items()}
         not_fired = "Timers that have not fired, counted up to a bound."
         yield self._gauge("holdfast_pending_timers", not_fired, pending, "task", "store")
@@ -149,6 +151,19 @@ class _Snapshot(Collector):
         ):
             counts = {(task["task"], store): seen[field] for task in tasks for store, seen in task["state"].items()}
             yield self._counter(name, said, counts, "task", "store")
+
+    def _schedules(self, timed: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[Metric]:
+        found = {(task, name): s for (task, _), of in timed.items() for name, s in of.get("schedules", {}).items()}
+        for metric, said, what in (
+            ("holdfast_schedule_next_seconds", "The next slot of a schedule, since 1970.", "next"),
+            ("holdfast_schedule_last_seconds", "The last slot that fired, since 1970.", "last"),
+        ):
+            yield self._gauge(metric, said, {of: each[what] for of, each in found.items()}, "task", "schedule")
+        for metric, said, what in (
+            ("holdfast_schedule_fired", "Slots that fired, since the schedule began.", "fired"),
+            ("holdfast_schedule_missed", "Slots that did not fire, since the schedule began.", "missed"),
+        ):
+            yield self._counter(metric, said, {of: each[what] for of, each in found.items()}, "task", "schedule")
 
     def _checkpoints(self) -> Iterator[Metric]:
         told = self._status.get("checkpoints")

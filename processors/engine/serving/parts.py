@@ -7,9 +7,9 @@ repartition topic lag behind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus, ScheduleStatus, schedules_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class PartStatus:
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
     ``awaited`` has the inputs for which messages of other inputs wait. ``partitions`` are those of the tasks, sorted.
+    ``schedules`` has the schedules of its tasks.
     """
 
     subtopology: str
@@ -26,6 +27,7 @@ class PartStatus:
     lags: Mapping[str, int | None]
     awaited: tuple[str, ...] = ()
     partitions: tuple[int, ...] = ()
+    schedules: Mapping[str, ScheduleStatus] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
@@ -43,8 +45,9 @@ def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
         lags = {topic: _sum([task.inputs[topic].lag for task in own if topic in task.inputs]) for topic in topics}
         awaited = tuple(sorted({topic for task in own for topic in task.awaited}))
         running = sum(task.phase == "running" for task in own)
+        schedules = schedules_together([each for task in own for each in task.timers.values()])
         partitions = tuple(sorted({task.partition for task in own}))
-        found.append(PartStatus(name, len(own), running, lags, awaited, partitions))
+        found.append(PartStatus(name, len(own), running, lags, awaited, partitions, schedules))
     return tuple(found)
 
 

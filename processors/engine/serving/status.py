@@ -47,19 +47,30 @@ class InputPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleStatus:
+    """A schedule: its ``next`` slot, the ``last`` slot that fired (seconds since 1970), and the numbers of slots."""
+
+    next: float | None
+    last: float | None = None
+    fired: int = 0
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TimersStatus:
     """The timers of a store that have not fired: ``pending`` of them.
 
     ``more`` is True if the count stopped at its limit.
 
     ``next_stream`` and ``next_processing`` are the times of the next timer of each clock (stream time, worker's clock).
-    Both are in seconds since 1970; None without a timer.
+    Both are in seconds since 1970; None without a timer. A store of schedules has ``schedules``, and no timers.
     """
 
     pending: int
     more: bool = False
     next_stream: float | None = None
     next_processing: float | None = None
+    schedules: Mapping[str, ScheduleStatus] = field(default_factory=dict)
 
 
 class TaskArrivals(Counts, frozen=True):
@@ -189,6 +200,7 @@ class ProcessorStatus:
 
 def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
     """Returns the sum of the timers of several stores, tasks or workers; None if ``timers`` is empty."""
+    timers = [each for each in timers if not each.schedules]
     if not timers:
         return None
     return TimersStatus(
@@ -197,6 +209,22 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
         min((each.next_stream for each in timers if each.next_stream is not None), default=None),
         min((each.next_processing for each in timers if each.next_processing is not None), default=None),
     )
+
+
+def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStatus]:
+    """Adds up the schedules of several tasks or workers, by name: the earliest next slot, and the latest last one."""
+    found: dict[str, list[ScheduleStatus]] = {}
+    for name, each in (pair for of in timers for pair in of.schedules.items()):
+        found.setdefault(name, []).append(each)
+    return {
+        name: ScheduleStatus(
+            min((each.next for each in own if each.next is not None), default=None),
+            max((each.last for each in own if each.last is not None), default=None),
+            sum(each.fired for each in own),
+            sum(each.missed for each in own),
+        )
+        for name, own in sorted(found.items())
+    }
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -290,13 +318,14 @@ def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
 
 
 def _time_of(task: Task) -> dict[str, Any]:
+    schedules = {} if task.schedules is None else task.schedules.described()
     if task.time is None:
-        return {"stream_time": None, "late": {}, "timers": {}}
+        return {"stream_time": None, "late": {}, "timers": schedules}
     time_ms = task.time.stream.time_ms
     return {
         "stream_time": None if time_ms == NO_TIME else time_ms / 1000,
         "late": task.time.late,
-        "timers": _timers_of(task.time),
+        "timers": {**_timers_of(task.time), **schedules},
     }
 
 

@@ -136,6 +136,10 @@ class StateMethods:
         """Returns the same state keys as ``items``, without their values."""
         return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
 
+    def entry(self, key: bytes, raw: bytes) -> tuple[str, Any] | None:
+        """Returns a stored entry of the current message key as ``items`` does; None for one that it leaves out."""
+        return (name := key.decode(), self._decoded(name, raw)) if self._is_shown(key) else None
+
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
         """Returns the bytes that ``set_bytes`` stored; if there is no value, ``default``."""
         value = self.get(key, default)

@@ -22,6 +22,8 @@ TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
 NEWEST = f"{RESERVED}newest"
 #: The state key that holds the stream time of a store.
 CLOCK_OF_STORE = f"{RESERVED}clock"
+#: State keys of schedules: ``SCHEDULES`` + name holds the slot up to which a schedule has fired.
+SCHEDULES = f"{RESERVED}schedules/"
 
 
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:

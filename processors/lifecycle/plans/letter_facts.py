@@ -3,8 +3,8 @@
 Invariants:
     - A message is sent again only to a source topic of the processor, never to its repartition topics. All other
       letters are kept.
-    - A letter of unknown kind is kept, because it may be a window result or a timer, which is not a message. Earlier
-      versions of Holdfast wrote no header ``holdfast.kind``.
+    - A letter of unknown kind is kept, because it may be a window result, a timer or a slot, which is no message.
+      Earlier versions of Holdfast wrote no header ``holdfast.kind``.
     - A message is sent without the headers about its failure. If the message fails again, its new letter has only the
       headers of the last failure.
 """
@@ -51,8 +51,8 @@ class LetterFacts(msgspec.Struct, frozen=True):
 class Letter:
     """The content of a dead letter's headers; a missing header gives an empty text.
 
-    ``kind`` is ``message``, ``result`` (of a window) or ``timer``. ``partition``, ``offset`` and ``timestamp_ms`` are
-    those of the failed message, or None if their header is not a number.
+    ``kind`` is ``message``, ``result`` (of a window), ``timer`` or ``schedule``. ``partition``, ``offset`` and
+    ``timestamp_ms`` are those of the failed message, or None if their header is not a number.
     """
 
     kind: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
-from holdfast.processors.engine.topology import KEY_VALUE
+from holdfast.processors.engine.topology import KEY_VALUE, SCHEDULES
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
@@ -62,7 +62,7 @@ Change = Literal[
     "looks renamed",  # a store was removed, and another store of the same kind, with the same inputs, was added
     "misread",  # the new version would misread the stored values
     "other windows",  # the kind of window is unchanged, but its times or columns changed
-    "other terms",  # the TTL, the version of values, or the timers changed
+    "other terms",  # the TTL, the version of values, the timers, or the schedules changed
     "other keys",  # the state belongs to other keys than the keys of the new version
     "other rule",  # a join or a column is computed by another rule
     "other inputs",
@@ -183,6 +183,9 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
             f"it from the source topics: `{backfill(processor, store.name)}`.",
             store.changelog,
         )
+    if store.kind == SCHEDULES:
+        said = f"Store `{store.name}` is new: {'; '.join(store.columns)}. The first slots are those after the deploy."
+        return Verdict("new", store.name, said, changelog=store.changelog)
     deleted = f"; the records of {store.changelog} are deleted" if left else ""
     said = (
         f"Store `{store.name}` is new and begins empty at the present input offsets{deleted}. To fill it from the "
@@ -222,6 +225,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         if getattr(was, attribute) != getattr(now, attribute)
     )
     windows = None if not what else _other_windows(processor, was, now) or _other_terms(was, now)
+    windows = windows if not what or windows is not None else _other_schedules(was, now)
     if what and windows is None:
         said = f"Store `{name}` changed ({what}): the new version cannot read its state."
         return Verdict("misread", name, said, f"{other}. The state of `{name}` is kept.")
@@ -316,6 +320,27 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
         "upgraded when they are read. Code of an older version refuses values of a newer one. Timers that no step "
         "fires stay in the store.",
     )
+
+
+def _other_schedules(was: StoreShape, now: StoreShape) -> Verdict | None:
+    """The verdict on a store of schedules that were added, changed or removed; None for other stores."""
+    kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
+    if not kept or now.kind != SCHEDULES:
+        return None
+    changed = [
+        *(f"added: {_schedule(line)}" for line in now.columns if line not in was.columns),
+        *(f"removed: {_schedule(line)}" for line in was.columns if line not in now.columns),
+    ]
+    return Verdict(
+        "other terms",
+        now.name,
+        f"The schedules of store `{now.name}` changed; {'; '.join(changed)}. A schedule that is new, or has other "
+        "slots, fires from its first slot after the deploy on. The others go on behind their last slot.",
+    )
+
+
+def _schedule(line: str) -> str:
+    return line.removeprefix("schedule ")
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.topology import SourceLog, Topology
+from holdfast.processors.engine.topology import SCHEDULES, SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -100,6 +100,18 @@ def of_topic(log: SourceLog) -> Refused:
         "topic changes it.",
         f"Write to {log.topic}: a record sets a row, a record without a value deletes it.",
         {"store": log.store, "topic": log.topic},
+    )
+
+
+def of_schedules(topology: Topology, store: str) -> Refused | None:
+    """Refuses to build a store of schedules from messages or rows."""
+    if not any(each.name == store and each.kind == SCHEDULES for each in topology.stores):
+        return None
+    return Refused(
+        f"Store `{store}` has the slots of schedules. The clock fires them, so no source has what the store holds.",
+        f"Restore it with its processor: `holdfast apply restore {topology.processor} --from changelog`. To begin "
+        f"anew, clear it: `holdfast apply clear {topology.processor} --store {store} --all`.",
+        {"store": store, "processor": topology.processor},
     )
 
 

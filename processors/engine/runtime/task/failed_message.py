@@ -1,4 +1,4 @@
-"""Describes a message, timer or window result whose processing raised an error, for the failure policy."""
+"""A failed message, timer, slot of a schedule, or window result: one whose processing raised an error."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class FailedMessage:
     made: str = ""
     #: The name of the timer that raised; None if no timer raised.
     timer: str | None = None
+    #: The name of the schedule that raised; None if no schedule raised.
+    schedule: str | None = None
     #: Whether the message is from a repartition topic. Its value is then an intermediate result, not a source message.
     regrouped: bool = False
     #: Whether the message's headers can't be read; ``headers`` is then None.
@@ -118,6 +120,13 @@ def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) 
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)
     return replace(made, timer=name)
+
+
+def failed_slot(place: Partition, offset: int, schedule: str, slot_ms: int, error: BaseException) -> FailedMessage:
+    """Makes a failed message from a failed slot of a schedule; ``offset`` is the offset of the task's last message."""
+    words = f"Schedule {schedule!r}, slot {shown(slot_ms)}, fired"
+    value = {"schedule": schedule, "slot": slot_ms}
+    return replace(_made(place, offset, (schedule.encode(), value, slot_ms), words, error), schedule=schedule)
 
 
 def _made(

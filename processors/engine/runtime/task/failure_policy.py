@@ -39,7 +39,7 @@ FAILURE_HEADERS = frozenset(
     f"holdfast.{name}"
     for name in (
         *("error", "error.type", "error.action", "topic", "partition", "offset", "timestamp", "processor"),
-        *("code_version", "left_out", "timer", "kind"),
+        *("code_version", "left_out", "timer", "schedule", "kind"),
     )
 )
 
@@ -136,6 +136,7 @@ class FailurePolicy:
             "holdfast.kind": _kind(failed),
             **({"holdfast.left_out": "headers"} if failed.without_headers else {}),
             **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
+            **({} if failed.schedule is None else {"holdfast.schedule": failed.schedule}),
         }
         # The text of an error may contain any characters, even surrogates, which UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
@@ -157,13 +158,16 @@ def _text(error: BaseException) -> str:
 
 
 def _kind(failed: FailedMessage) -> str:
+    if failed.schedule is not None:
+        return "schedule"
     return "timer" if failed.timer is not None else "result" if failed.made else "message"
 
 
 def _action(failed: FailedMessage) -> str:
     """Returns the suggested action for a failed message. A HoldfastError has its own action, which is used."""
     kind, error = _kind(failed), failed.error
-    code = {"timer": "`on_timer` or a step behind it", "result": "the steps behind the window"}.get(kind)
+    steps = {"timer": "`on_timer` or a step behind it", "schedule": "the function of the schedule"}
+    code = {**steps, "result": "the steps behind the window"}.get(kind)
     if isinstance(error, HoldfastError):
         said = error.action
     else:

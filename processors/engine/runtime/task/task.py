@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import length_hint
 from typing import Any
 
@@ -45,6 +46,7 @@ from holdfast.processors.engine.runtime.task.failed_message import (
     OnFailure,
     failed_record,
     failed_result,
+    failed_slot,
     failed_timer,
 )
 from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, InterleavedStreams, interleaved_streams
@@ -54,18 +56,18 @@ from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, Un
 from holdfast.processors.engine.runtime.task.timed_steps import (
     add_steps,
     processors_of,
+    schedules_of,
     time_of,
     watermark_topics,
     watermark_writers_of,
 )
+from holdfast.processors.engine.schedules.firing import TaskSchedules
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.topic import TimestampType
-from holdfast.processors.engine.windows.stored import Closing
 
 _NONE: Mapping[str, Any] = {}
 
@@ -99,6 +101,7 @@ class Task(TaskFacts):
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
         self._monotonic = NO_GROUPS.monotonic
         self.arrivals = Arrivals()
+        self.schedules: TaskSchedules | None = None
 
     def open(
         self,
@@ -144,8 +147,9 @@ class Task(TaskFacts):
             self.time.watermark_writers = watermark_writers
         if self.time is not None and (hears := watermark_topics(own, groups.topics, frames)):
             self.time.upstream = Upstream(self.time.stream, hears)
-        processors, seen = processors_of(own, self.states, declared, self.time, self._times), set[int]()
-        limits = self._record_bytes_max, self._times
+        limits, seen = (self._record_bytes_max, self._times), set[int]()
+        self.schedules = schedules_of(own, self.partition, self._store, self.states, self.outboxes, *limits)
+        processors = processors_of(own, self.states, declared, self.time, self._times)
 
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
@@ -178,12 +182,16 @@ class Task(TaskFacts):
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
-        """Close due windows, fire due timers, and make the watermarks of the next commit.
+        """Close due windows, fire due timers and schedules, and make the watermarks of the next commit.
 
-        If ``due`` is False, windows and timers are left for later, unless ``held`` is True (more timers are due than
-        one commit allows). If a window or timer raises an error, it is handled like a failed message. Raises the errors
-        of ``on_failure``.
+        With ``due`` False, they are left unless more timers are due than one commit allows (``held``). A window, timer
+        or schedule that raises is handled as a failed message. Raises the errors of ``on_failure``.
         """
+        self._close_and_fire(on_failure, due=due)
+        if self.schedules is not None and due:  # at last, so that a schedule reads what windows and timers have written
+            self.schedules.fire(self._times.now_ms, partial(self._slot_fails, on_failure))
+
+    def _close_and_fire(self, on_failure: OnFailure, *, due: bool) -> None:
         if self.time is None:
             return
         if not (due or self.held):
@@ -198,16 +206,13 @@ class Task(TaskFacts):
                 self.time.dirty = True
 
     def _window_fails(self, on_failure: OnFailure) -> OnWindowError:
-        def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
-
-        return fail
+        return lambda topic, at, error: self._decide(failed_result(*self._last_of(topic), at, error), on_failure)
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
-        def fail(topic: str, due: Due, error: BaseException) -> None:
-            self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
+        return lambda topic, due, error: self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
 
-        return fail
+    def _slot_fails(self, on_failure: OnFailure, schedule: str, slot_ms: int, error: BaseException) -> None:
+        self._decide(failed_slot(*self._last_of(self.inputs[0]), schedule, slot_ms, error), on_failure)
 
     def _last_of(self, topic: str) -> tuple[Partition, int]:
         """Returns partition and offset of the last processed message of an input topic."""
@@ -220,7 +225,7 @@ class Task(TaskFacts):
         self.arrivals.failed(failed, put_aside=instead is not None)
 
     def keep_time(self) -> None:
-        """Writes the stream time into the stores. For a commit that closes no windows."""
+        """Write the stream time into the stores, for a commit that closes no window and fires no schedule."""
         if self.time is not None:
             self.time.keep()
 
@@ -458,9 +463,9 @@ class Task(TaskFacts):
 
     @property
     def progressed(self) -> bool:
-        """Whether a commit is needed: positions or stream time have changed, or stores began empty."""
+        """Whether a commit is needed: positions moved, time or schedules have changes, or new stores began empty."""
         moved = self._positions != self._committed or bool(self._begun_empty)
-        return moved or (self.time is not None and self.time.dirty)
+        return moved or any(each is not None and each.dirty for each in (self.time, self.schedules))
 
     def dirty_bytes(self) -> int:
         """Estimated bytes of the uncommitted writes."""
@@ -472,6 +477,7 @@ class Task(TaskFacts):
             state.drop()
         if self.time is not None:
             self.time.restore()
+        self.schedules.restore() if self.schedules is not None else None
         if self.order is not None:
             self.order.clear()
         for box in self.outboxes.values():

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from holdfast.processors.engine.aggregates.aggregation import aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run
-from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.dataframe.groups import schedules_by_store
+from holdfast.processors.engine.dataframe.plain_loop import Timing, topic_sender
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers, TimerSteps
+from holdfast.processors.engine.schedules.firing import TaskSchedules
+from holdfast.processors.engine.schedules.reading import ReadableStore
+from holdfast.processors.engine.schedules.slot import Reach
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.steps.processing import Processor
+from holdfast.processors.engine.steps.step import StoreForm
 from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.kinds import stored_windows
@@ -212,3 +221,57 @@ def add_steps(
             first = Node("source", children=[replace(node, function=processor.on_timer)])
             run = compiled(first, replace(timing, stream=None))
             time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
+
+
+def schedules_of(
+    frames: Sequence[StreamingDataFrame],
+    partition: int,
+    backend: TaskStore | None,
+    states: dict[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes,
+) -> TaskSchedules | None:
+    """The schedules of a task; None if it has none. Replaces the stores of schedules in ``states``.
+
+    A schedule of the whole processor runs in the task of partition 0.
+    """
+    known = schedules_by_store(frames[0]) if backend is not None else {}
+    own = {store: schedules for store, (_, schedules) in known.items() if store in states}
+    if not own or backend is None:
+        return None
+    stores: dict[str, DeclaredState] = {}
+    for store, schedules in own.items():
+        states[store] = state = DeclaredState(states[store], None)
+        stores |= dict.fromkeys((each.name for each in schedules), state)
+    readable, others = _readable_stores(frames, states, backend)
+    reaches = []
+    for schedule in (each for schedules in own.values() for each in schedules):
+        if schedule.per == "task" or partition == 0:
+            limits = outboxes.add, record_bytes_max, times
+            senders = {topic.name: topic_sender(topic, *limits) for topic in schedule.outputs}
+            reaches.append(Reach(schedule, partition, readable, others, senders, times.now_ms))
+    if not reaches:
+        return None
+    made = TaskSchedules(reaches, stores, states, outboxes)
+    made.load()
+    return made
+
+
+def _readable_stores(
+    frames: Sequence[StreamingDataFrame], states: Mapping[str, StoreState], backend: TaskStore
+) -> tuple[dict[str, ReadableStore], dict[str, str]]:
+    """The stores that schedules can read, and for each other store of the task what it has."""
+    readable, others = dict[str, ReadableStore](), dict[str, str]()
+    for node in steps_of(frame.source for frame in frames):
+        if node.store is None or node.store not in states:
+            continue
+        aggregation, form = aggregation_of(node), node.store_use.form
+        if node.kept is not None and aggregation is None:
+            others[node.store] = node.kept.called
+        elif form not in (StoreForm.VALUES, StoreForm.ROWS):
+            others[node.store] = "records of a built-in step"
+        else:
+            shown = None if aggregation is None else aggregation.results
+            readable[node.store] = ReadableStore(states[node.store], backend, shown)
+    return {name: each for name, each in readable.items() if name not in others}, others

@@ -307,3 +307,29 @@ def test_the_plan_says_what_windows_that_are_open_have_of_new_times(place: Calla
     shapes = [of_window(lambda frame, times=times: place(frame, times).count().final()) for times in (10, 20)]
     [verdict] = verdicts(*shapes)
     assert said in verdict.sentence
+
+
+def scheduled(*intervals: int, missed: Any = "once") -> Shape:
+    application = Application(consumer_group="orders")
+    application.dataframe(application.topic("placed")).apply(keep, stateful=True, store="carts")
+    for interval in intervals:
+        application.every(interval, name=f"every-{interval}", missed=missed)(print)
+    return shape(application.topology())
+
+
+def test_schedules_that_are_added_changed_or_removed_are_told() -> None:
+    [_, new] = verdicts(scheduled(), scheduled(1_000))
+    assert new.change == "new"
+    assert "schedule every-1000: every 1000 ms, once for the processor" in new.sentence
+    assert "first slots are those after the deploy" in new.sentence
+    assert "backfill" not in new.sentence
+    [_, changed] = verdicts(scheduled(1_000, 2_000), scheduled(2_000, 3_000))
+    assert (changed.change, changed.refused) == ("other terms", False)
+    assert "added: every-3000: every 3000 ms" in changed.sentence
+    assert "removed: every-1000: every 1000 ms" in changed.sentence
+    assert "every-2000" not in changed.sentence
+    [_, gone] = verdicts(scheduled(1_000), scheduled())
+    assert gone.change == "removed"
+    [_, policy] = verdicts(scheduled(1_000), scheduled(1_000, missed="all"))
+    assert policy.change == "other terms"
+    assert verdicts(scheduled(1_000), scheduled(1_000))[1] == same("placed-schedules")

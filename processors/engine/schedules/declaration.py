@@ -1,0 +1,146 @@
+"""The declarations of an application's schedules: the arguments of ``app.every`` and ``app.cron``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from holdfast.processors.engine.changelog.names import IllegalName, check_name
+from holdfast.processors.engine.schedules.times import ScheduleInvalid, Times
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid, check_function, check_own_topic, check_topic
+from holdfast.processors.engine.steps.topic import Topic
+from holdfast.processors.engine.store_uses import ScheduleUse
+
+#: For whom a slot fires: once for the whole processor (in the task of partition 0), or once for each task.
+Per = Literal["processor", "task"]
+#: What becomes of missed slots: the last one fires, all fire, or none fires.
+Missed = Literal["once", "all", "none"]
+#: The last part of the name of a store of schedules.
+STORE_SUFFIX = "-schedules"
+
+_PER = {"processor": "once for the processor", "task": "once for each task"}
+_MISSED = {"once": "the last of missed slots fires", "all": "missed slots fire", "none": "missed slots do not fire"}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A function that runs once for each slot.
+
+    ``outputs`` are the topics to which it may send. ``beside`` is the topic of the stream in whose tasks it runs; None
+    means the tasks of the first stream.
+
+    Raises:
+        ScheduleInvalid: An argument has a value that is not allowed.
+        StepInvalid: The function can't be called with one argument, or is async; or an output is no topic.
+    """
+
+    name: str
+    times: Times
+    function: Callable[[Any], Any]
+    per: Per = "processor"
+    missed: Missed = "once"
+    outputs: tuple[Topic, ...] = ()
+    beside: str | None = None
+
+    def __post_init__(self) -> None:
+        for argument, seen, known in (("per", self.per, get_args(Per)), ("missed", self.missed, get_args(Missed))):
+            if seen not in known:
+                raise ScheduleInvalid(
+                    f"`{argument}` of a schedule is {seen!r}, expected one of {', '.join(known)}.",
+                    action=f"Write, for example, `{argument}={known[-1]!r}`.",
+                    seen=repr(seen)[:80],
+                )
+        try:
+            check_name(self.name, "name of a schedule")
+        except IllegalName as failure:
+            raise ScheduleInvalid(
+                f"A schedule has the name {self.name!r}; expected letters, digits, dots, underscores and dashes.",
+                action="Write, for example, `name='report'` in the decorator.",
+                seen=repr(self.name)[:80],
+            ) from failure
+        check_function(self.function, f"Schedule {self.name!r}", ("slot",))
+        if inspect.isgeneratorfunction(self.function):
+            raise ScheduleInvalid(
+                f"The function of schedule {self.name!r} is a generator: a call would run nothing of it.",
+                action="Send each result by `slot.send(value)` in place of `yield`.",
+            )
+
+    @property
+    def use(self) -> ScheduleUse:
+        """A description of the schedule's times."""
+        return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per], "; ", _MISSED[self.missed]))
+
+    @property
+    def slots(self) -> str:
+        """A text about which slots there are, without what becomes of missed ones. It stands beside the last slot."""
+        return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per])).text()
+
+
+@dataclass(slots=True)
+class Schedules:
+    """The schedules of one application, by name. ``renamed`` maps the new name of a store to its former name."""
+
+    processor: str
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    by_name: dict[str, Schedule] = field(default_factory=dict)
+
+    def add(self, schedule: Schedule) -> None:
+        """Adds a schedule.
+
+        Raises:
+            ScheduleInvalid: There is a schedule of this name.
+            StepInvalid: An output is a topic of another application.
+        """
+        if schedule.name in self.by_name:
+            raise ScheduleInvalid(
+                f"Application {self.processor} has two schedules of the name {schedule.name!r}: the last slot is "
+                "kept by name.",
+                action="Give one of them another name: `@app.every(..., name='other')`.",
+                name=schedule.name,
+            )
+        for topic in schedule.outputs:
+            check_own_topic(topic, self.processor)
+        self.by_name[schedule.name] = schedule
+
+    def by_store(self, labels: Mapping[str, str]) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
+        """Maps each store to its input topic and its schedules.
+
+        ``labels`` has for each input topic the first part of default store names, in the order of declaration.
+
+        Raises:
+            ScheduleInvalid: The application has no stream.
+        """
+        found: dict[str, tuple[str, tuple[Schedule, ...]]] = {}
+        for schedule in self.by_name.values():
+            topic = schedule.beside or next(iter(labels), None)
+            if topic is None:
+                raise ScheduleInvalid(
+                    f"Schedule {schedule.name!r} of {self.processor} has no tasks to run in: the application has no "
+                    "input topic.",
+                    action="Declare one with `app.dataframe(topic)`.",
+                )
+            store = f"{labels[topic]}{STORE_SUFFIX}"
+            store = self.renamed.get(store, store)
+            found[store] = (topic, (*found.get(store, (topic, ()))[1], schedule))
+        return found
+
+
+def outputs_of(given: Any) -> tuple[Topic, ...]:
+    """Returns the topics of the argument ``to``: None, one topic, or several topics.
+
+    Raises:
+        StepInvalid: A value is no topic.
+    """
+    if given is None:
+        return ()
+    found = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for topic in found:
+        check_topic(topic, "to=")
+        if topic.repartitions:
+            raise StepInvalid(
+                f"`to=` of a schedule has {topic.name}, a topic of `group_by`.",
+                action="Send to a topic of `app.topic`.",
+            )
+    return found

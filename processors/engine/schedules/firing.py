@@ -1,0 +1,237 @@
+"""The schedules of one task: which slots are due, and the calls of their functions.
+
+    look: a slot is due ──► commit ──► fire: function(slot) ──► outputs, state and the slot itself, in one transaction
+                              ▲                                     └── aborted ──► restore: the slot is due again
+                              └── more slots are due than one commit fires
+
+A record for each schedule stands in the store of the task's schedules. It has the slot up to which the schedule is
+done. Changelog, checkpoint, restore, standby and snapshot have the record as they have all state.
+
+A slot is *missed* if the owner could not look in time: no worker had the task, the worker was paused, or was busy for
+more than ``ABSENT_S``. A slot is also missed if the next slot is due before it could fire. ``Missed`` is the policy.
+
+Invariants:
+    - A slot fires at most once in committed transactions. After a crash, it fires again only if its transaction did not
+      commit.
+    - A clock that is set back fires nothing twice: slots up to the record are done.
+    - A commit fires a limited number of slots, for a limited time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.processors.engine.changelog.format import FormatUnknown, unknown_version
+from holdfast.processors.engine.schedules.declaration import Schedule
+from holdfast.processors.engine.schedules.slot import Reach, Slot
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.own_keys import SCHEDULES
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
+from holdfast.processors.engine.steps.outbox import Outboxes
+
+#: After more than this many seconds between two looks, slots in between are missed.
+ABSENT_S = 5.0
+#: Maximum number of slots that fire in one commit, and maximum milliseconds after which no further slot fires in it.
+FIRED_AT_ONCE, FIRING_MS = 100, 1_000
+#: Maximum number of missed slots of one moment that are counted.
+COUNTED_MAX = 10_000
+FORMAT_VERSION = 1
+
+#: The failure policy for schedules: called with the schedule's name, the time of the slot, and the error.
+OnScheduleError = Callable[[str, int, BaseException], None]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a schedule has come in one task; times are milliseconds since 1970.
+
+    Attributes:
+        slots: The text of the schedule's slots. If a new version has other slots, they begin at the present.
+        upto: All slots up to this time are done: they fired, or were missed.
+        last: The time of the last slot that fired; None before the first one.
+        fired: The number of slots that fired.
+        missed: The number of slots that did not fire.
+        format: The version of this record.
+    """
+
+    slots: str
+    upto: int
+    last: int | None = None
+    fired: int = 0
+    missed: int = 0
+    format: int = FORMAT_VERSION
+
+
+@dataclass(slots=True)
+class _Running:
+    """A schedule in a task: its progress with uncommitted slots (None before the first look), and the next slot."""
+
+    schedule: Schedule
+    reach: Reach
+    progress: Progress | None = None
+    committed: Progress | None = None
+    #: The progress in the store's overlay, which the next commit contains; None without one.
+    written: Progress | None = None
+    next_ms: int = 0
+
+    def goes_to(self, progress: Progress) -> None:
+        self.progress, self.next_ms = progress, self.schedule.times.after(progress.upto)
+
+
+class TaskSchedules:
+    """Fires the schedules of one task.
+
+    Args:
+        reaches: For each schedule, what its function can reach.
+        stores: For each schedule, the store with its record.
+        states: All stores of the task, whose writes are undone together.
+        outboxes: The waiting outputs of the task.
+    """
+
+    def __init__(
+        self,
+        reaches: Sequence[Reach],
+        stores: Mapping[str, DeclaredState],
+        states: Mapping[str, StoreState],
+        outboxes: Outboxes,
+    ) -> None:
+        self._running = [_Running(reach.schedule, reach) for reach in reaches]
+        self._stores, self._states, self._outboxes = stores, states, outboxes
+        #: The worker's clock at the last look, and the time from which slots are on time; None before the first look.
+        self._now_ms: int | None = None
+        self._on_time_from_ms = 0
+
+    def load(self) -> None:
+        """Reads the records from the store; called at the start, and after a command has changed the store.
+
+        Raises:
+            FormatUnknown: A record has another format version.
+        """
+        for each in self._running:
+            name = each.schedule.name
+            held = self._stores[name].read_own(OWN_KEY, SCHEDULES + name)
+            if held is not None and held.get("format", FORMAT_VERSION) != FORMAT_VERSION:
+                raise unknown_version(f"The record of schedule {name}", held.get("format"), FORMAT_VERSION)
+            each.committed = None if held is None else msgspec.convert(held, Progress)
+        self.restore()
+
+    def restore(self) -> None:
+        """Discards uncommitted slots, after an aborted transaction."""
+        for each in self._running:
+            each.progress = each.written = None
+            if each.committed is not None and each.committed.slots == each.schedule.slots:
+                each.goes_to(each.committed)
+
+    def look(self, now_ms: int) -> bool:
+        """Sets the time up to which slots are due; True if a commit is needed. Call it only while the worker may fire.
+
+        A schedule without a record begins now.
+        """
+        if self._now_ms is None or abs(now_ms - self._now_ms) > ABSENT_S * 1000:
+            self._on_time_from_ms = now_ms
+        self._now_ms = now_ms
+        for each in self._running:
+            if each.progress is None:
+                former, slots = each.committed, each.schedule.slots
+                if former is None:
+                    each.goes_to(Progress(slots, now_ms))
+                else:
+                    each.goes_to(msgspec.structs.replace(former, slots=slots, upto=max(former.upto, now_ms)))
+        return self.more or self.dirty
+
+    @property
+    def more(self) -> bool:
+        """Whether a slot is due that has not fired."""
+        return any(each.progress is not None and each.next_ms <= (self._now_ms or 0) for each in self._running)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a commit is needed, because a schedule has begun or a slot is done since the last commit."""
+        return any(each.progress is not None and each.progress != each.committed for each in self._running)
+
+    def fire(self, now_ms: Callable[[], int], on_error: OnScheduleError) -> None:
+        """Fires the due slots in the order of their times, up to the limits of one commit; then writes the records.
+
+        Raises the errors of ``on_error``. The slot that raised stays due, with all later ones.
+        """
+        began_ms, fired = now_ms(), 0
+        try:
+            while self.more and fired < FIRED_AT_ONCE and now_ms() - began_ms <= FIRING_MS:
+                due = [each for each in self._running if each.progress is not None]
+                fired += 1
+                self._fire(min(due, key=lambda each: each.next_ms), on_error)
+        finally:
+            self.keep()
+
+    def keep(self) -> None:
+        """Writes the changed records into the store, as a part of the next commit."""
+        for each in self._running:
+            if each.progress is None or each.progress == each.committed:
+                continue
+            state = self._stores[each.schedule.name]
+            state.point_at(OWN_KEY, each.progress.upto)
+            state.write_own(OWN_KEY, SCHEDULES + each.schedule.name, msgspec.to_builtins(each.progress))
+            state.keep_message()
+            each.written = each.progress
+
+    def committed(self) -> None:
+        """Must be called after each successful commit."""
+        for each in self._running:
+            if each.written is not None:
+                each.committed, each.written = each.written, None
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Maps each store to the committed progress of its schedules, for the status; times are in seconds since 1970.
+
+        A store has no timers, and ``schedules``: the next slot, the last one that fired, and the numbers of slots.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for each in self._running:
+            if (done := each.committed) is not None:
+                next_ms, last_s = each.schedule.times.after(done.upto), None if done.last is None else done.last / 1000
+                store = self._stores[each.schedule.name].name
+                of_store = found.setdefault(store, {"pending": 0, "more": False, "schedules": {}})
+                counts = {"fired": done.fired, "missed": done.missed}
+                of_store["schedules"][each.schedule.name] = {"next": next_ms / 1000, "last": last_s, **counts}
+        return found
+
+    def _fire(self, each: _Running, on_error: OnScheduleError) -> None:
+        """Fires one slot of a schedule, or passes its missed slots if none of them is to fire."""
+        progress, schedule, now_ms = each.progress, each.schedule, self._now_ms
+        assert progress is not None
+        assert now_ms is not None
+        slot_ms, missed = each.next_ms, 0
+        if schedule.missed != "all":
+            slot_ms = schedule.times.latest(progress.upto, now_ms) or each.next_ms
+            missed = schedule.times.count(progress.upto, slot_ms, COUNTED_MAX) - 1
+        if schedule.missed == "none" and slot_ms <= self._on_time_from_ms:
+            all_missed = progress.missed + missed + 1
+            each.goes_to(msgspec.structs.replace(progress, upto=slot_ms, missed=all_missed))
+            return
+        self._call(each.reach, slot_ms, missed, on_error)
+        counts = {"fired": progress.fired + 1, "missed": progress.missed + missed}
+        each.goes_to(msgspec.structs.replace(progress, upto=slot_ms, last=slot_ms, **counts))
+
+    def _call(self, reach: Reach, slot_ms: int, missed: int, on_error: OnScheduleError) -> None:
+        schedule, state = reach.schedule, self._stores[reach.schedule.name]
+        marks = {topic: len(box.values) for topic, box in self._outboxes.items()}
+        state.point_at(schedule.name.encode(), slot_ms)
+        try:
+            with ExitStack() as opened:
+                schedule.function(Slot(reach, slot_ms, missed, state, opened))
+        except BaseException as error:
+            for each in self._states.values():
+                each.undo_message()
+            for topic, box in self._outboxes.items():
+                box.keep(marks.get(topic, 0))
+            if isinstance(error, (StateFailed, FormatUnknown)):
+                raise  # the failure policy is only for errors of the function, not for unreadable state
+            on_error(schedule.name, slot_ms, error)
+        for each in self._states.values():
+            each.keep_message()
