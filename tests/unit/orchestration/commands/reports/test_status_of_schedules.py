@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.assets.state import _timers
 from holdfast.orchestration.commands.json_documents import PartLag
 from holdfast.orchestration.commands.reports.processor_rows import subtopologies_of
-from holdfast.orchestration.commands.reports.status import _schedules_in_words
+from holdfast.orchestration.commands.reports.status_parts import schedules_in_words
 from holdfast.processors.engine.serving.metrics import WorkerMetrics
 from holdfast.processors.engine.serving.status import ProcessorStatus, ScheduleStatus
 from tests.unit.processors.engine.serving.test_metrics import status
@@ -31,7 +31,7 @@ def test_a_row_of_status_has_the_schedules_and_a_line_for_each() -> None:
     assert decoded.timers is None
     [part] = subtopologies_of(decoded)
     assert PartLag.model_validate(part).schedules["report"].missed == 4
-    assert _schedules_in_words([{"processor": "fleet", "slot": "0", "subtopologies": [part]}]) == [
+    assert schedules_in_words([{"processor": "fleet", "slot": "0", "subtopologies": [part]}]) == [
         "fleet, slot 0, schedule nightly: next 2023-11-14 23:13:20Z, no slot fired yet",
         "fleet, slot 0, schedule report: next 2023-11-14 22:14:20Z, last fired 2023-11-14 22:13:30Z, 4 slots missed",
     ]
