@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
@@ -36,7 +37,7 @@ class StoreSpec:
     name: str
     inputs: tuple[str, ...]
     kind: str = KEY_VALUE
-    codec: str = "json"
+    codec: str = DEFAULT
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
@@ -213,6 +214,11 @@ class Topology:
     def logged(self) -> frozenset[str]:
         """The stores that can be restored after the loss of a disk."""
         return frozenset(self.log_names)
+
+    @property
+    def codec_labels(self) -> dict[str, str]:
+        """Maps each store with another codec than JSON to the codec's name and version."""
+        return {store.name: CODECS[store.codec].label for store in self.stores if store.codec != DEFAULT}
 
     def inputs_of(self, store: str) -> tuple[str, ...]:
         """Returns the input topics of a store; empty for an unknown store."""

@@ -141,7 +141,7 @@ def produce_changelogs(
             generation=generation,
             commands=part.commands,
         )
-        plain, keys = meta.encode(), keys_of(topology)
+        plain, keys, codecs = meta.encode(), keys_of(topology), topology.codec_labels
         for name, state in part.task.states.items():
             if name not in part.writes:  # otherwise an owner command has already set the writes
                 part.writes[name] = state.writes()
@@ -152,7 +152,12 @@ def produce_changelogs(
             producer.produce_all(topic, writes.values, writes.keys, partition=partition)
             if part.records_only:
                 continue
-            told = msgspec.structs.replace(meta, keys=keys[name]).encode() if name in keys else plain
+            told = plain
+            if name in keys or name in codecs:
+                unset = msgspec.UNSET
+                told = msgspec.structs.replace(
+                    meta, keys=keys.get(name, unset), codec=codecs.get(name, unset)
+                ).encode()
             producer.produce(topic, told, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 

@@ -20,7 +20,15 @@ from typing import Any
 
 import pydantic
 
-from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_json
+from holdfast.processors.engine.changelog.codecs import shown
+from holdfast.processors.engine.changelog.format import (
+    CODEC_BYTES,
+    CODEC_JSON,
+    HEAD_SIZE,
+    decode_value,
+    encode_json,
+)
+from holdfast.processors.engine.changelog.typed_codec import TYPED
 from holdfast.processors.engine.schema.round_trip import RoundTrip, lost_on_the_way
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY
 from holdfast.processors.engine.state.methods import StateValueInvalid
@@ -54,25 +62,42 @@ class TypedValues:
         """Whether values of this state key have a model."""
         return key in self._adapters or ANY_STATE_KEY in self._adapters
 
+    def model_of(self, key: str) -> str:
+        """Returns the key of the model that a state key has: the state key itself, or ``"*"``."""
+        return key if key in self._adapters else ANY_STATE_KEY
+
     def read(self, key: str, raw: bytes) -> Any:
         """Returns a stored value as an instance of its model.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or can't be upgraded.
         """
-        of = key if key in self._adapters else ANY_STATE_KEY
+        of = self.model_of(key)
         upgrades, payload = self._upgrades.get(of), raw[HEAD_SIZE:]
+        if raw[1] != CODEC_JSON:
+            return self._read_other(key, of, raw)
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
-        elif isinstance(value := decode_value(raw), bytes):
-            raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
+        else:
+            decode_value(raw)  # This error names the state as the cause, not the message.
         try:
             return self._adapters[of].validate_json(payload)
         except pydantic.ValidationError as failure:
-            path, seen = _first_fault(failure)
-            said = f"holds a value that does not fit its model at {path}: {seen}"
-            action = "Give `app.store` an upgrade for values of this form, or correct the model."
-            raise self._unfit(key, path, said, action) from failure
+            raise self._misfit(key, failure) from failure
+
+    def _read_other(self, key: str, of: str, raw: bytes) -> Any:
+        """Returns a stored value of another codec than JSON as an instance of its model."""
+        value, upgrades, adapter = decode_value(raw), self._upgrades.get(of), self._adapters[of]
+        if isinstance(value, bytes) and raw[1] == CODEC_BYTES:
+            raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
+        if upgrades is not None:
+            value = self._upgraded(key, value, upgrades)
+        try:
+            if raw[1] == TYPED.number:
+                return adapter.validate_python(value)
+            return adapter.validate_json(encode_json(shown(value)))
+        except pydantic.ValidationError as failure:
+            raise self._misfit(key, failure) from failure
 
     def written(self, key: str, value: Any) -> Any:
         """Returns the JSON value to store for an instance, or for input from which the model makes an instance.
@@ -80,26 +105,32 @@ class TypedValues:
         Raises:
             StateValueInvalid: The value does not fit its model, or JSON would change it.
         """
-        of = key if key in self._adapters else ANY_STATE_KEY
+        of = self.model_of(key)
         adapter, decided = self._adapters[of], self._trips[of].decided
-        try:
-            checked = adapter.validate_python(value)
-        except pydantic.ValidationError as failure:
-            path, seen = _first_fault(failure)
-            said = f"was set to a value that does not fit its model at {path}: {seen}"
-            raise self._unfit(key, path, said, "Set an instance of the model.") from failure
+        checked = self.checked(key, value)
         try:
             made = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
         except Exception:  # A user's own serializer may raise any exception.
             made, decided = self._doubtful(key, adapter, checked), False
         if not decided:
             self._check_back(key, adapter, checked, made)
-        if of in self._upgrades:
-            if not isinstance(made, dict):
-                said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
-                raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
-            made = {**made, VERSION: max(self._upgrades[of]) + 1}
-        return made
+        return self.with_version(key, of, made) if of in self._upgrades else made
+
+    def checked(self, key: str, value: Any) -> Any:
+        """Returns the instance for a value that a function sets; raises StateValueInvalid if it does not fit."""
+        try:
+            return self._adapters[self.model_of(key)].validate_python(value)
+        except pydantic.ValidationError as failure:
+            path, seen = first_fault(failure)
+            said = f"was set to a value that does not fit its model at {path}: {seen}"
+            raise self._unfit(key, path, said, "Set an instance of the model.") from failure
+
+    def with_version(self, key: str, of: str, made: Any) -> Any:
+        """Returns an object to store, with the version of a model that has upgrades."""
+        if not isinstance(made, dict):
+            said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
+            raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
+        return {**made, VERSION: max(self._upgrades[of]) + 1}
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
         """Returns the JSON value of an instance that has a field of another type than its model declares."""
@@ -118,7 +149,7 @@ class TypedValues:
         try:
             lost = lost_on_the_way(adapter, value, encode_json(made))
         except pydantic.ValidationError as failure:
-            path, seen = _first_fault(failure)
+            path, seen = first_fault(failure)
             raise self._unfit(key, path, f"could not be read again at {path}: {seen}", action) from failure
         except Exception as failure:
             said = f"could not be read again: {type(failure).__name__}: {failure}"
@@ -127,10 +158,16 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """Upgrades a stored object of any version to the newest version.
+        """Returns the JSON of ``_upgraded``."""
+        made = self._upgraded(key, value, upgrades)
+        try:
+            return encode_json(made)
+        except (TypeError, ValueError, OverflowError, RecursionError) as failure:
+            said = f"is no JSON after its upgrades: {failure}"
+            raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
 
-        Returns the JSON of the upgraded object, without the version field.
-        """
+    def _upgraded(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> Any:
+        """Returns a stored object of any version, upgraded to the newest version, without the version field."""
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
             raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
@@ -147,11 +184,13 @@ class TypedValues:
             except Exception as failure:
                 said = f"can't be upgraded from version {step}: {type(failure).__name__}: {failure}"
                 raise self._unfit(key, VERSION, said, "Correct this upgrade.") from failure
-        try:
-            return encode_json(made)
-        except (TypeError, ValueError, OverflowError, RecursionError) as failure:
-            said = f"is no JSON after its upgrades: {failure}"
-            raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
+        return made
+
+    def _misfit(self, key: str, failure: pydantic.ValidationError) -> StateValueInvalid:
+        path, seen = first_fault(failure)
+        said = f"holds a value that does not fit its model at {path}: {seen}"
+        action = "Give `app.store` an upgrade for values of this form, or correct the model."
+        return self._unfit(key, path, said, action)
 
     def _unfit(self, key: str, path: str, said: str, action: str) -> StateValueInvalid:
         return StateValueInvalid(
@@ -159,7 +198,7 @@ class TypedValues:
         )
 
 
-def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
+def first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
     """Returns the path of the first validation error, and a text with its message and the value."""
     fault = failure.errors(include_url=False, include_context=False)[0]
     path = ".".join(map(str, fault["loc"])) or "the value"
