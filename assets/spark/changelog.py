@@ -14,9 +14,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.decoded import KNOWN_CODECS
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.java_settings import java_settings
-from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
+from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION
 from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Milliseconds after which Spark fails the read of a partition that returns no record.
@@ -29,7 +30,7 @@ FETCH_WAIT_MS = 20
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
-    f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
+    f"substring(value, 2, 1) IN ({KNOWN_CODECS}))))"
 )
 #: SQL condition: the record is data, and not a meta record.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"

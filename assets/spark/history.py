@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
+from holdfast.assets.spark.decoded import DECODED, IS_CODED, json_of, with_decoded
 from holdfast.assets.spark.versions import Versions, branch_table, set_tag
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.changelog.format import CODEC_JSON
 from holdfast.processors.snapshots.facts import HistoryHead
 from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
@@ -37,6 +37,7 @@ OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
 #: SQL condition: a row has a value.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
 
+_IS_LOGGED = f"if({LOGGED}, 1, 0) AS logged"
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
 #: SQL: the message key as text. Bytes that are not valid UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
@@ -45,7 +46,8 @@ STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
 #: Smallest and greatest event time (ms since 1970) that become timestamps: years 1 to 9999, which all readers support.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
-JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
+#: SQL: the value as JSON text, if SQL can decode it.
+JSON = json_of()
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
 #: SQL: the fixed columns of the current table, computed from key, value, offset and timestamp.
 CURRENT = (
@@ -71,6 +73,8 @@ class Counted:
     #: Number of records in an unknown format, and the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
+    #: Number of values that only Python decodes.
+    coded: int = 0
 
 
 class HistoryUnclear(HoldfastError):
@@ -129,17 +133,25 @@ def has_fed(versions: Versions, snapshot_id: str) -> bool:
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
-def changes(spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource) -> DataFrame | None:
-    """The changelog records that are missing in the history; None if nothing is missing."""
+def changes(
+    spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource, *, coded: bool = False
+) -> DataFrame | None:
+    """The changelog records that are missing in the history; None if nothing is missing.
+
+    ``coded`` says whether the history has the column ``decoded``.
+    """
     if all(part.feed_start >= part.end for part in plan.partitions):
         return None
     ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
     read = read_changelog(spark, plan.topic, ranges, source)
-    return as_history(read, plan.generation, OP)
+    return as_history(with_decoded(read) if coded else read, plan.generation, OP)
 
 
 def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
-    """Rows of (store_partition, offset, timestamp, key, value), converted to the columns of the history."""
+    """Rows of (store_partition, offset, timestamp, key, value), converted to the columns of the history.
+
+    The column ``decoded`` is kept if the rows have it.
+    """
     return rows.selectExpr(
         "store_partition",
         f"{generation} AS generation",
@@ -150,7 +162,12 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
         "value",
         f"{MESSAGE_KEY} AS message_key",
         f"{STATE_KEY} AS state_key",
+        *_decoded_of(rows),
     )
+
+
+def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
+    return (DECODED,) if DECODED in rows.columns else ()
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
@@ -187,13 +204,16 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
         F.expr(f"count_if(NOT {READABLE})").alias("strange"),
         F.expr(f"min(if({READABLE}, NULL, offset))").alias("first_strange"),
+        F.expr(f"count_if({IS_CODED})").alias("coded"),
     )
-    names = ("records", "tombstones", "size", "strange", "first_strange")
+    names = ("records", "tombstones", "size", "strange", "first_strange", "coded")
     return {row["store_partition"]: Counted(*(row[name] for name in names)) for row in found.collect()}
 
 
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key, with columns store_partition, key, op, value, offset, timestamp.
+
+    The column ``decoded`` is kept if the rows have it.
 
     If a changelog record and a base row have the same offset, the changelog record counts as newer. Of two base rows
     with the same offset, the row of the later checkpoint counts as newer. Offset and timestamp of a base row become
@@ -201,11 +221,12 @@ def fold(rows: DataFrame) -> DataFrame:
     because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
+    decoded = _decoded_of(rows)
     return (
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, timestamp, op, value) AS row",
+            f"struct({', '.join(('generation', 'offset', _IS_LOGGED, 'timestamp', 'op', 'value', *decoded))}) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})
@@ -213,6 +234,7 @@ def fold(rows: DataFrame) -> DataFrame:
             *("store_partition", "key", "`max(row)`.op AS op", "`max(row)`.value AS value"),
             f"if({logged}, `max(row)`.offset, NULL) AS offset",
             f"if({logged}, `max(row)`.timestamp, NULL) AS timestamp",
+            *(f"`max(row)`.{name} AS {name}" for name in decoded),
         )
     )
 

@@ -44,7 +44,8 @@ def not_storable(codec: Codec, value: Any, failure: Exception, where: str) -> Va
         said = f"{failing_part(codec.encode, value)}: {failure}"
     kept = f"keeps {codec.keeps}" if codec.keeps else "keeps values of JSON"
     return ValueNotStorable(
-        f"A state value of type {type(value).__name__}{where} does not come back from the codec {codec.name!r}: {said}.",
+        f"A state value of type {type(value).__name__}{where} does not come back from the codec {codec.name!r}: "
+        f"{said}.",
         action=f"Set another value, or give the store another codec: {codec.name!r} {kept}.",
         value_type=type(value).__name__,
     )

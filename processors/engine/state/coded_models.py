@@ -15,7 +15,6 @@ from holdfast.processors.engine.changelog.codecs import Codec
 from holdfast.processors.engine.changelog.stored_values import UNFIT, not_storable
 from holdfast.processors.engine.changelog.typed_codec import TYPED, decode, encode_dumped
 from holdfast.processors.engine.schema.round_trip import difference
-from holdfast.processors.engine.schema.types import ANY_STATE_KEY
 from holdfast.processors.engine.state.typed import TypedValues, first_fault
 
 _ACTION = "Give the field one exact type, so that its model reads what it wrote."

@@ -327,8 +327,8 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
     """The verdict on a key-value store whose TTL, value version or timers changed; None for other stores."""
-    kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each not in ("columns", "codec"))
-    if not kept or now.kind != KEY_VALUE or (was.codec != now.codec and not _are_read(was, now)):
+    same = [each for each in _VALUES.values() if each != "columns" and not (each == "codec" and _are_read(was, now))]
+    if now.kind != KEY_VALUE or any(getattr(was, each) != getattr(now, each) for each in same):
         return None
     return Verdict(
         "other terms",
