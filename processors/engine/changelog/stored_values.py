@@ -62,5 +62,5 @@ def json_text(stored: bytes) -> bytes | None:
     codec = BY_NUMBER[number]
     try:
         return encode_json(codec.shown(payload))
-    except (TypeError, ValueError) as failure:
+    except (TypeError, ValueError, ArithmeticError) as failure:
         raise damaged(codec, failure) from failure
