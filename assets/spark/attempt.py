@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.assets.spark import changelog, current, history, sides, versions
 from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange
 from holdfast.assets.spark.checkpoint_source import checkpoint_rows
-from holdfast.assets.spark.decoded import with_decoded
 from holdfast.assets.spark.fingerprint import Prints
 from holdfast.assets.spark.history import Counted
 from holdfast.processors.engine.schema.types import StoreSchema
@@ -37,8 +36,6 @@ class Work:
     #: The version from which the branch was created. Another run may have changed the main branch after this.
     begins: int | None = None
     history_ref: str = versions.MAIN
-    #: Whether the history has the column ``decoded``, because the store has values that SQL can't decode.
-    coded: bool = False
     corrections: int = 0
     #: Number of rows that were missing in the history and that this attempt appended.
     appended: int = 0
@@ -57,6 +54,11 @@ class Work:
     def history(self) -> str:
         """The name of the history table."""
         return history_name(self.plan.processor, self.plan.store)
+
+    @property
+    def coded(self) -> bool:
+        """Whether the history has the column ``decoded``, because the store has values that SQL can't decode."""
+        return history.has_decoded(self.spark, self.history)
 
     def changes(self) -> DataFrame:
         """The history table's rows on this attempt's branch."""
@@ -107,8 +109,8 @@ class Work:
         plan = self.plan
         if isinstance(plan.source, FromCheckpoint):
             rows = checkpoint_rows(self.spark, plan)
-            return with_decoded(rows) if self.coded else rows
+            return history.with_decoded(rows) if self.coded else rows
         read = changelog.read_changelog(self.spark, plan.topic, self.ranges(), self.source)
         changelog.require_readable(read, plan.topic)
-        read = with_decoded(read) if self.coded else read
+        read = history.with_decoded(read) if self.coded else read
         return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))

@@ -13,8 +13,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.assets.spark.decoded import DECODED, json_of
-from holdfast.assets.spark.history import BASE, BASE_DELETE, CURRENT, DELETE, JSON, PUT, fold, live
+from holdfast.assets.spark.history import (
+    BASE,
+    BASE_DELETE,
+    CURRENT,
+    DECODED,
+    DELETE,
+    JSON,
+    PUT,
+    fold,
+    json_of,
+    live,
+)
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import type_rows, typed_columns
 from holdfast.assets.spark.versions import branch_table

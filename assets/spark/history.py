@@ -7,6 +7,9 @@ Invariants:
       snapshot whose changes are already in the history appends nothing.
     - A tag protects the version with these end offsets from expiry. A history with rows but without such a version is
       an error, and is never treated as an empty history.
+    - Spark SQL decodes JSON. A value of another codec is decoded by Python once, when it enters the history, and the
+      column ``decoded`` keeps its JSON text. So the table and both views need no Python. A history has the column as
+      soon as its store has such a value.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.decoded import DECODED, IS_CODED, json_of, with_decoded
+from holdfast.assets.spark.changelog import IS_CODED, READABLE, ChangelogSource, PartitionRange, read_changelog
 from holdfast.assets.spark.versions import Versions, branch_table, set_tag
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODED
+from holdfast.processors.engine.changelog.format import CODEC_JSON, FormatUnknown
+from holdfast.processors.engine.changelog.stored_values import json_text
 from holdfast.processors.snapshots.facts import HistoryHead
 from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
@@ -46,6 +51,16 @@ STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
 #: Smallest and greatest event time (ms since 1970) that become timestamps: years 1 to 9999, which all readers support.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
+#: The column of the history with the JSON text of values that are neither JSON nor raw bytes.
+DECODED = "decoded"
+
+
+def json_of(value: str = "value", decoded: str = "") -> str:
+    """SQL: the JSON text of a stored value; null for raw bytes. ``decoded`` names the column with decoded texts."""
+    text = f"decode(substring({value}, 11, length({value})), 'UTF-8')"
+    return f"if(substring({value}, 2, 1) = X'{CODEC_JSON:02x}', {text}, {decoded or 'NULL'})"
+
+
 #: SQL: the value as JSON text, if SQL can decode it.
 JSON = json_of()
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
@@ -242,3 +257,37 @@ def fold(rows: DataFrame) -> DataFrame:
 def live(folded: DataFrame) -> DataFrame:
     """The rows of folded changes that have a value, which are the live keys."""
     return folded.where(LIVE).drop("op")
+
+
+# -- values that only Python decodes -----------------------------------------------------------------------------------
+
+
+def has_decoded(spark: SparkSession, history: str) -> bool:
+    """Whether a history table has the column ``decoded``."""
+    return DECODED in spark.table(quoted(history)).columns
+
+
+def add_decoded(spark: SparkSession, history: str) -> None:
+    """Add the column ``decoded`` to a history table; the values that it has so far are JSON or raw bytes."""
+    comment = "the value as JSON text, when its codec is not JSON"
+    spark.sql(f"ALTER TABLE {quoted(history)} ADD COLUMN `{DECODED}` string COMMENT '{comment}'")
+
+
+def with_decoded(rows: DataFrame) -> DataFrame:
+    """Adds the column ``decoded`` to rows that have the column ``value``."""
+    return rows.withColumn(DECODED, _decoded(F.col("value")))
+
+
+def _decoded(value: Column) -> Column:
+    return F.udf(decoded_text, "string")(value)
+
+
+def decoded_text(value: bytes | None) -> str | None:
+    """The JSON text of a value that only Python decodes; None for all other values, and for a damaged one."""
+    if value is None or len(value) < 2 or BY_NUMBER.get(value[1]) not in CODED:
+        return None
+    try:
+        text = json_text(bytes(value))
+    except FormatUnknown:
+        return None  # The row's typed columns are null, and the column `why` says so.
+    return None if text is None else text.decode()

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark import changelog, current, decoded, history, shapes, sides, versions
+from holdfast.assets.spark import changelog, current, history, shapes, sides, versions
 from holdfast.assets.spark.attempt import Work
 from holdfast.assets.spark.branch_audit import audit_branch
 from holdfast.assets.spark.changelog import ChangelogSource
@@ -205,7 +205,6 @@ def feed_history(work: Work) -> None:
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
     seen = versions.Versions.of(work.spark, table)
-    work.coded = decoded.has_decoded(work.spark, table)
     work.began, work.counted, work.appended = time.time(), None, 0
     if history.has_fed(seen, plan.snapshot_id):
         work.history_ref = versions.MAIN
@@ -224,7 +223,7 @@ def feed_history(work: Work) -> None:
         [(number, each.strange, each.first_strange) for number, each in fed.items() if each.first_strange is not None],
     )
     if not work.coded and any(each.coded for each in fed.values()):
-        decoded.add_decoded(work.spark, table)
+        history.add_decoded(work.spark, table)
         feed_history(work)  # again, on another branch of the history: the first one lacks the decoded values
         return
     if work.counted_ranges() == work.feeds():
@@ -331,7 +330,7 @@ def _replace_and_correct(work: Work) -> None:
                 f"{_moments(plan)} AS timestamp",
                 "key",
                 "value",
-                *((decoded.DECODED,) if work.coded else ()),
+                *((history.DECODED,) if work.coded else ()),
             )
             op = f"if(value IS NULL, '{history.BASE_DELETE}', '{history.BASE}')"
             history.append_history(history.as_history(rows, plan.generation, op), work.history, work.history_ref, plan)
@@ -347,7 +346,7 @@ def _compared(work: Work) -> DataFrame:
     both = current.with_differences(work.full(), _known(work)).persist()
     try:
         # The job of these counts also fills the cache.
-        counts = ("count(*) AS rows", f"count_if({decoded.IS_CODED}) AS coded")
+        counts = ("count(*) AS rows", f"count_if({changelog.IS_CODED}) AS coded")
         [found] = both.where("differs").selectExpr(*counts).collect()
     except BaseException:
         both.unpersist()
@@ -356,8 +355,7 @@ def _compared(work: Work) -> DataFrame:
     if work.coded or not found["coded"]:
         return both
     both.unpersist()  # only the checkpoint has values that SQL can't decode, so the history lacks the column
-    decoded.add_decoded(work.spark, work.history)
-    work.coded = True
+    history.add_decoded(work.spark, work.history)
     return _compared(work)
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark.decoded import DECODED, has_decoded, json_of
+from holdfast.assets.spark.history import DECODED, has_decoded, json_of
 from holdfast.assets.spark.metadata import view_queries
 from holdfast.assets.spark.tables import require_table
 from holdfast.assets.spark.typed import typed_columns, typed_query

@@ -67,9 +67,7 @@ def _shown(entry: Entry | None) -> str:
 def _value(value: bytes) -> str:
     try:
         shown = json_text(value)
-        text = (
-            f"0x{value[HEAD_SIZE:].hex()}" if shown is None else json.dumps(json.loads(shown), ensure_ascii=False)
-        )
+        text = f"0x{value[HEAD_SIZE:].hex()}" if shown is None else json.dumps(json.loads(shown), ensure_ascii=False)
     except Exception:  # a value in an unknown format is shown as hexadecimal bytes
         text = f"0x{value.hex()}"
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"

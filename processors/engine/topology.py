@@ -215,11 +215,6 @@ class Topology:
         """The stores that can be restored after the loss of a disk."""
         return frozenset(self.log_names)
 
-    @property
-    def codec_labels(self) -> dict[str, str]:
-        """Maps each store with another codec than JSON to the codec's name and version."""
-        return {store.name: CODECS[store.codec].label for store in self.stores if store.codec != DEFAULT}
-
     def inputs_of(self, store: str) -> tuple[str, ...]:
         """Returns the input topics of a store; empty for an unknown store."""
         return next((spec.inputs for spec in self.stores if spec.name == store), ())
@@ -277,6 +272,11 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
         used = tuple(store.name for store in stores if set(store.inputs) & group)
         result.append(Subtopology(name="+".join(ordered), inputs=ordered, stores=used))
     return tuple(sorted(result, key=lambda sub: inputs.index(sub.inputs[0])))
+
+
+def codecs_of(topology: Topology) -> dict[str, str]:
+    """Maps each store with another codec than JSON to the codec's name and version."""
+    return {store.name: CODECS[store.codec].label for store in topology.stores if store.codec != DEFAULT}
 
 
 def code_version_of(topology: Topology, code: str) -> str:

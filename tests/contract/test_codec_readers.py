@@ -1,7 +1,7 @@
 """Every reader of stored values, with values of every codec: what it shows, and that no reader is left out.
 
-The first table has the readers, by module. The second one has modules that read Holdfast's own records and the values of
-built-in steps, which are always JSON.
+The first table has the readers, by module. The last one has modules that read Holdfast's own records and the values
+of built-in steps, which are always JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark.decoded import decoded_text
+from holdfast.assets.spark.history import decoded_text
 from holdfast.processors.audits.comparison import Entry, KeyDifference, Odd, Side
 from holdfast.processors.audits.rows import key_row
 from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODECS
@@ -58,7 +58,7 @@ def _audit(stored: bytes) -> Any:
 
 
 def _spark(stored: bytes) -> Any:
-    """Spark SQL reads JSON by itself, and all other values by this function; see tests/spark/test_coded_snapshots.py."""
+    """Spark SQL reads JSON by itself, and other values by this function: tests/spark/test_coded_snapshots.py."""
     text = decoded_text(stored)
     assert (text is None) == (stored[1] in (1, 2))
     return msgspec.json.decode(text or json_text(stored) or b"{}").get("parts")
@@ -72,7 +72,7 @@ def _restore(stored: bytes) -> Any:
 
 #: By module, a function that returns what the module shows of the part ``parts`` of a value; None for raw bytes.
 READERS: Mapping[str, Callable[[bytes], Any]] = {
-    "assets/spark/decoded.py": _spark,
+    "assets/spark/history.py": _spark,
     "assets/spark/typed_sample.py": _columns,
     "processors/audits/rows.py": _audit,
     "processors/engine/changelog/format.py": _restore,
@@ -81,7 +81,7 @@ READERS: Mapping[str, Callable[[bytes], Any]] = {
     "processors/engine/state/exports.py": _export,
     "processors/lifecycle/world/local_state.py": _answer,
 }
-#: Readers for functions: they return the values themselves, as tests/unit/processors/engine/state/test_coded_stores.py shows.
+#: Readers for functions return the values themselves: tests/unit/processors/engine/state/test_coded_stores.py.
 FOR_FUNCTIONS = {
     "processors/engine/state/methods.py",
     "processors/engine/state/store.py",
@@ -113,7 +113,10 @@ _OTHERS = {"processors/engine/state/time/dated_values.py"}
 #: By codec: a value, and what readers show of its part ``parts``.
 VALUES: Mapping[str, tuple[Any, Any]] = {
     "json": ({"n": 1, "parts": [1, "é", None]}, [1, "é", None]),
-    "msgpack": ({"n": 1, "parts": [b"\xff", 2.5, datetime(2024, 1, 1, tzinfo=UTC)]}, ["/w==", 2.5, "2024-01-01T00:00:00Z"]),
+    "msgpack": (
+        {"n": 1, "parts": [b"\xff", 2.5, datetime(2024, 1, 1, tzinfo=UTC)]},
+        ["/w==", 2.5, "2024-01-01T00:00:00Z"],
+    ),
     "typed": (
         {"n": 1, "parts": [(1, 2), {3}, Decimal("1.10"), date(2024, 1, 1), b"\xff"]},
         [[1, 2], [3], "1.10", "2024-01-01", "/w=="],

@@ -1,4 +1,4 @@
-"""kill -9 and lost disks of a processor whose stores have each codec, on a real broker; a store's codec changes meanwhile.
+"""kill -9 and lost disks of a processor with stores of each codec, on a real broker; one store changes its codec.
 
 What plain Python makes of the records in the source topic is compared with what was sent and with the changelogs.
 """

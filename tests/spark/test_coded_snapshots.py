@@ -13,14 +13,14 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from holdfast.assets.spark import past, versions
-from holdfast.assets.spark.decoded import DECODED, has_decoded
+from holdfast.assets.spark.history import DECODED, has_decoded
 from holdfast.assets.spark.planning import planned_shape
 from holdfast.processors.engine.changelog.codec_table import CODECS
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix, pack_head
 from holdfast.processors.engine.changelog.stored_values import encode_coded
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
-from holdfast.processors.engine.state.coded_models import CodedModels
+from holdfast.processors.engine.state.typed import CodedModels
 from holdfast.processors.snapshots.names import history_name, time_tag, views_of
 from holdfast.processors.snapshots.plan import Wanted
 

@@ -35,7 +35,7 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import StoreOffset
 from holdfast.processors.engine.steps.meaning import keys_of
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import Topology, codecs_of
 
 #: Maximum seconds to wait for the broker's acknowledgements; after this timeout, the outcome is unknown.
 FLUSH_TIMEOUT_S = 30.0
@@ -141,7 +141,7 @@ def produce_changelogs(
             generation=generation,
             commands=part.commands,
         )
-        plain, keys, codecs = meta.encode(), keys_of(topology), topology.codec_labels
+        plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
             if name not in part.writes:  # otherwise an owner command has already set the writes
                 part.writes[name] = state.writes()
@@ -155,9 +155,7 @@ def produce_changelogs(
             told = plain
             if name in keys or name in codecs:
                 unset = msgspec.UNSET
-                told = msgspec.structs.replace(
-                    meta, keys=keys.get(name, unset), codec=codecs.get(name, unset)
-                ).encode()
+                told = msgspec.structs.replace(meta, keys=keys.get(name, unset), codec=codecs.get(name, unset)).encode()
             producer.produce(topic, told, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 

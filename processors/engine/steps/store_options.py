@@ -125,14 +125,14 @@ class StoreOptions:
         if not isinstance(self.codec, str) or self.codec not in CODECS:
             raise StoreInvalid(
                 f"`codec` of store {self.name!r} is {self.codec!r}, expected one of {', '.join(map(repr, CODECS))}.",
-                action=f"Write, for example, `app.store({self.name!r}, codec=\"msgpack\")`.",
+                action=f'Write, for example, `app.store({self.name!r}, codec="msgpack")`.',
                 store=self.name,
                 seen=self.codec,
             )
         if self.codec == BYTES.name and self.model is not None:
             raise StoreInvalid(
                 f"Store {self.name!r} has a model and the codec 'bytes', which keeps only raw bytes.",
-                action="Take `model` out, or write `codec=\"typed\"`.",
+                action='Take `model` out, or write `codec="typed"`.',
                 store=self.name,
             )
 

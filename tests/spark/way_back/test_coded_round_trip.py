@@ -18,12 +18,19 @@ from tests.parts.operated import Operated
 from tests.spark.way_back.test_round_trip import snapshot, wipe
 
 KEYS = 8
-CODED = (
-    parts.DEFINITION.replace("def count(", "from decimal import Decimal\n\ncounts = application.store('counts', codec='typed')\n\n\ndef count(")
-    .replace('state.set("n", state.get("n", 0) + 1)', 'seen, total = state.get("n", (set(), Decimal(0)))\n    state.set("n", (seen | {{len(seen)}}, total + Decimal("0.10")))')
-    .replace('return state.get("n")', 'return len(state.get("n")[0])')
-    .replace('store="counts"', "store=counts")
-)
+_COUNT = """
+from decimal import Decimal
+
+counts = application.store("counts", codec="typed")
+
+
+def count(value, state):
+    seen, total = state.get("n", (set(), Decimal(0)))
+    state.set("n", (seen | {{len(seen)}}, total + Decimal("0.10")))
+    return len(seen) + 1
+"""
+_HEAD, _, _REST = parts.DEFINITION.partition("def count(")
+CODED = _HEAD + _COUNT + "\n\nframe = " + _REST.partition("frame = ")[2].replace('store="counts"', "store=counts")
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.time.coded_store import CodedState
 from holdfast.processors.engine.state.time.dated_values import DatedValues
-from holdfast.processors.engine.state.time.declared_store import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import CodedState, DeclaredState
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.key_times import KeyTimes
 from holdfast.processors.engine.state.time.store_clock import NUMBERED, PLAIN, StoreClock
@@ -25,8 +24,7 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.store_options import StoreOptions
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.coded_models import CodedModels
-    from holdfast.processors.engine.state.typed import TypedValues
+    from holdfast.processors.engine.state.typed import CodedModels, TypedValues
 
 #: Maps each store to its object and its declaration; the declaration is None for a store that only has timers.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
@@ -119,7 +117,7 @@ def _coded_models_of(options: StoreOptions) -> CodedModels | None:
     if not options.typed:
         return None
     # Imported here, so that pydantic is loaded only if a store has models.
-    from holdfast.processors.engine.state.coded_models import CodedModels
+    from holdfast.processors.engine.state.typed import CodedModels
 
     return CodedModels(options.name, options.models, options.upgrades_by_key, CODECS[options.codec])
 

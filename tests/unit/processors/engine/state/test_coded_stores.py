@@ -32,7 +32,7 @@ class Part(BaseModel):
 class Cart(BaseModel):
     tags: set[str] = set()
     kind: Kind = Kind.ONE
-    at: datetime = datetime(2024, 1, 1, 0, 30)
+    at: datetime = datetime.fromisoformat("2024-01-01T00:30")
     price: Decimal = Decimal("1.10")
     share: float = 0.0
     part: Part = Part()
@@ -105,7 +105,7 @@ def told(cluster: InMemoryCluster) -> str | None:
     [
         ("json", {"a": [1, None]}),
         ("msgpack", {1: b"\xff", "a": [1.5, True]}),
-        ("typed", {"seen": {1}, "at": datetime(2024, 1, 1), "pair": (1, Decimal("1.0"))}),
+        ("typed", {"seen": {1}, "at": datetime.fromisoformat("2024-01-01"), "pair": (1, Decimal("1.0"))}),
         ("bytes", b"\xff\x00"),
     ],
 )
@@ -306,11 +306,9 @@ def test_a_codec_for_the_store_of_a_built_in_step_is_refused() -> None:
     with pytest.raises(StepInvalid, match="'rows' has the codec 'msgpack', and a built-in step writes its values"):
         app.topology()
     other = Application("in-memory", consumer_group="g", loglevel=None)
+    frame, store = other.dataframe(other.topic("in")), other.store("sums", codec="typed")
     with pytest.raises(HoldfastError, match="sums"):
-        other.dataframe(other.topic("in")).group_by("k").drop_duplicates(
-            "k", within=5, store=other.store("sums", codec="typed")
-        )
-        other.topology()
+        frame.drop_duplicates("k", within=5, store=store)
 
 
 def test_a_store_without_a_codec_and_one_with_json_are_the_same_version() -> None:

@@ -164,7 +164,9 @@ def test_another_codec_is_told_and_not_refused() -> None:
 
 def test_another_codec_is_told_beside_another_ttl() -> None:
     made, other = topology("a"), topology("a")
-    other = replace(other, stores=tuple(replace(each, codec="msgpack", columns=("ttl = 5 ms",)) for each in made.stores))
+    other = replace(
+        other, stores=tuple(replace(each, codec="msgpack", columns=("ttl = 5 ms",)) for each in made.stores)
+    )
     (changed,) = verdicts(shape(made), shape(other))
     assert (changed.change, changed.refused) == ("other terms", False)
     assert "from now on with msgpack" in changed.sentence
