@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -65,12 +65,32 @@ class Codec(NamedTuple):
         return f"{self.name} {self.version}"
 
 
-def is_flat(value: Any) -> bool:
-    """Whether a value is a scalar of msgpack, or a dict of these with text keys, so that no part needs a check."""
-    kind = type(value)
-    if kind is dict:
-        return _is_scalar(map(type, value.values())) and _is_text(map(type, value))
-    return kind in SCALARS
+def is_plain(value: Any) -> bool:
+    """Whether a value certainly has only scalars of msgpack, lists, and dicts with text keys, and is not too deep.
+
+    Most values are plain. This check builds no paths, so it is faster than the checks that find a fault.
+    """
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        below: list[Any] = []
+        for outer in level:
+            kind = type(outer)
+            if kind is dict:
+                if not _is_text(map(type, outer)):
+                    return False
+                parts = outer.values()
+            elif kind is list:
+                parts = outer
+            elif kind in SCALARS:
+                continue
+            else:
+                return False
+            if not _is_scalar(map(type, parts)):
+                below.extend(parts)
+        if not below:
+            return True
+        level = below
+    return False
 
 
 def shown_path(path: str) -> str:
@@ -131,10 +151,10 @@ def shown(value: Any) -> Any:
 
 def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value") -> str:
     """The path of the first innermost part that can't be encoded, for example a text with half a character."""
-    parts: Iterator[tuple[str, Any]] = iter(())
+    parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         keys = ((f"the key {key!a} of {path}", key) for key in value)
-        parts = (*keys, *((f"{path}[{key!a}]", each) for key, each in value.items()))  # type: ignore[assignment]
+        parts = (*keys, *((f"{path}[{key!a}]", each) for key, each in value.items()))
     elif isinstance(value, (list, tuple)):
         parts = ((f"{path}[{at}]", each) for at, each in enumerate(value))
     for where, part in parts:
@@ -146,7 +166,7 @@ def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value"
 
 
 def _encode_msgpack(value: Any) -> bytes:
-    if not is_flat(value):
+    if not is_plain(value):
         _check(value, "value", 0)
     return pack(value)
 

@@ -74,7 +74,7 @@ def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN
 
 
 class ValueNotStorable(HoldfastError):
-    """A state value can't be written as JSON."""
+    """A state value can't be written as JSON, or would not come back unchanged from its store's codec."""
 
 
 def key_prefix(message_key: bytes) -> bytes:

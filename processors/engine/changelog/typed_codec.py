@@ -29,14 +29,14 @@ from holdfast.processors.engine.changelog.codecs import (
     Codec,
     another_type,
     check_keys,
-    is_flat,
+    is_plain,
     pack,
     shown,
     too_deep,
 )
 
 _TUPLE, _SET, _FROZENSET, _DECIMAL, _UUID, _DATETIME, _DATE, _TIME, _TIMEDELTA, _INT, _DICT = range(1, 12)
-_COLLECTIONS = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
+_COLLECTIONS: dict[type, int] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
 #: For each type whose values have a text: the extension, and the function that makes the text.
 _TEXTS: dict[type, tuple[int, Callable[[Any], str]]] = {
     Decimal: (_DECIMAL, str),
@@ -89,7 +89,7 @@ def decode(payload: bytes) -> Any:
 
 
 def _encoded(value: Any, other: Other) -> bytes:
-    if is_flat(value):
+    if is_plain(value):
         try:
             return pack(value)
         except OverflowError:

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.processors.engine.changelog import codecs, typed_codec
 from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODECS, LABELS
-from holdfast.processors.engine.changelog.codecs import DEPTH_MAX
+from holdfast.processors.engine.changelog.codecs import DEPTH_MAX, is_plain
 from holdfast.processors.engine.changelog.format import (
     ChangelogMeta,
     FormatUnknown,
@@ -123,6 +124,31 @@ def test_any_value_of_known_types_comes_back_and_can_be_shown(value: Any) -> Non
     assert back == value
     assert type(back) is type(value)
     msgspec.json.decode(json_text(raw) or b"")
+
+
+_PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+)
+
+
+@given(_PLAIN | _VALUES | st.integers(95, 105).map(lambda levels: nested(levels)))
+def test_the_quick_check_takes_only_what_the_checks_with_paths_take(value: Any) -> None:
+    if is_plain(value):
+        codecs._check(value, "value", 0)
+        assert typed_codec._packable(value, "value", 0, typed_codec.another) == value or _greatest(value) >= 2**64
+
+
+@given(_PLAIN)
+def test_the_quick_check_takes_all_plain_values(value: Any) -> None:
+    assert is_plain(value)
+
+
+def _greatest(value: Any) -> int:
+    """The greatest amount of a whole number in a value, which has an extension beyond 64 bits."""
+    if isinstance(value, (list, dict)):
+        return max(map(_greatest, value.values() if isinstance(value, dict) else value), default=0)
+    return abs(value) * 2 if isinstance(value, int) else 0
 
 
 NAN = float("nan")
