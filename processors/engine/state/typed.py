@@ -64,17 +64,13 @@ class TypedValues:
         """Whether values of this state key have a model."""
         return key in self._adapters or ANY_STATE_KEY in self._adapters
 
-    def model_of(self, key: str) -> str:
-        """Returns the key of the model that a state key has: the state key itself, or ``"*"``."""
-        return key if key in self._adapters else ANY_STATE_KEY
-
     def read(self, key: str, raw: bytes) -> Any:
         """Returns a stored value as an instance of its model.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or can't be upgraded.
         """
-        of = self.model_of(key)
+        of = key if key in self._adapters else ANY_STATE_KEY
         upgrades, payload = self._upgrades.get(of), raw[HEAD_SIZE:]
         if raw[1] != CODEC_JSON:
             return self._read_other(key, of, raw)
@@ -107,27 +103,27 @@ class TypedValues:
         Raises:
             StateValueInvalid: The value does not fit its model, or JSON would change it.
         """
-        of = self.model_of(key)
+        of = key if key in self._adapters else ANY_STATE_KEY
         adapter, decided = self._adapters[of], self._trips[of].decided
-        checked = self.checked(key, value)
+        checked = self._checked(key, adapter, value)
         try:
             made = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
         except Exception:  # A user's own serializer may raise any exception.
             made, decided = self._doubtful(key, adapter, checked), False
         if not decided:
             self._check_back(key, adapter, checked, made)
-        return self.with_version(key, of, made) if of in self._upgrades else made
+        return self._with_version(key, of, made) if of in self._upgrades else made
 
-    def checked(self, key: str, value: Any) -> Any:
+    def _checked(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
         """Returns the instance for a value that a function sets; raises StateValueInvalid if it does not fit."""
         try:
-            return self._adapters[self.model_of(key)].validate_python(value)
+            return adapter.validate_python(value)
         except pydantic.ValidationError as failure:
             path, seen = _first_fault(failure)
             said = f"was set to a value that does not fit its model at {path}: {seen}"
             raise self._unfit(key, path, said, "Set an instance of the model.") from failure
 
-    def with_version(self, key: str, of: str, made: Any) -> Any:
+    def _with_version(self, key: str, of: str, made: Any) -> Any:
         """Returns an object to store, with the version of a model that has upgrades."""
         if not isinstance(made, dict):
             said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
@@ -227,14 +223,15 @@ class CodedModels(TypedValues):
         if self._codec is not TYPED:
             made = self.written(key, value)
             return self._encoded(key, made, self._codec.encode)
-        of = self.model_of(key)
-        adapter, checked = self._adapters[of], self.checked(key, value)
+        of = key if key in self._adapters else ANY_STATE_KEY
+        adapter = self._adapters[of]
+        checked = self._checked(key, adapter, value)
         made = adapter.dump_python(checked, mode="python", by_alias=True, warnings="none")
         payload = self._encoded(key, made, encode_dumped)
         self._check_read(key, adapter, checked, payload)
         if of not in self._upgrades:
             return payload
-        return self._encoded(key, self.with_version(key, of, decode(payload)), encode_dumped)
+        return self._encoded(key, self._with_version(key, of, decode(payload)), encode_dumped)
 
     def _encoded(self, key: str, made: Any, encode: Callable[[Any], bytes]) -> bytes:
         try:
