@@ -111,7 +111,7 @@ def test_values_of_a_codec_without_a_model_have_inferred_columns_and_damaged_one
     for key, value in ((b"a", {"n": 1, "seen": {2, 3}}), (b"b", {"n": 2, "seen": set()})):
         changelog.write_raw(0, key_prefix(key) + b"n", encode_coded(CODECS["typed"], value, T))
     changelog.write_raw(1, key_prefix(b"c") + b"n", pack_head(1, CODECS["typed"].number, T) + b"\xc1")
-    made = changelog.snapshot(changelog.plan(schema_version=1), schema=INFERRED)
+    made = snapshot(changelog, INFERRED)
     assert made.manifest.rows == 3
     rows = spark.table(f"holdfast.`{changelog.processor}`.s").select("message_key", "n", "seen").collect()
     assert {row["message_key"]: (row["n"], row["seen"]) for row in rows} == {
