@@ -36,13 +36,13 @@ def _numbers(codecs: Iterable[Codec]) -> str:
 KNOWN_CODECS = _numbers(CODECS.values())
 #: SQL condition: SQL can't decode the value, only Python can.
 IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"
-#: SQL condition: the formats of the record's key and value are known to this code.
+#: SQL condition that is true if this code knows the formats of the record's key and value.
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
     f"substring(value, 2, 1) IN ({KNOWN_CODECS}))))"
 )
-#: SQL condition: the record is data, and not a meta record.
+#: SQL condition that is true if the record has data; a meta record has the input offsets of a commit instead.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
 
 

@@ -25,7 +25,7 @@ from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.coverage import seconds_of
 from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
-#: The order of a key's changes. At the same offset, a value from a full snapshot comes before a changelog record.
+#: The order of one key's changes. At equal offsets, a value from a full snapshot comes before a changelog record.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
 
 
@@ -53,7 +53,7 @@ def _changes(history: str, *, coded: bool) -> str:
     before = ("op", "value", DECODED) if coded else ("op", "value")
     lags = ", ".join(f"lag({name}) OVER ({_ORDER}) AS {name}_before" for name in before)
     rows = f"SELECT *, {lags} FROM {history}"
-    # a base row with the same value as before does not count as a change
+    # a row from a full snapshot with the same value as before is not a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
         f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "
