@@ -16,6 +16,7 @@ from holdfast.assets import keys
 from holdfast.assets.checks import topics as topic_checks
 from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.run_log import progress_log, refusal
@@ -57,7 +58,6 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         kinds={"kafka", "changelog"},
         pool="deploys",
         tags=keys.tags(keys.CHANGELOGS),
-        code_version=topology.code_version,
         metadata={
             "topic": changelog.topic.name,
             "dagster/uri": f"kafka://{changelog.topic.name}",
@@ -90,6 +90,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         yield dg.MaterializeResult(
             asset_key=key,
             metadata=_describe(facts[changelog.topic.name], plan),
+            data_version=LIVE,
             check_results=[each.result() for each in judge_topic(definition, changelog, topics, facts)],
         )
 

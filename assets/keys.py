@@ -5,8 +5,6 @@ Invariants:
     - A key depends on names in the topology only, never on configuration.
 """
 
-import re
-
 import dagster as dg
 
 from holdfast.assets import layers
@@ -26,7 +24,7 @@ BROKEN_GROUP = "broken"
 
 def safe(name: str) -> str:
     """Replaces the characters that Dagster does not allow in names of groups, jobs and ops by underscores."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return layers.group_of(name)
 
 
 def topic_key(topic: str) -> dg.AssetKey:

@@ -6,6 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
@@ -13,6 +14,11 @@ TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "proc
 OPERATIONS = "operations"
 #: Layer -> number of parts in the asset keys of this layer.
 _PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WAREHOUSE: 3}
+
+
+def group_of(name: str) -> str:
+    """The Dagster group of a processor's assets: its name, without the characters that Dagster does not allow."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def is_ours(path: Sequence[str]) -> bool:

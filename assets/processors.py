@@ -15,6 +15,7 @@ from pydantic import Field
 from holdfast.assets import keys
 from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs
 from holdfast.assets.pages.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
@@ -42,6 +43,15 @@ class DeployConfig(dg.Config):
     confirm: str = Field(default="", description="The plan's hash; required where the plan deletes state.")
 
 
+def inputs_of(definition: ProcessorDefinition) -> list[dg.AssetKey]:
+    """The keys of the assets that the asset of a processor depends on: its topics and its changelogs."""
+    topology = definition.topology
+    return [
+        *map(keys.topic_key, topology.read()),
+        *(keys.changelog_key(definition.name, spec.store) for spec in topology.changelogs),
+    ]
+
+
 def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
     """The Dagster asset of one processor; materialising it deploys the definition's version."""
     topology = definition.topology
@@ -49,10 +59,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=key,
-        deps=[
-            *map(keys.topic_key, topology.read()),
-            *(keys.changelog_key(definition.name, spec.store) for spec in topology.changelogs),
-        ],
+        deps=inputs_of(definition),
         description=definition.description or f"The processor {definition.name}.",
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
@@ -99,7 +106,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         yield dg.MaterializeResult(
             metadata={**_describe(done), **explanation},
             check_results=[each.result() for each in judge_rollout(rollout, done)],
-            data_version=_version(done),
+            data_version=LIVE,
         )
 
     return deploy_processor
@@ -110,10 +117,6 @@ def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> Dep
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)
-
-
-def _version(done: DeploymentResult) -> dg.DataVersion:
-    return dg.DataVersion(f"{done.code_version}-{max(int(each.started_at) for each in done.statuses.values())}")
 
 
 def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:

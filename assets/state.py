@@ -14,6 +14,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.checks.audits import judge_audit
 from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.data_versions import LIVE
 from holdfast.assets.pages.metadata import docs, table
 from holdfast.assets.pages.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
@@ -57,7 +58,6 @@ def state_asset(
         # the same policy as for snapshots, because the job that publishes snapshots first materialises the state asset
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
-        code_version=definition.topology.code_version,
         metadata={
             "store": store,
             "changelog": topic or "none",
@@ -88,11 +88,10 @@ def state_asset(
             unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
-        vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,
             metadata=metadata,
-            data_version=dg.DataVersion(f"offsets-{vector or 'none'}"),
+            data_version=LIVE,
             check_results=results,
         )
 

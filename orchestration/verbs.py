@@ -115,7 +115,7 @@ class Verbs:
         who: str,
         clock: Callable[[], datetime] = now_utc,
     ) -> None:
-        self._settings = settings
+        self._settings, self._exports = settings, settings.paths.exports
         self.registry = registry
         self._topics = topics
         self._who = who
@@ -367,7 +367,7 @@ class Verbs:
         return Execution(
             topics=topics,
             runner=runner,
-            owners=RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step),
+            owners=RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step, exports=self._exports),
             local=lambda processor: holding.fenced(self._folders(processor), holding.FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             prove=Prover(

@@ -6,6 +6,7 @@ Invariants:
     - Each event has a tag with its identity, so that an event that was already reported is found by this tag.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -31,14 +32,17 @@ def key_of(event: Event) -> dg.AssetKey:
     return keys.state_key(name, event.store) if event.layer == "state" else keys.changelog_key(name, event.store)
 
 
-def as_dagster(event: Event) -> dg.AssetMaterialization | dg.AssetObservation:
-    """Converts a timeline event to a Dagster event: a materialization or an observation."""
+def as_dagster(event: Event, versions: Mapping[str, str]) -> dg.AssetMaterialization | dg.AssetObservation:
+    """Converts a timeline event to a Dagster event: a materialization or an observation.
+
+    ``versions`` are the tags of a materialization with its versions (``assets.pages.data_versions``).
+    """
     kind = dg.AssetMaterialization if event.materializes else dg.AssetObservation
     return kind(
         asset_key=key_of(event),
         description=event.entry.text[:TEXT_MAX],
         metadata=_metadata(event),
-        tags={EVENT_TAG: _tag(event.identity)},
+        tags={EVENT_TAG: _tag(event.identity), **(versions if event.materializes else {})},
     )
 
 

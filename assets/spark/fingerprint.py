@@ -31,7 +31,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Fingerprints by store partition: ``pairs`` of keys and values, ``typed`` of the typed columns.
+    """Fingerprints by store partition: of the keys with their values (``pairs``), and of the typed columns (``typed``).
 
     ``typed`` is empty if the table has no typed columns, or if their fingerprints are unknown.
     """

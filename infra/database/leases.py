@@ -7,7 +7,7 @@ Invariants:
     - A hold begins and changes in a transaction that locks the processor's row in the table ``leases``. So if two holds
       begin at once, the second transaction sees the first hold.
     - The row in ``leases`` is always locked before rows of applies and incidents, which prevents deadlocks. A fenced
-      transaction (``verify``) locks no row in ``leases``.
+      transaction (``verify``) locks only the row of its apply or incident, and no row in ``leases``.
     - Each change of the holder issues a new token, greater than all former tokens. A holder writes only with its token.
       So a late write of a former holder, for example of a process that was frozen, has no effect.
     - The age of a heartbeat is measured only by the database's clock. On Postgres, this is the server's clock. On

@@ -57,8 +57,8 @@ class PatientRegistry:
 
     def __init__(self, client: Any, url: str, patience: Patience) -> None:
         self._client, self._patience = client, patience
-        #: Time of the first failed call since the last answer; None while the registry answers. After a call failed at
-        #: the limit, the next call makes only one attempt.
+        #: Time of the first failed call since the last answer; None while the registry answers. After a call failed
+        #: because it waited until the time limit, the next call makes only one attempt.
         self._since: float | None = None
         self.url = shown_url(url)
 

@@ -206,6 +206,7 @@ class PartLag(Answer):
     lag: int | None
     lags: dict[str, int | None]
     awaited: list[str]
+    partitions: list[int] = Field(default_factory=list, description="The partitions of its tasks in this slot.")
 
 
 class ProcessorRow(Answer):
@@ -347,6 +348,7 @@ class StartedProcessor(Answer):
     processor: str
     running: bool
     sentence: str = Field(description="What was done, or why it does not run.")
+    lineage: str | None = Field(default=None, description="The page in Dagster with its lineage.")
 
 
 class Up(Answer):

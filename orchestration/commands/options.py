@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Internals = Annotated[
+    bool,
+    typer.Option(
+        "--internals",
+        help="Also print Holdfast's own records (clocks, indexes, timers), and all values as they are stored. `--json` "
+        "always has them.",
+    ),
+]
 Processor = Annotated[
     str, typer.Argument(help="Name of the processor.", show_default=False, autocompletion=completion.processors)
 ]

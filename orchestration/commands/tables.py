@@ -1,10 +1,9 @@
-"""Prints tables without cutting any cell, on a terminal of any width and in a pipe.
+"""Prints tables without cutting any cell, as wide as the terminal; in a pipe, at most ``PIPE_WIDTH`` columns wide.
 
     fits with a frame? ──no──► fits without a frame? ──no──► print each row as a block of lines
 
 Invariants:
-    - Every character of every cell is printed. A narrow terminal gets more lines. In a pipe, the lines are as long as
-      the table is wide.
+    - Every character of every cell is printed. A table that is too wide gets more lines.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 
+#: Width of a table in a pipe or a file, columns. Logs, tickets and chats show lines of this length whole.
+PIPE_WIDTH = 120
 #: Maximum length of words that are never broken, characters. On a narrow terminal, longer words are broken.
 _WORD_MAX = 24
 #: Extra characters for each cell: in a table with a frame, and in a table without a frame.
@@ -21,14 +22,12 @@ _FRAMED, _PLAIN = 3, 2
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table without cutting cells; on a narrow terminal, the table has more lines."""
+    """Print a table without cutting cells; a table that is wider than the console has more lines."""
     for column in table.columns:
         column.overflow = "fold"
     if not console.is_terminal:
-        wide = console.options.update(max_width=1_000_000)
-        width = Measurement.get(console, wide, table).maximum
-        Console(file=console.file, width=max(width, console.width), no_color=console.no_color).print(table)
-        return
+        width = max(console.width, PIPE_WIDTH)
+        console = Console(file=console.file, width=width, no_color=console.no_color, color_system=None)
     words = [_longest_word(column, console) for column in table.columns]
     for column, word in zip(table.columns, words, strict=True):
         column.min_width = word

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import dagster as dg
 import msgspec
 
+from holdfast.assets.pages.data_versions import tags_of_deployed, tags_of_live
 from holdfast.assets.pages.timeline import as_dagster, is_stored
+from holdfast.assets.processors import inputs_of
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import LifecycleResource
@@ -47,6 +49,7 @@ def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefi
     """The sensor ``timeline``; it ignores records of processors not in ``definitions``, because they have no asset."""
     stores = {each.name: tuple(store.name for store in each.topology.stores) for each in definitions}
     logged = {each.name: tuple(log.store for log in each.topology.changelogs) for each in definitions}
+    inputs = {each.name: inputs_of(each) for each in definitions}
 
     def events(entries: Sequence[Entry]) -> tuple[Event, ...]:
         return tuple(
@@ -73,7 +76,8 @@ def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefi
         for name, found in records.items():
             waiting = timeline.unreported(getattr(cursor, name), found)
             for number, event in waiting[: EVENTS_PER_TICK - told]:
-                told += _report(context.instance, cursor, name, number, event)
+                versions = _versions(event, lifecycle.registry, inputs.get(event.entry.processor, ()))
+                told += _report(context.instance, cursor, name, number, event, versions)
             left += max(0, len(waiting) - EVENTS_PER_TICK)
             setattr(cursor, name, timeline.settled(getattr(cursor, name), found))
         _store(context.instance, cursor)
@@ -82,13 +86,21 @@ def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefi
     return report_timeline
 
 
-def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int, event: Event) -> int:
+def _versions(event: Event, registry: Registry, inputs: Sequence[dg.AssetKey]) -> Mapping[str, str]:
+    """The tags with the versions of the asset that an event materializes; ``inputs`` are the processor's inputs."""
+    deployed = registry.deployment(event.entry.processor) if event.layer == "processor" else None
+    return tags_of_live() if deployed is None else tags_of_deployed(deployed.code_version, inputs)
+
+
+def _report(
+    instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int, event: Event, versions: Mapping[str, str]
+) -> int:
     """Report one event unless Dagster's log already has it; returns 1 if the event was reported, otherwise 0."""
     is_there = cursor.reporting == event.identity and is_stored(instance, event)
     if not is_there:
         cursor.reporting = event.identity
         _store(instance, cursor)
-        instance.report_runless_asset_event(as_dagster(event))
+        instance.report_runless_asset_event(as_dagster(event, versions))
     cursor.reporting = ""
     setattr(cursor, name, timeline.reported(getattr(cursor, name), number, event.identity))
     _store(instance, cursor)

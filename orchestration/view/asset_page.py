@@ -24,7 +24,7 @@ _QUERY = """{ assetNodes {
   assetKey { path } partitionStats { numMaterialized numPartitions numFailed }
   assetMaterializations(limit: 1) { timestamp } automationCondition { label expandedLabel }
   assetChecksOrError { ... on AssetChecks { checks { name
-    executionForLatestMaterialization { status evaluation { severity description } } } } }
+    executionForLatestMaterialization { status runId evaluation { severity description } } } } }
 } }"""
 
 _LAST_RUNS = """query LastRuns($keys: [AssetKeyInput!]!) { assetsLatestInfo(assetKeys: $keys) {
@@ -44,6 +44,8 @@ class Execution(msgspec.Struct, frozen=True, rename="camel"):
 
     status: str
     evaluation: Evaluation | None
+    #: Id of the run that executed the check.
+    run_id: str | None = None
 
 
 class Check(msgspec.Struct, frozen=True, rename="camel"):

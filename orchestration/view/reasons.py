@@ -35,6 +35,8 @@ _MISSED = {
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
+#: How an action begins that needs no person.
+NO_ACTION = "Nothing"
 #: The action for the user if the sensor `kept_green` will soon make the asset green by itself.
 _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
@@ -53,6 +55,11 @@ class Reason:
     colour: Colour
     reason: str
     action: str
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether the subject is grey and turns green without a person."""
+        return self.colour == "grey" and self.action.startswith(NO_ACTION)
 
 
 def grey_file(settings: Settings) -> Path:
@@ -118,12 +125,16 @@ def of_undeployed(name: str) -> Reason:
 
 
 def of_assets(
-    pages: Iterable[AssetPage], running: frozenset[str], why_grey: Mapping[str, str] | None = None
+    pages: Iterable[AssetPage],
+    running: frozenset[str],
+    why_grey: Mapping[str, str] | None = None,
+    dagster: str = "",
 ) -> list[Reason]:
     """One reason for each failed check, and for each asset that is not materialised or not checked.
 
     ``running`` are the processors that should run. Assets of processors that should not run are left out, because
-    a separate reason already reports such a processor. ``why_grey`` is the result of ``read_grey``.
+    a separate reason already reports such a processor. ``why_grey`` is the result of ``read_grey``. ``dagster`` is the
+    address of Dagster's UI, where the pages of failed runs are.
     """
     found: list[Reason] = []
     for page in pages:
@@ -132,12 +143,13 @@ def of_assets(
             continue
         subject = f"asset {page.name}"
         waiting, soon = (why_grey or {}).get(page.name, ""), _SOON if ours else _next_of_own(page)
-        failing = [_of_check(subject, check) for check in page.checks if not _is_told(page, check)]
+        failing = [_of_check(subject, check, dagster) for check in page.checks if not _is_told(page, check)]
         found += [each for each in failing if each is not None]
         absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
         unrun = [check.name for check in page.checks if check.last is None]
         if page.failed_run is not None:
-            found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
+            action = _next_of_failed(page, dagster)
+            found.append(Reason(subject, "red", f"Its last run, {page.failed_run}, failed.", action))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
         elif absent > 0:  # `absent` leaves out the newest partition, because the schedule will materialise it
@@ -182,18 +194,24 @@ def _next_of_own(page: AssetPage) -> str:
     )
 
 
-def _next_of_failed(page: AssetPage) -> str:
+def _log_of(run_id: str | None, dagster: str) -> str:
+    """The action that opens a run's log: the address of its page, if run and address are known."""
+    page = f"open {dagster}/runs/{run_id}" if run_id and dagster else "in Dagster, open the run of its page"
+    return f"Read why in the run's log: {page}"
+
+
+def _next_of_failed(page: AssetPage, dagster: str) -> str:
     """The next action for an asset of the user's project whose last run failed."""
     again = "" if page.condition is None else f"; its automation condition ({page.condition}) repeats no failed run"
-    return f"Read the run's log in Dagster, then materialise the asset on its page{again}."
+    return f"{_log_of(page.failed_run, dagster)}. Then materialise the asset on its page{again}."
 
 
-def _of_check(subject: str, check: Check) -> Reason | None:
+def _of_check(subject: str, check: Check, dagster: str) -> Reason | None:
     last = check.last
     if last is None or last.status in ("SUCCEEDED", "IN_PROGRESS"):
         return None
     if last.evaluation is None:
-        return Reason(f"{subject}, check {check.name}", "red", "Its run failed.", "Read the run's log in Dagster.")
+        return Reason(f"{subject}, check {check.name}", "red", "Its run failed.", f"{_log_of(last.run_id, dagster)}.")
     sentence, action = _split(last.evaluation.description or "It failed.")
     warns = last.evaluation.severity == "WARN"
     return Reason(f"{subject}, check {check.name}", "yellow" if warns else "red", sentence, action or _NOTHING)

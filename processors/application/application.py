@@ -99,7 +99,8 @@ class Application(ApplicationTables, ApplicationClients):
         memory_max_bytes: Maximum memory of the process; None uses the settings.
         max_wait: Maximum time, in milliseconds or a timedelta, for which streams that share a store wait for a stream
             that still has input. None waits without limit, so that messages are processed in the order of event times.
-        description: One sentence about the processor, for the catalog.
+        description: One sentence about the processor, for the catalog. Default: the first paragraph of the module's
+            docstring, if the module has no other processor.
         owners: The owners in Dagster's form: ``team:<name>`` or a mail address.
         prove: Whether a deployment first tests a new version on the last messages; False for functions with side
             effects.

@@ -7,6 +7,7 @@ Modules of a project are imported from the project's folder.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
         named = {attribute: getattr(imported, attribute)} if attribute else _applications(imported)
         if not named:
             return (BrokenDefinition(target, f"{module} has no Application at its top level"),)
-        return tuple(_defined(f"{module}:{name}", application) for name, application in named.items())
+        spoken = _first_paragraph(imported.__doc__) if len(_applications(imported)) == 1 else ""
+        return tuple(_defined(f"{module}:{name}", application, spoken) for name, application in named.items())
     except (Exception, SystemExit) as failure:
         return (broken_by(target, failure),)
 
@@ -157,10 +159,15 @@ def _is_application(value: object) -> TypeGuard[Application]:
     return isinstance(value, Application)
 
 
-def _defined(target: str, application: object) -> ProcessorDefinition | BrokenDefinition:
+def _first_paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring in one line; empty without a docstring."""
+    return " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
+
+
+def _defined(target: str, application: object, spoken: str) -> ProcessorDefinition | BrokenDefinition:
+    """``spoken`` describes the processor if its ``description`` is empty: the docstring of a module of its own."""
     if not isinstance(application, Application):
         return BrokenDefinition(target, f"{target} is a {type(application).__name__}, expected an Application")
     topology = application.topology()
-    return ProcessorDefinition(
-        application.consumer_group, application, topology, application.description, application.owners, target
-    )
+    said = application.description or spoken
+    return ProcessorDefinition(application.consumer_group, application, topology, said, application.owners, target)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 
 from holdfast.assets import keys
 from holdfast.assets.pages.timeline import EVENT_TAG
@@ -19,9 +21,10 @@ from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.host import local
 from holdfast.orchestration.sensors import timeline
 from holdfast.orchestration.world import open_registry
+from holdfast.processors.application.registration import find_processor
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready
-from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Stop
+from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request, Stop
 
 Tick = Callable[[], str]
 PROCESSOR, CHANGELOG = keys.processor_key("fleet"), keys.changelog_key("fleet", "aircraft")
@@ -119,6 +122,32 @@ def test_what_commands_and_recovery_did_is_on_the_assets_once(
         "resolved",
     ]
     assert tick() == "0 events reported, 0 waiting."
+
+
+def unsynced(settings: Settings, instance: dg.DagsterInstance) -> dict[str, list[str]]:
+    """The deployed assets that Dagster's pages call "Unsynced", each with the reasons."""
+    graph = build_definitions(settings).resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    reasons = {key: [cause.reason for cause in resolver.get_stale_root_causes(key)] for key in (PROCESSOR, CHANGELOG)}
+    return {key.path[-1]: found for key, found in reasons.items() if found}
+
+
+def test_a_processor_that_a_command_deployed_is_synced_until_its_files_define_another_version(
+    settings: Settings, registry: Registry, instance: dg.DagsterInstance, tick: Tick
+) -> None:
+    version = find_processor(settings, "fleet").topology.code_version
+    registry.record_deployment("fleet", version, ("0",), datetime.now(UTC))
+    apply(registry, Deploy("fleet"), "ann (pid 7)")
+    tick()
+    assert unsynced(settings, instance) == {}
+    apply(registry, Provision("fleet"), "ann (pid 8)")
+    tick()
+    instance.report_runless_asset_event(dg.AssetMaterialization(keys.topic_key("flights"), description="It exists."))
+    assert unsynced(settings, instance) == {}, "the changelog was provisioned after the processor was deployed"
+    registry.record_deployment("fleet", "former", ("0",), datetime.now(UTC))
+    apply(registry, Deploy("fleet"), "ann (pid 9)")
+    tick()
+    assert unsynced(settings, instance) == {"fleet_processor": ["has a new code version"]}
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

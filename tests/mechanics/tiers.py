@@ -23,7 +23,7 @@ QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fu
 SECONDS = TESTS / "mechanics" / "seconds.txt"
 #: The cases of quick folders that took ``SLOW_S`` seconds or more when measured last; `--write-seconds` writes it.
 SLOW_CASES = TESTS / "mechanics" / "slow_cases.txt"
-SLOW_S = 1.0
+SLOW_S = 0.4
 #: What a case is taken to last in a file that was not measured yet.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -81,6 +82,12 @@ def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
             raise Killed(text)
 
     return strike
+
+
+def exported_by(text: str) -> Path:
+    """The one file that a stage says it wrote the entries to."""
+    (path,) = re.findall(r"written before to (\S+\.jsonl)", text)
+    return Path(path)
 
 
 @dataclass

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+#: Maximum number of processors whose pages are printed; Dagster's page of all groups leads to the others.
+_PAGES_MAX = 5
 #: Exit code of ``holdfast up`` if all services run, but a processor of the project could not be started.
 NOT_ALL_DEPLOYED = 2
 
@@ -72,7 +74,15 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
             say("starting Dagster …")
             services |= {"daemon": daemon.result(), "dagster": webserver.result()}
     if as_json:
-        rows = [{"processor": each.processor, "running": each.running, "sentence": each.sentence} for each in deployed]
+        rows = [
+            {
+                "processor": each.processor,
+                "running": each.running,
+                "sentence": each.sentence,
+                "lineage": lineage_page(services["dagster"], each.processor),
+            }
+            for each in deployed
+        ]
         of_project = {} if settings.project is None else {"project": str(settings.project), "processors": rows}
         print_json({**services, **of_project})
     else:
@@ -139,7 +149,18 @@ def _print(settings: Settings, console: Console, services: Mapping[str, str], de
     for each in deployed:
         mark = "[green]✓[/]" if each.running else "[red]✗[/]"
         console.print(f"{mark} {escape(each.processor)}: {escape(each.sentence)}", highlight=False, soft_wrap=True)
-    _tell_next(console, next((each.processor for each in deployed if each.running), None))
+    running = [each.processor for each in deployed if each.running]
+    for name in running[:_PAGES_MAX]:
+        page = lineage_page(services["dagster"], name)
+        console.print(f"  {escape(name)} in Dagster: {escape(page)}", highlight=False, soft_wrap=True)
+    _tell_next(console, next(iter(running), None))
+
+
+def lineage_page(dagster: str, processor: str) -> str:
+    """The address of the page in Dagster that shows the lineage of one processor: its topics, state and tables."""
+    from holdfast.assets.layers import group_of
+
+    return f"{dagster}/locations/holdfast/asset-groups/{group_of(processor)}/lineage"
 
 
 def _tell_without_project(settings: Settings, console: Console) -> None:

@@ -75,7 +75,11 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
     """The subtopologies in a worker's status, as JSON-ready data; empty if the worker gave no status."""
     if not isinstance(worker, ProcessorStatus):
         return []
-    return [{**asdict(each), "awaited": list(each.awaited), "lag": each.lag} for each in parts_of([worker])]
+    lists = ("awaited", "partitions")
+    return [
+        {**asdict(each), **{name: list(getattr(each, name)) for name in lists}, "lag": each.lag}
+        for each in parts_of([worker])
+    ]
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:

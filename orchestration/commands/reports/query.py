@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
+from holdfast.orchestration.commands.options import Internals, Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
 from holdfast.processors.lifecycle.plans.requests import selection_of
@@ -28,6 +29,7 @@ def query(  # tidy: allow-wide because each is an option of the command
     prefix: Annotated[str | None, typer.Option(help="All message keys that begin with this text.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All keys.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=READ_ENTRIES_MAX, help="Maximum number of entries.")] = 100,
+    internals: Internals = False,
     as_json: Json = False,
 ) -> None:
     """Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found."""
@@ -42,7 +44,7 @@ def query(  # tidy: allow-wide because each is an option of the command
     if as_json:
         print_json(document(processor, chosen, found))
     else:
-        _print(processor, next(each for each in stores if each.name == chosen), found)
+        _print(processor, next(each for each in stores if each.name == chosen), found, internals=internals)
     raise typer.Exit(int(not found.rows))
 
 
@@ -77,23 +79,35 @@ def document(processor: str, store: str, found: Found) -> dict[str, Any]:
     }
 
 
-def _print(processor: str, store: StoreSpec, found: Found) -> None:
+def _print(processor: str, store: StoreSpec, found: Found, *, internals: bool) -> None:
+    # imported late: loads the types of columns
+    from holdfast.orchestration.commands.reports.readable_rows import built_in, cells, is_internal
+
     console = Console()
     places = {each.partition: each for each in found.places}
-    if found.rows:
-        table = Table("key", "state", "value", "partition", "slot", "at offset")
-        for row in found.rows:
+    rows = [row for row in found.rows if internals or not is_internal(store, row.get("key"), row["state"])]
+    typed = None if internals else built_in(store)
+    names = ("state", "value") if typed is None else tuple(each.name for each in typed.columns)
+    if rows:
+        table = Table("key", *names, "partition", "slot", "at offset")
+        for row in rows:
             place = places[row["partition"]]
             at = ", ".join(f"{topic} {offset:,}" for topic, offset in sorted(place.inputs.items()))
-            value = json.dumps(row["value"], ensure_ascii=False) if "value" in row else f"base64 {row['value_base64']}"
             key = row["key"] if "key" in row else f"base64 {row['key_base64']}"
-            state = record_in_words(store, row["state"], row.get("value"))
-            cells = (key, state, value, str(row["partition"]), row["slot"], at)
-            table.add_row(*(escape(cell) for cell in cells))
+            shown = _as_stored(store, row) if typed is None else cells(typed.columns, row["state"], row.get("value"))
+            table.add_row(*map(escape, (key, *shown, str(row["partition"]), row["slot"], at)))
         print_table(table, console)
+    elif found.rows:
+        console.print(f"Only {len(found.rows)} internal records match. `--internals` shows them.", highlight=False)
     else:
         where = f"{len(places)} partition(s)"
         console.print(f"Store {escape(store.name)} of {escape(processor)} has no such key in {where}.")
     if found.more:
         console.print("There are more entries. Raise `--limit`, or narrow the keys.")
     console.print(f"Read from {found.where}, as of the last commit.", highlight=False)
+
+
+def _as_stored(store: StoreSpec, row: Mapping[str, Any]) -> tuple[str, str]:
+    """The state key in words, and the value as it is stored."""
+    value = json.dumps(row["value"], ensure_ascii=False) if "value" in row else f"base64 {row['value_base64']}"
+    return record_in_words(store, row["state"], row.get("value")), value

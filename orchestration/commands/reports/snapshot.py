@@ -18,7 +18,7 @@ from rich.table import Table
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
-from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
+from holdfast.orchestration.commands.options import Internals, Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.reports.query import only_store
 from holdfast.orchestration.commands.tables import print_table
 from holdfast.orchestration.view.progress import Progress
@@ -55,21 +55,30 @@ def snapshot(  # tidy: allow-wide because each is an option of the command
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows.")] = 20,
     start: Annotated[bool, typer.Option("--start", help="Publish a new version through Dagster first.")] = False,
+    internals: Internals = False,
     as_json: Json = False,
 ) -> None:
     """Print rows of a store's table, with its version, its offsets and its age."""
+    from holdfast.orchestration.commands.reports.readable_rows import columns_for_people, is_internal
     from holdfast.processors.application.registration import find_processor
 
     settings = command_settings()
-    chosen = store or only_store(processor, [each.name for each in find_processor(settings, processor).topology.stores])
+    stores = {each.name: each for each in find_processor(settings, processor).topology.stores}
+    chosen = store or only_store(processor, list(stores))
     if start:
         _publish(settings, processor, chosen)
-    table, version, rows = _read(settings, processor, chosen, at, limit)
+    whole, spec = internals or as_json, stores.get(chosen)
+
+    def keep(row: dict[str, Any]) -> bool:
+        return whole or not is_internal(spec, row.get("message_key"), str(row.get("state_key", "")))
+
+    table, version, rows = _read(settings, (processor, chosen), at, limit, keep)
+    names = None if whole else columns_for_people(rows, spec)
     document = described(table, version, rows, time.time())
     if as_json:
         print_json(document)
     else:
-        _print(document)
+        _print(document, names)
 
 
 def version_at(table: StoreTable, at: str | None) -> StoreVersion:
@@ -113,21 +122,22 @@ def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
 
 
 def _read(
-    settings: Settings, processor: str, store: str, at: str | None, limit: int
+    settings: Settings, store: tuple[str, str], at: str | None, limit: int, keep: Callable[[dict[str, Any]], bool]
 ) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
+    """The table of a store (processor, store), the version ``at``, and its first rows for which ``keep`` is true."""
     # imported late because loading the Iceberg library takes a second
     from holdfast.infra.warehouse.catalog import existing_catalog
     from holdfast.infra.warehouse.stored_tables import StoredTables
     from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
 
     stored = StoredTables(lambda: existing_catalog(settings))
-    table = WarehouseTables(lambda: stored).store_table(processor, store)
+    table = WarehouseTables(lambda: stored).store_table(*store)
     version = version_at(table, at)
     _, namespace, name = table.table.split(".")
     columns = [each for each in stored.columns(namespace, name) if each not in RAW]
     rows: list[dict[str, Any]] = []
     for batch in stored.read((namespace, name), version.version, columns) if limit else ():
-        rows += batch.slice(0, limit - len(rows)).to_pylist()
+        rows += [row for row in batch.to_pylist() if keep(row)][: limit - len(rows)]
         if len(rows) == limit:
             break
     return table, version, rows
@@ -207,9 +217,10 @@ def _told(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], names: Sequence[str] | None) -> None:
+    """Print the rows with the columns ``names``, or with all columns for None."""
     console = Console()
-    rows = document["rows"]
+    rows = document["rows"] if names is None else [{name: row[name] for name in names} for row in document["rows"]]
     if rows:
         shown = Table(*rows[0])
         for row in rows:

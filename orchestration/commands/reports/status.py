@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from holdfast.assets.layers import is_ours
 from holdfast.infra.deploy.program_files import SupervisorSilent
@@ -26,7 +24,6 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
-from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
     from holdfast.infra.deploy.deployer import LocalDeployer
     from holdfast.infra.settings import Settings
     from holdfast.orchestration.view.reasons import Reason
-
-#: Maximum number of subjects that are printed with one reason; the JSON document has all subjects.
-_SUBJECTS = 3
 
 
 class NothingOfThatName(HoldfastError):
@@ -73,7 +67,7 @@ def status(
     if as_json:
         print_json(document)
     else:
-        _print(document, Console())
+        _print(document, Console(), each_grey=name is not None)
     raise typer.Exit(int(document["colour"] == "red"))
 
 
@@ -129,7 +123,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
             found.append(reasons.of_undeployed(definition.name))
     running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
     pages = read_pages(settings) or ()
-    found += reasons.of_assets(pages, frozenset(running), reasons.read_grey(settings))
+    found += reasons.of_assets(pages, frozenset(running), reasons.read_grey(settings), "" if web is None else web.url)
     if name is not None:
         found = only(name, document, [each.name for each in pages], found)
     document["colour"] = reasons.colour_of(found)
@@ -246,18 +240,6 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
         console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
 
 
-def _in_words(timers: dict[str, Any] | None) -> str | None:
-    """A text about pending timers: their number, and when the next one is due in stream time and processing time.
-
-    None if the processor has no timers.
-    """
-    if timers is None:
-        return None
-    nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
-    due = ", ".join(f"{_moment(at)} ({clock} time)" for clock, at in nexts if at is not None)
-    return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
-
-
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
     """Lines about subtopologies, where a slot has several of them, or where messages wait for another input."""
     found = []
@@ -277,30 +259,12 @@ def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _moment(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+def _print(document: dict[str, Any], console: Console, *, each_grey: bool = False) -> None:
+    from holdfast.orchestration.commands.reports.status_parts import print_reasons, print_workers
+    from holdfast.orchestration.view.reasons import Reason
 
-
-def _print(document: dict[str, Any], console: Console) -> None:
     print_services(document["services"].items(), console)
-    has_timers = any(each["timers"] is not None for each in document["processors"])
-    several = len({each["processor"] for each in document["processors"]}) < len(document["processors"])
-    mixed = any(each["code_version"] not in (None, each["deployed_version"]) for each in document["processors"])
-    more = [*(["slot"] if several else []), *(["version"] if mixed else [])]
-    columns = ("processor", *more, "desired", "state", "phase", "lag, records", "stream time")
-    table = Table(*columns, *(["timers"] if has_timers else []), "processed", "pid")
-    for each in document["processors"]:
-        # shown in addition to the state, because the state of a paused processor is healthy although it reads no input
-        paused = " [red]PAUSED[/]" if each["paused"] else ""
-        state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
-        own = {"slot": each["slot"], "version": each["code_version"]}
-        cells = (escape(each["processor"]), *(own[name] or "-" for name in more), each["desired"], state + paused)
-        time = None if each["stream_time"] is None else _moment(each["stream_time"])
-        timers = [_in_words(each["timers"])] if has_timers else []
-        rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])
-        table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
-    if document["processors"]:
-        print_table(table, console)
+    print_workers(document["processors"], console)
     for line in _parts_in_words(document["processors"]):
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
@@ -321,18 +285,4 @@ def _print(document: dict[str, Any], console: Console) -> None:
             f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {state}{action}",
             soft_wrap=True,
         )
-    _print_reasons(document["reasons"], console)
-
-
-def _print_reasons(found: list[dict[str, Any]], console: Console) -> None:
-    """Print each reason once, with the names of all its subjects and the next action."""
-    from holdfast.orchestration.view.reasons import Reason, grouped
-
-    for subjects, each in grouped(Reason(**one) for one in found):
-        shade = "dim" if each.colour == "grey" else each.colour
-        more = len(subjects) - _SUBJECTS
-        named = ", ".join(subjects[:_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
-        console.print(f"  [{shade}]{each.colour}[/] {escape(named)}: {escape(each.reason)}", soft_wrap=True)
-        console.print(f"       What to do: {escape(each.action)}", soft_wrap=True)
-    if not found:
-        console.print("  [green]All is green.[/]")
+    print_reasons([Reason(**each) for each in document["reasons"]], console, each_grey=each_grey)

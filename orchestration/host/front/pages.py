@@ -1,9 +1,10 @@
 """Serves Holdfast's documentation under ``/docs`` of Dagster's webserver; assets and checks link to its pages.
 
-The pages are part of the installed package, so they fit the version and need no network.
+The pages are part of the installed package, so they fit the version and need no network. Each page has a menu of all
+pages and a field for a search.
 
 Invariants:
-    - Only Markdown pages and pictures of the docs folder are served.
+    - Only Markdown pages, pictures of the docs folder and searches are served. No page runs a script.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import parse_qs
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -21,6 +23,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.infra.installation import IMPORT_ROOT
+from holdfast.orchestration.host.front import page_index
 
 #: URL path under which the docs are served.
 AT = "/docs"
@@ -32,15 +35,18 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
 }
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#1c2024}
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:78em;margin:2em auto;padding:0 1em;color:#1c2024;
+display:grid;grid-template-columns:15em minmax(0,1fr);gap:2em}@media(max-width:60em){body{display:block}}
+nav ul{list-style:none;padding:0;margin:.3em 0 1em}nav li{margin:.15em 0}nav summary{cursor:pointer;font-weight:600}
+nav{font-size:.9em}input{width:100%;box-sizing:border-box;padding:.4em;margin:.6em 0 1em;font:inherit}
 pre{background:#f4f5f6;padding:.8em;overflow:auto;line-height:1.35}code{background:#f4f5f6;font-size:.92em}
 table{border-collapse:collapse;display:block;overflow:auto}td,th{border:1px solid #d5d8dc;padding:.3em .6em;
-text-align:left;vertical-align:top}img{max-width:100%}a{color:#0b6e63}nav{margin-bottom:2em}
+text-align:left;vertical-align:top}img{max-width:100%}a{color:#0b6e63}
 @media(prefers-color-scheme:dark){body{background:#16191d;color:#dfe3e8}pre,code{background:#22272d}
 td,th{border-color:#3a4149}a{color:#5cc9bb}}"""
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}: Holdfast</title>
 <meta name="viewport" content="width=device-width"><style>{style}</style></head>
-<body><nav><a href="{home}">All pages</a></nav>{body}</body></html>"""
+<body><nav><a href="{home}">Holdfast</a>{form}{menu}</nav><main>{body}</main></body></html>"""
 
 
 class WithPages:
@@ -56,12 +62,15 @@ class WithPages:
         if not ours or scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        answer = await run_in_threadpool(self._answer, path.removeprefix(self._at).removeprefix("/"))
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("q", [""])[0].strip()
+        answer = await run_in_threadpool(self._answer, path.removeprefix(self._at).removeprefix("/"), query)
         await answer(scope, receive, send)
 
-    def _answer(self, name: str) -> Response:
-        if not name:
+    def _answer(self, name: str, query: str) -> Response:
+        if not name or (name == "search" and not query):
             return RedirectResponse(f"{self._at}/index.md")
+        if name == "search":
+            return self._page(page_index.results(self._folder, self._at, query, anchor_of), 200, query)
         file = (self._folder / name).resolve()
         if file.is_relative_to(self._folder) and file.is_file():
             if file.suffix == ".md":
@@ -72,10 +81,17 @@ class WithPages:
         text = f"<h1>No such page</h1><p>The docs of this version have no {html.escape(name)}.</p>"
         return self._page(text, 404)
 
-    def _page(self, body: str, status: int) -> Response:
+    def _page(self, body: str, status: int, query: str = "") -> Response:
         found = re.search(r"<h1[^>]*>(.*?)</h1>", body)
         title = re.sub(r"<[^>]*>", "", found[1]) if found else "Docs"
-        page = _PAGE.format(title=title, style=_STYLE, home=html.escape(f"{self._at}/index.md", quote=True), body=body)
+        page = _PAGE.format(
+            title=title,
+            style=_STYLE,
+            home=html.escape(f"{self._at}/index.md", quote=True),
+            form=page_index.form(self._at, query),
+            menu=page_index.menu(self._folder, self._at),
+            body=body,
+        )
         return HTMLResponse(page, status, _HEADERS)
 
 

@@ -198,10 +198,10 @@ class MovingAverage(Step):
         return {**fields, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
-        """Returns the numbers of which the average is computed: event times less than ``over`` before the newest time.
+        """Returns the numbers to average: those with an event time within ``over`` before the newest event time.
 
-        If the message's event time is in the future, the average includes numbers up to that time. The averages of all
-        other messages do not include the number of such a message.
+        A message may be dated so far in the future that it does not advance the newest time. Then only the average of
+        this message includes its number.
         """
         times = state.key_times
         admitted = times.admits()  # This must be first, because it deletes the numbers of a forgotten key.

@@ -8,8 +8,8 @@ Invariants:
     - Before the first change, due windows are closed and due timers fire, so that their results are sent.
     - Repeating the same command changes nothing.
     - If the command also exports the present content, the file is complete before the first change, and no input is
-      processed in between. The first change of a task stores the command's ``once`` name. So a repeated command does
-      not export a partly changed store.
+      processed in between. The first change of a task also stores the name ``once`` that the command carries. A
+      repeated command with this name makes no export, because the store may be partly changed.
 """
 
 from __future__ import annotations

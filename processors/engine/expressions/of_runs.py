@@ -124,7 +124,10 @@ class _Writer:
         return replace(part, parts=tuple(map(self._local, part.parts)))
 
     def _ask_if_returned(self, part: Expression) -> None:
-        """Marks columns as required that the expression may return unchanged, because this raises no error."""
+        """Marks the columns as required whose value the expression may return as it is.
+
+        Without the mark, a missing column would be returned as a value, and no error would be raised.
+        """
         self._ask_columns((part,))
         if isinstance(part, Logical):
             for each in part.parts:

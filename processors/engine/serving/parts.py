@@ -17,8 +17,7 @@ class PartStatus:
     """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` lists the inputs without a message, for which messages of other inputs wait (inputs are read in time
-    order).
+    ``awaited`` has the inputs for which messages of other inputs wait. ``partitions`` are those of the tasks, sorted.
     """
 
     subtopology: str
@@ -26,6 +25,7 @@ class PartStatus:
     running: int
     lags: Mapping[str, int | None]
     awaited: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -42,7 +42,9 @@ def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
         topics = sorted({topic for task in own for topic in task.inputs})
         lags = {topic: _sum([task.inputs[topic].lag for task in own if topic in task.inputs]) for topic in topics}
         awaited = tuple(sorted({topic for task in own for topic in task.awaited}))
-        found.append(PartStatus(name, len(own), sum(task.phase == "running" for task in own), lags, awaited))
+        running = sum(task.phase == "running" for task in own)
+        partitions = tuple(sorted({task.partition for task in own}))
+        found.append(PartStatus(name, len(own), running, lags, awaited, partitions))
     return tuple(found)
 
 

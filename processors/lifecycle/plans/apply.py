@@ -3,7 +3,7 @@
 Invariants:
     - An apply executes the plan that was shown. If the present plan has another hash than the shown plan, the apply is
       refused, and the error lists the changes.
-    - A plan that deletes data permanently needs a confirmation with its hash.
+    - A plan that deletes data needs a confirmation with its hash.
     - At most one apply per processor is open. A second apply is refused, and the error names the holder and its
       progress.
     - Before each stage the run checks that it still holds the apply (module ``holding``). A run that lost the apply
@@ -68,7 +68,7 @@ class PlanStale(HoldfastError):
 
 
 class NotConfirmed(HoldfastError):
-    """The plan deletes data permanently and was not confirmed; nothing was done. Fields: ``plan``."""
+    """The plan deletes data and was not confirmed; nothing was done. Fields: ``plan``."""
 
     exit_code = EXIT_REFUSED
 
@@ -140,7 +140,7 @@ def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) ->
     Raises:
         PlanRefused: The plan is refused.
         PlanStale: The plan's hash differs from ``shown``, the hash of the plan that was shown.
-        NotConfirmed: The plan deletes data permanently, and ``sure`` is false.
+        NotConfirmed: The plan deletes data, and ``sure`` is false.
     """
     if shown != plan.hash:
         raise _stale(plan, shown, journal)
@@ -152,7 +152,7 @@ def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) ->
         )
     if plan.destructive and not sure:
         raise NotConfirmed(
-            f"{plan.verb} {plan.processor} deletes data permanently and was not confirmed.",
+            f"{plan.verb} {plan.processor} deletes data{' permanently' * plan.permanent} and was not confirmed.",
             action=f"Read the plan, then confirm it: add `--plan {plan.hash}` or `--yes` to the command, or `confirm: "
             f"{plan.hash}` to the run's config.",
             plan=plan.hash,

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -143,7 +144,9 @@ class Execution:
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}", keys)
+                # the input, which is read again, brings the keys back
+                undo = "" if stage.positions else put_back_by(processor, paths)
+                return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}{undo}", keys)
             case stages.ReadAgain():
                 self.owners.read_again(processor, stage, tell)
                 return Done(f"input offsets set to {offsets_text(stage.positions)}")
@@ -173,6 +176,12 @@ class Execution:
 def written_to(paths: Sequence[str]) -> str:
     """The paths of export files as the end of a sentence, for example ``; written before to /tmp/a.json``."""
     return f"; written before to {', '.join(paths)}" if paths else ""
+
+
+def put_back_by(processor: str, paths: Sequence[str]) -> str:
+    """The commands that put export files back as a further sentence, one for each file, oldest first."""
+    commands = [f"`holdfast restore {processor} --from-file {shlex.quote(path)} --yes`" for path in paths]
+    return f". Undo: {', then '.join(commands)}" if commands else ""
 
 
 def offsets_text(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:

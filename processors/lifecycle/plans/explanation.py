@@ -82,7 +82,8 @@ def _headline(plan: Plan) -> str:
         case Refused(sentence=sentence, action=action):
             return f"{name}: REFUSED. {sentence} What to do: {action}"
         case Ready(sentence=sentence):
-            danger = " This deletes data permanently." if plan.destructive else ""
+            danger = " This deletes data permanently." if plan.permanent else ""
+            danger = danger or (" This deletes data; a file keeps it for the undo." if plan.destructive else "")
             return f"{name}: {sentence}{danger}"
 
 

@@ -112,8 +112,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def destructive(self) -> bool:
-        """Whether the plan can be applied and one of its stages deletes data permanently."""
+        """Whether the plan can be applied and one of its stages deletes data."""
         return self.changes and any(stage.destructive for stage in self.stages)
+
+    @property
+    def permanent(self) -> bool:
+        """Whether a stage deletes data of which it writes no file before."""
+        return self.changes and any(stage.destructive and not stage.exports_first for stage in self.stages)
 
 
 class PlanUnreadable(HoldfastError):

@@ -18,8 +18,13 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 
 class _Stage(msgspec.Struct, frozen=True):
     says: str
-    #: Whether the stage deletes data permanently.
+    #: Whether the stage deletes data.
     destructive: ClassVar[bool] = False
+
+    @property
+    def exports_first(self) -> bool:
+        """Whether the stage writes the data that it deletes to a file before."""
+        return False
 
 
 class CreateTopic(_Stage, frozen=True, tag="create_topic"):
@@ -169,6 +174,11 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     export: bool = False
     destructive: ClassVar[bool] = True
 
+    @property
+    def exports_first(self) -> bool:
+        """Whether the stage writes the data that it deletes to a file before."""
+        return self.export
+
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
     """Set the input offsets (topic -> partition -> offset) of tasks without state; their workers are paused."""
@@ -227,6 +237,11 @@ class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
     store: str
     export: Selection | None = None
     destructive: ClassVar[bool] = True
+
+    @property
+    def exports_first(self) -> bool:
+        """Whether the stage writes the data that it deletes to a file before."""
+        return self.export is not None
 
 
 class ResumeProcessor(_Stage, frozen=True, tag="resume_processor"):
@@ -314,6 +329,11 @@ class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
     keep_others: bool = False
     export: Selection | None = None
     destructive: ClassVar[bool] = True
+
+    @property
+    def exports_first(self) -> bool:
+        """Whether the stage writes the data that it deletes to a file before."""
+        return self.export is not None
 
 
 class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):

@@ -191,8 +191,8 @@ def notice(
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply runs.
     An interrupted apply also prevents an incident if it starts and stops workers itself and must resume its plan.
-    Otherwise a worker that recovery starts would process half-changed state. An interrupted apply that never starts
-    workers prevents no incident.
+    The reason is that a worker that recovery starts would process half-changed state. For an interrupted apply that
+    never starts workers, an incident is opened as usual.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()

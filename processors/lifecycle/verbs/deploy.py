@@ -91,8 +91,8 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
-    # If a deployment of this version was interrupted, the changelogs of its new stores are complete.
-    # Such changelogs contain only records of this version.
+    # An interrupted deployment of this same version may already have created changelogs of its new stores.
+    # They have only records of this version, so they are used as they are.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.infra.errors import HoldfastError
@@ -22,6 +23,7 @@ from holdfast.processors.lifecycle.plans.apply import ProgressLog
 from holdfast.processors.lifecycle.plans.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores, ReadAgain
+from holdfast.processors.lifecycle.world.joined_exports import joined
 
 Answer = TypeVar("Answer")
 
@@ -79,6 +81,8 @@ class RunningOwners:
         once: Function that returns the name of the present stage. If another run repeats the stage, the name is the
             same. Tasks remember the name of a clear, so a repeated clear deletes nothing.
         owned_within_s: Maximum seconds that a change waits for owners of all requested tasks.
+        exports: Function of a processor that returns the folder in which the export files of an apply are joined. None
+            leaves the files as the workers wrote them.
     """
 
     def __init__(
@@ -88,12 +92,15 @@ class RunningOwners:
         tasks: Callable[[str, Sequence[str]], Set[tuple[str, int]]],
         once: Callable[[], str] = lambda: "",
         owned_within_s: float = OWNED_WITHIN_S,
+        *,
+        exports: Callable[[str], Path] | None = None,
     ) -> None:
         self._client = client
         self._slots = slots
         self._tasks = tasks
         self._once = once
         self._owned_within_s = owned_within_s
+        self._exports = exports
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection, counted by the workers; None unless a worker answers for each partition."""
@@ -136,6 +143,9 @@ class RunningOwners:
             answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
             paths += [*answer.get("before", ()), *(str(file["path"]) for file in answer.get("files", ()))]
+        step = self._once()
+        if stage.export and step and self._exports is not None:
+            return keys, joined(paths, self._exports(processor), step)
         return keys, tuple(paths)
 
     def read_again(self, processor: str, stage: ReadAgain, tell: ProgressLog) -> None:

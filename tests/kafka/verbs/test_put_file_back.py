@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,30 @@ from tests.parts.operated import Operated, killing_at_stages
 
 def cleared(operated: Operated, *keys: str) -> Path:
     """Clear these keys; the file that holds them."""
+    return Path(undo_of(operated, *keys)[-2])
+
+
+def undo_of(operated: Operated, *keys: str) -> list[str]:
+    """Clear these keys; the words of the one command that the result prints as its undo."""
     done = operated.do(Clear(operated.group, ("counts",), Keys(keys)))
-    return Path(done.notes[0].text.rpartition(" ")[2])
+    _, _, command = done.notes[0].text.partition(". Undo: ")
+    assert command.startswith("`")
+    assert command.endswith("`")
+    return shlex.split(command[1:-1])
+
+
+def test_a_clear_of_all_partitions_is_undone_by_exactly_the_command_that_it_prints(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=20, each=3)
+    operated.processed(60)
+    before = operated.logged()
+    program, *words = undo_of(operated, *(f"key-{number}" for number in range(20)))
+    assert program == "holdfast"
+    exports = Path(words[-2]).parent
+    assert len(list(exports.iterdir())) == 1, "one file, whatever the number of partitions and workers"
+    assert operated.logged() == {}
+    assert main(words) == 0
+    assert operated.logged() == before
 
 
 def test_cleared_keys_are_put_back_and_no_other_key_changes(

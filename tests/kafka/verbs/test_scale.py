@@ -233,6 +233,7 @@ def test_more_workers_than_partitions_are_told_and_take_over(operated: Operated)
     assert "is stopped" in refused.sentence
 
 
+@pytest.mark.thorough
 def test_recovery_names_and_mends_the_one_slot_of_several_that_died(wide: Operated) -> None:
     plan = wide.verbs.plan(Scale(wide.group, 2))
     wide.verbs.apply(plan, confirmed=plan.hash)

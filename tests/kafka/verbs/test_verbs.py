@@ -39,7 +39,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
 )
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.parts.operated import PARTITIONS, Killed, Operated
+from tests.parts.operated import PARTITIONS, Killed, Operated, exported_by
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}
@@ -55,7 +55,7 @@ def test_keys_are_cleared_while_it_runs_and_stay_cleared_through_a_cold_restore(
     with pytest.raises(NotConfirmed):
         operated.verbs.apply(plan)
     done = operated.verbs.apply(plan, confirmed=plan.hash)
-    exported = Path(done.notes[0].text.rpartition(" ")[2])
+    exported = exported_by(done.notes[0].text)
     assert {json.loads(line)["key"] for line in exported.read_text().splitlines()} == {"key-1", "key-2"}
     left = {f"key-{number}": 2 for number in range(30) if number not in (1, 2)}
     assert operated.logged() == left

@@ -17,7 +17,7 @@ from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restore, Stop, Windows
 from tests.oracles.fold import fold_changelog
-from tests.parts.operated import PARTITIONS, Operated, killing_at_stages
+from tests.parts.operated import PARTITIONS, Operated, exported_by, killing_at_stages
 
 #: A whole number of windows since 1970: 2023-07-22T04:26:40.
 T, MINUTE = 1_690_000_000_000 // 60_000 * 60_000, 60_000
@@ -71,7 +71,7 @@ def sent(operated: Operated) -> Counter[int]:
 
 
 def file_of(done: object) -> str:
-    return next(note.text.rpartition(" ")[2] for note in done.notes if note.stage == "clear_keys")  # type: ignore[attr-defined]
+    return str(next(exported_by(note.text) for note in done.notes if note.stage == "clear_keys"))  # type: ignore[attr-defined]
 
 
 def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pytest.CaptureFixture[str]) -> None:

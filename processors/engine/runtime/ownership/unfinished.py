@@ -152,11 +152,12 @@ class Unfinished:
             pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
     def settle_for_others(self) -> None:
-        """Write missing markers for transactions of all other workers of this processor.
+        """Write the missing markers of hanging transactions of all other workers of this processor.
 
         These workers may have been deleted.
 
-        A transaction that its coordinator still reports as open is left unchanged.
+        A hanging transaction is open in a partition, but its coordinator no longer knows it. A transaction that its
+        coordinator still reports as open is left unchanged.
 
         Raises:
             BrokerUnreachable: No broker answered in time.

@@ -41,7 +41,7 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS,
 #: A time in milliseconds and the number of its input, which decides at equal times.
 _Place = tuple[int, int]
 _LAST: _Place = (NEVER + 1, 0)
-#: The lower bound of an input about whose next message nothing is known: smaller than the time of every message.
+#: The lower bound for the next message of an input about which nothing is known yet; it is smaller than all times.
 _UNKNOWN = NO_TIME - 1
 
 

@@ -1,4 +1,4 @@
-"""Tables of the command line lose nothing: in a pipe, on a terminal of 80 columns, and on one of 30."""
+"""Tables of the command line lose nothing: in a pipe of 120 columns, on a terminal of 80 columns, and on one of 30."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.orchestration.commands.reports.status import _print
-from holdfast.orchestration.commands.tables import print_table
+from holdfast.orchestration.commands.tables import PIPE_WIDTH, print_table
 
 STATUS = ("processor", "desired", "state", "phase", "lag, records", "stream time", "processed", "pid")
 ROW = (
@@ -57,9 +57,14 @@ def test_words_are_whole_on_80_columns() -> None:
     assert all(word in " ".join(reasons) for word in ("my_project", "poison-message", *LONG.split()))
 
 
-def test_a_pipe_gets_one_line_for_each_row() -> None:
+def test_a_pipe_gets_one_line_for_each_row_that_fits_and_more_lines_for_others() -> None:
+    lines = printed([ROW], STATUS, width=80, terminal=False)
+    assert any(all(cell in line for cell in ROW) for line in lines)
     lines = printed([(*ROW[:-1], LONG.strip())], STATUS, width=80, terminal=False)
-    assert any(all(cell in line for cell in (*ROW[:-1], LONG.strip())) for line in lines)
+    assert 80 < max(map(len, lines)) <= PIPE_WIDTH
+    text = "".join(lines)
+    assert all(word in text for word in ROW[:-1] if word != ROW[5])
+    assert not set(LONG) - set(text)
 
 
 def test_status_names_a_processor_whole_on_80_columns() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.installation.up import lineage_page
 from holdfast.orchestration.project.new import ProjectRefused, make_project, package_name, project_files
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 
@@ -70,6 +72,37 @@ def test_its_tests_pass_and_its_code_is_formatted(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
+OWN = """
+from holdfast import Application
+
+app = Application(consumer_group="late.payments")
+frame = app.dataframe(app.topic("payments"))
+frame.apply(lambda value, state: state.set("n", 1), stateful=True, store="payers")
+"""
+
+
+@pytest.mark.slow
+def test_its_own_asset_follows_the_processor_that_replaces_the_example(tmp_path: Path) -> None:
+    make_project(tmp_path / "late_orders")
+    (tmp_path / "late_orders" / "late_orders" / "processors.py").write_text(f'"""Counts payments."""\n{OWN}')
+    code = (
+        "import late_orders.definitions as d\n"
+        "specs = {s.key.to_user_string(): s for s in d.defs.resolve_all_asset_specs()}\n"
+        "print(sorted(map(str, d.tables.values())), [x.asset_key.path[-1] for x in specs['rows_of_tables'].deps])\n"
+        "print(specs['processors/late.payments/late.payments_processor'].description)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "late_orders",
+        env={name: value for name, value in os.environ.items() if name != "HOLDFAST_PROJECT"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["['holdfast.late_payments.payers'] ['payers_snapshot']", "Counts payments."]
+
+
 @pytest.mark.parametrize("name", ["2fast", "json", "holdfast", "tests", "class", "with space!", "Ünder", "x" * 61])
 def test_names_that_python_or_holdfast_needs_are_refused(name: str) -> None:
     with pytest.raises(ProjectRefused, match="can't name a project") as refused:
@@ -119,3 +152,8 @@ def test_the_page_shows_the_files_of_a_new_project(
     monkeypatch.chdir(tmp_path)
     assert main(["init", "my_project"]) == 0
     assert capsys.readouterr().out.replace(str(tmp_path), "/srv") in page
+
+
+def test_the_lineage_of_a_processor_has_an_address() -> None:
+    page = lineage_page("http://127.0.0.1:3000/here", "late.orders")
+    assert page == "http://127.0.0.1:3000/here/locations/holdfast/asset-groups/late_orders/lineage"

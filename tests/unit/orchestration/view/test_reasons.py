@@ -86,9 +86,25 @@ def test_an_asset_of_the_project_with_a_condition_needs_no_action() -> None:
 
 def test_an_asset_of_the_project_whose_run_failed_is_red_until_another_run_makes_it() -> None:
     failed = AssetPage(("number_of_customers",), False, None, (), "eager", "f2030bc5-93ba")
-    (found,) = reasons.of_assets([failed], RUNNING)
-    assert (found.colour, found.reason) == ("red", "Its last run, f2030bc5, failed.")
-    assert found.action.startswith("Read the run's log in Dagster, then materialise the asset")
+    (found,) = reasons.of_assets([failed], RUNNING, dagster="http://127.0.0.1:3000")
+    assert (found.colour, found.reason) == ("red", "Its last run, f2030bc5-93ba, failed.")
+    assert "open http://127.0.0.1:3000/runs/f2030bc5-93ba. Then materialise the asset" in found.action
+
+
+def test_a_check_whose_run_failed_names_the_page_of_that_run() -> None:
+    broken = Check("matches_changelog", Execution("EXECUTION_FAILED", None, "0abc-1"))
+    (found,) = reasons.of_assets([page(broken)], RUNNING, dagster="https://dagster.example")
+    assert found.action.endswith("open https://dagster.example/runs/0abc-1.")
+
+
+def test_grey_that_needs_no_person_is_told_apart_from_grey_that_does() -> None:
+    soon, memory = reasons.of_assets(
+        [page(materialized=False), AssetPage(("state", "fleet", "other_state"), False, None, ())],
+        RUNNING,
+        {"state/fleet/other_state": "Free memory."},
+    )
+    assert (soon.by_itself, memory.by_itself) == (True, False)
+    assert not reasons.of_processor("fleet", STARTING)[0].by_itself
 
 
 def test_assets_of_a_processor_that_is_not_meant_to_run_have_its_one_reason() -> None:

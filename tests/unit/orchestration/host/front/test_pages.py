@@ -41,8 +41,9 @@ def answered(path: str, *, prefix: str = "", method: str = "GET", **settings: ob
 
 
 def links_of(page: str) -> Iterator[tuple[str, str]]:
-    """The links and pictures of a page that stay on the server, as path and anchor."""
-    for link in re.findall(r'(?:href|src)="([^"]+)"', answered(f"/docs/{page}").text):
+    """The links and pictures in a page's text that stay on the server, as path and anchor."""
+    text = answered(f"/docs/{page}").text.partition("<main>")[2]
+    for link in re.findall(r'(?:href|src)="([^"]+)"', text):
         if not link.startswith(("http:", "https:", "mailto:")):
             path, anchor = urldefrag(urljoin(f"/docs/{page}", link))
             yield path, anchor
@@ -106,3 +107,27 @@ def test_who_may_not_see_dagster_sees_no_docs() -> None:
 def test_headings_are_linked_to_as_on_the_site() -> None:
     assert anchor_of("A deploy proves the new version") == "a-deploy-proves-the-new-version"
     assert anchor_of("`kill -9`: what then?") == "kill-9-what-then"
+
+
+def test_each_page_has_a_menu_of_all_pages_and_the_field_of_the_search() -> None:
+    text = answered("/here/docs/tasks/clear-one-key.md", prefix="/here").text.partition("<main>")[0]
+    assert set(re.findall(r'<li><a href="/here/docs/([^"]+)"', text)) == set(PAGES)
+    assert '<form action="/here/docs/search"' in text
+
+
+@pytest.mark.parametrize(
+    ("query", "page"), [("exported file", "verbs.md"), ("DEAD letters", "failures.md"), ("tumbling", "windows.md")]
+)
+def test_a_search_leads_to_a_section_that_has_all_words(query: str, page: str) -> None:
+    found = answered(f"/docs/search?q={query.replace(' ', '+')}")
+    links = re.findall(r'href="(/docs/[^"#]+)#([^"]*)"', found.text.partition("<main>")[2])
+    assert f"/docs/{page}" in {path for path, _ in links}
+    for path, anchor in links[:3]:
+        assert f'id="{anchor}"' in answered(path).text
+
+
+def test_a_search_shows_words_as_text_and_says_when_nothing_is_found() -> None:
+    text = answered("/docs/search?q=%3Cscript%3Ezzqq").text
+    assert "<script" not in text
+    assert "No section has all of these words" in text
+    assert answered("/docs/search").headers["location"] == "/docs/index.md"

@@ -1,0 +1,41 @@
+"""The data versions of live assets, so that Dagster calls an asset "Unsynced" only if its deployed code is old.
+
+Dagster compares the data versions of an asset's inputs with those at its last materialisation. Topics, changelogs,
+workers and state change all the time, and the processor carries the changes on by itself. So these assets have one data
+version that never changes. Checks and freshness policies say whether the parts fit together.
+
+    code of the files ≠ code that is deployed  ──► the processor is "Unsynced": deploy it
+    everything else                            ──► synced
+"""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from holdfast.assets import keys
+
+#: The data version of each asset that lives beyond Dagster's runs.
+LIVE = dg.DataVersion("live")
+#: The data version that Dagster gives to an event without one, as those of topics are.
+_UNKNOWN = "INITIAL"
+#: Dagster's tags of a materialisation, which it writes itself in a run.
+DATA_VERSION_TAG, CODE_VERSION_TAG = "dagster/data_version", "dagster/code_version"
+INPUT_VERSION_TAG, INPUT_POINTER_TAG = "dagster/input_data_version", "dagster/input_event_pointer"
+
+
+def tags_of_live() -> dict[str, str]:
+    """The tag of a reported materialisation with the data version of a live asset."""
+    return {DATA_VERSION_TAG: LIVE.value}
+
+
+def tags_of_deployed(code_version: str, parents: Iterable[dg.AssetKey]) -> dict[str, str]:
+    """The tags that a run would give to a processor's materialisation: its deployed version and its inputs' versions.
+
+    Without these tags, Dagster compares times: a changelog that is provisioned later would make the processor old.
+    """
+    inputs: dict[str, str] = {}
+    for parent in parents:
+        name = parent.to_user_string()
+        inputs[f"{INPUT_VERSION_TAG}/{name}"] = _UNKNOWN if parent.path[0] == keys.TOPICS else LIVE.value
+        inputs[f"{INPUT_POINTER_TAG}/{name}"] = "NULL"
+    return {**tags_of_live(), CODE_VERSION_TAG: code_version, **inputs}

@@ -1,0 +1,87 @@
+"""Prints windows and aggregations as columns, without Holdfast's own records.
+
+stored                                             printed
+w/001…/002…  {"format": 1, "count": {"n": 3}}      window_start  window_end  n
+time         {"time": 17…, "open": [[…]]}          left out; `--internals` shows it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.processors.engine.schema.types import RESERVED, Column, Held, Moment, Quotient, ValueSchema
+from holdfast.processors.engine.state.own_keys import RESERVED as RESERVED_KEYS
+from holdfast.processors.engine.state.time.stream_time import shown
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.topology import StoreSpec
+
+
+def is_internal(store: StoreSpec | None, message_key: object, state_key: str) -> bool:
+    """Whether a record is Holdfast's own: an index, a clock, a timer, or the bookkeeping of windows."""
+    if message_key == OWN_KEY.decode() or state_key.startswith(RESERVED_KEYS):
+        return True
+    prefixes = [prefix for each in _values(store) for prefix in each.prefixes]
+    return bool(prefixes) and not state_key.startswith(tuple(prefixes))
+
+
+def built_in(store: StoreSpec) -> ValueSchema | None:
+    """The columns of a store that a window or a built-in aggregation fills; None for values that users set."""
+    of_users = store.kind == "key-value" or len(_values(store)) != 1
+    return None if of_users or not _values(store)[0].columns else _values(store)[0]
+
+
+def cells(columns: Sequence[Column], state_key: str, value: object) -> list[str]:
+    """The texts of a row's columns, read from a stored value and its state key; ``-`` without a value."""
+    return [_text(_of(each, state_key, value)) for each in columns]
+
+
+def columns_for_people(rows: Sequence[Mapping[str, Any]], store: StoreSpec | None) -> list[str]:
+    """The columns of a table's rows that are printed by default.
+
+    These are the key, the state key where users choose it, the typed columns, and the JSON of values without them.
+    """
+    names = list(rows[0]) if rows else []
+    typed = [name for name in names if name.lower() not in RESERVED]
+    key = [name for name in ("message_key",) if name in names]
+    if store is None or built_in(store) is None:
+        key += [name for name in ("state_key",) if name in names]
+    untyped = any(all(row[name] is None for name in typed) for row in rows)
+    rest = ["json"] if "json" in names and untyped else []
+    return [*key, *typed, *rest] or names
+
+
+def _values(store: StoreSpec | None) -> tuple[ValueSchema, ...]:
+    return () if store is None or store.schema is None else store.schema.values
+
+
+def _of(column: Column, state_key: str, value: object) -> object:
+    found: object = None
+    for path in column.paths:
+        found = value
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        if found is not None:
+            break
+    if found is None and column.key_part is not None:
+        found = int(state_key.split("/")[column.key_part - 1])
+    match column.type:
+        case _ if found is None:
+            return None
+        case Moment():
+            return shown(int(str(found)))
+        case Quotient() if isinstance(found, Mapping):
+            return found["sum"] / found["count"]
+        case Held(at=index) if isinstance(found, list):
+            return found[index]
+        case _:
+            return found
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,125 @@
+"""The two parts of `holdfast status` that a person reads first: the table of workers, and what is not green.
+
+Invariants:
+    - Two workers of a processor never have equal rows: a row has slot, version and partitions.
+    - What turns green without a person is one line, behind all that needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.orchestration.commands.tables import print_table
+from holdfast.orchestration.view.reasons import Reason, grouped
+
+#: Maximum number of subjects that are printed with one reason; the JSON document has all subjects.
+_SUBJECTS = 3
+
+
+def print_workers(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print one row for each slot of each processor; columns that all rows leave empty are left out."""
+    if not rows:
+        return
+    columns = ["processor", "slot", "version", "partitions"]
+    columns += ["desired"] if any(each["desired"] not in ("-", "deployed") for each in rows) else []
+    columns += ["state", "phase", "lag, records"]
+    columns += ["stream time"] if any(each["stream_time"] is not None for each in rows) else []
+    columns += ["timers"] if any(each["timers"] is not None for each in rows) else []
+    columns += ["processed", "pid"]
+    table = Table(*columns)
+    for each in rows:
+        cells = _cells(each)
+        table.add_row(*(cells[name] for name in columns))
+    print_table(table, console)
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """Column -> cell of one slot, with rich's markup; ``-`` means unknown."""
+    # shown in addition to the state, because the state of a paused processor is healthy although it reads no input
+    paused = " [red]PAUSED[/]" if row["paused"] else ""
+    state = "down" if (row["desired"], row["diagnosis"]) == ("stopped", "not-deployed") else row["diagnosis"]
+    time = row["stream_time"]
+    plain = {
+        "processor": row["processor"],
+        "slot": row["slot"],
+        "version": row["code_version"] or row["deployed_version"],
+        "partitions": partitions_in_words(row),
+        "desired": row["desired"],
+        "phase": row["phase"],
+        "lag, records": row["lag"],
+        "stream time": None if time is None else moment(time),
+        "timers": timers_in_words(row["timers"]),
+        "processed": row["processed"],
+        "pid": row["pid"],
+    }
+    shown = {name: "-" if cell is None else escape(str(cell)) for name, cell in plain.items()}
+    return {**shown, "state": escape(state) + paused}
+
+
+def partitions_in_words(row: dict[str, Any]) -> str | None:
+    """The partitions of a slot, as ``0-2, 5``; ``none`` for a worker without one; None without an answering worker.
+
+    If its subtopologies have other partitions each, the subtopology's name stands before the numbers.
+    """
+    if row["phase"] is None:
+        return None
+    parts = row["subtopologies"]
+    if not any(part["partitions"] for part in parts):
+        return "none"
+    if len({tuple(part["partitions"]) for part in parts}) == 1:
+        return ranges(parts[0]["partitions"])
+    return "; ".join(f"{part['subtopology']} {ranges(part['partitions'])}" for part in parts)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as text, runs of them shortened: ``0-2, 5``."""
+    runs = [list(run) for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+    return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in runs)
+
+
+def timers_in_words(timers: dict[str, Any] | None) -> str | None:
+    """Text with the number of pending timers, and the due time of the next timer in stream time and processing time.
+
+    None if the processor has no timers.
+    """
+    if timers is None:
+        return None
+    nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
+    due = ", ".join(f"{moment(at)} ({clock} time)" for clock, at in nexts if at is not None)
+    return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
+
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970 as a moment in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def print_reasons(found: Sequence[Reason], console: Console, *, each_grey: bool) -> None:
+    """Print each reason once, with the names of all its subjects and the next action.
+
+    Grey subjects that turn green by themselves share one line. ``each_grey`` prints their reasons, too.
+    """
+    alone = [] if each_grey else [each for each in found if each.by_itself]
+    for subjects, each in grouped(each for each in found if each not in alone):
+        shade = "dim" if each.colour == "grey" else each.colour
+        console.print(f"  [{shade}]{each.colour}[/] {_named(subjects)}: {escape(each.reason)}", soft_wrap=True)
+        console.print(f"       What to do: {escape(each.action)}", soft_wrap=True)
+    if alone:
+        count = f"{len(alone)} subjects turn" if len(alone) > 1 else "1 subject turns"
+        how = f"`holdfast status {alone[0].subject.partition(' ')[2].partition(',')[0]}` says why."
+        said = f"{count} green without an action: {_named([each.subject for each in alone])}. {escape(how)}"
+        console.print(f"  [dim]grey[/] {said}", soft_wrap=True, highlight=False)
+    if not found:
+        console.print("  [green]All is green.[/]")
+
+
+def _named(subjects: Sequence[str]) -> str:
+    more = len(subjects) - _SUBJECTS
+    return escape(", ".join(subjects[:_SUBJECTS]) + (f" and {more} more" if more > 0 else ""))
