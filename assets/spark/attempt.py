@@ -57,6 +57,11 @@ class Work:
         """The name of the history table."""
         return history_name(self.plan.processor, self.plan.store)
 
+    @property
+    def coded(self) -> bool:
+        """Whether the history has the column ``decoded``, because the store has values that SQL can't decode."""
+        return history.has_decoded(self.spark, self.history)
+
     def changes(self) -> DataFrame:
         """The rows of the history table on the branch that this attempt writes."""
         return versions.at_version(self.spark, self.history, self.history_ref)
@@ -105,7 +110,9 @@ class Work:
         """All live keys, read from the source of a full snapshot: the checkpoint or the changelog."""
         plan = self.plan
         if isinstance(plan.source, FromCheckpoint):
-            return checkpoint_rows(self.spark, plan)
+            rows = checkpoint_rows(self.spark, plan)
+            return history.with_decoded(rows) if self.coded else rows
         read = changelog.read_changelog(self.spark, plan.topic, self.ranges(), self.source)
         changelog.require_readable(read, plan.topic)
+        read = history.with_decoded(read) if self.coded else read
         return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.java_settings import java_settings
-from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
+from holdfast.processors.engine.changelog.codec_table import CODECS, CODED
+from holdfast.processors.engine.changelog.codecs import Codec
+from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION
 from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Milliseconds after which Spark fails the read of a partition that returns no record.
@@ -25,11 +27,20 @@ POLL_TIMEOUT_MS = 20_000
 #: Most ranges end with a transaction marker, where a fetch finds no record and waits for this whole time.
 FETCH_WAIT_MS = 20
 
+
+def _numbers(codecs: Iterable[Codec]) -> str:
+    return ", ".join(f"X'{each.number:02x}'" for each in codecs)
+
+
+#: SQL: the list of the codecs that this version knows.
+KNOWN_CODECS = _numbers(CODECS.values())
+#: SQL condition: SQL can't decode the value, only Python can.
+IS_CODED = f"substring(value, 2, 1) IN ({_numbers(CODED)})"
 #: SQL condition that is true if this code knows the formats of the record's key and value.
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
-    f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
+    f"substring(value, 2, 1) IN ({KNOWN_CODECS}))))"
 )
 #: SQL condition that is true if the record has data; a meta record has the input offsets of a commit instead.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"

@@ -13,7 +13,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.assets.spark.history import BASE, BASE_DELETE, CURRENT, DELETE, PUT, fold, live
+from holdfast.assets.spark.history import (
+    BASE,
+    BASE_DELETE,
+    CURRENT,
+    DECODED,
+    DELETE,
+    JSON,
+    PUT,
+    fold,
+    json_of,
+    live,
+)
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import type_rows, typed_columns
 from holdfast.assets.spark.versions import branch_table
@@ -135,8 +146,14 @@ def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | 
 
 
 def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """Rows of (store_partition, key, value, offset, timestamp), converted to the fixed columns of the current table."""
-    return rows.selectExpr(*CURRENT, *keep)
+    """Rows of (store_partition, key, value, offset, timestamp), converted to the fixed columns of the current table.
+
+    If the rows have the column ``decoded``, it gives the column ``json`` of values that SQL can't decode.
+    """
+    if DECODED not in rows.columns:
+        return rows.selectExpr(*CURRENT, *keep)
+    fixed = (each.replace(JSON, json_of(decoded=DECODED)) for each in CURRENT)
+    return rows.selectExpr(*fixed, *keep)
 
 
 def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] = ()) -> DataFrame:
@@ -151,7 +168,8 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
     ``value`` is the store's value, null if the store does not have the key. Offset and timestamp are taken from the
     history, and are null if the values differ.
     """
-    left = wanted.selectExpr("store_partition", "key", "value")
+    decoded = [DECODED] if DECODED in wanted.columns else []
+    left = wanted.selectExpr("store_partition", "key", "value", *decoded)
     right = known.selectExpr(
         "store_partition", "key", "value AS known", "offset AS known_offset", "timestamp AS known_timestamp"
     )
@@ -162,6 +180,7 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
         "NOT (value <=> known) AS differs",
         "if(value <=> known, known_offset, NULL) AS offset",
         "if(value <=> known, known_timestamp, NULL) AS timestamp",
+        *decoded,
     )
 
 
@@ -171,10 +190,11 @@ def from_table(rows: DataFrame) -> DataFrame:
     Their generation is 0, so that every real change counts as newer.
     """
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
-    return rows.selectExpr("store_partition", *moved, "key", "value")
+    return rows.selectExpr("store_partition", *moved, "key", "value", f"json AS {DECODED}")
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
     """The live keys that result if the changes in ``fed`` are applied to ``before``, rows of the table."""
-    columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
+    decoded = (DECODED,) if DECODED in fed.columns else ()
+    columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value", *decoded)
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

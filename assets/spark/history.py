@@ -7,6 +7,9 @@ Invariants:
       snapshot whose changes are already in the history appends nothing.
     - A tag protects the version with these end offsets from expiry. A history with rows but without such a version is
       an error, and is never treated as an empty history.
+    - Spark SQL decodes JSON. A value of another codec is decoded by Python once, when it enters the history, and the
+      column ``decoded`` keeps its JSON text. So the table and both views need no Python. A history has the column as
+      soon as its store has such a value.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
+from holdfast.assets.spark.changelog import IS_CODED, READABLE, ChangelogSource, PartitionRange, read_changelog
 from holdfast.assets.spark.versions import Versions, branch_table, set_tag
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.changelog.format import CODEC_JSON
+from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODED
+from holdfast.processors.engine.changelog.format import CODEC_JSON, FormatUnknown
+from holdfast.processors.engine.changelog.stored_values import json_text
 from holdfast.processors.snapshots.facts import HistoryHead
 from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
@@ -37,6 +42,7 @@ OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
 #: SQL condition that is true for a row with a value, not a deletion.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
 
+_IS_LOGGED = f"if({LOGGED}, 1, 0) AS logged"
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
 #: SQL expression: the message key as text. Bytes that are not valid UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
@@ -45,7 +51,18 @@ STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS
 EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
 #: Smallest and greatest event time (ms since 1970) that become timestamps: years 1 to 9999, which all readers support.
 EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
-JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
+#: The column of the history with the JSON text of values that are neither JSON nor raw bytes.
+DECODED = "decoded"
+
+
+def json_of(value: str = "value", decoded: str = "") -> str:
+    """SQL: the JSON text of a stored value; null for raw bytes. ``decoded`` names the column with decoded texts."""
+    text = f"decode(substring({value}, 11, length({value})), 'UTF-8')"
+    return f"if(substring({value}, 2, 1) = X'{CODEC_JSON:02x}', {text}, {decoded or 'NULL'})"
+
+
+#: SQL: the value as JSON text, if SQL can decode it.
+JSON = json_of()
 IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
 #: SQL: the fixed columns of the current table, computed from key, value, offset and timestamp.
 CURRENT = (
@@ -71,6 +88,8 @@ class Counted:
     #: Number of records in an unknown format. The next field is the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
+    #: Number of values that only Python decodes.
+    coded: int = 0
 
 
 class HistoryUnclear(HoldfastError):
@@ -129,17 +148,25 @@ def has_fed(versions: Versions, snapshot_id: str) -> bool:
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
-def changes(spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource) -> DataFrame | None:
-    """The changelog records that are missing in the history; None if nothing is missing."""
+def changes(
+    spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource, *, coded: bool = False
+) -> DataFrame | None:
+    """The changelog records that are missing in the history; None if nothing is missing.
+
+    ``coded`` says whether the history has the column ``decoded``.
+    """
     if all(part.feed_start >= part.end for part in plan.partitions):
         return None
     ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
     read = read_changelog(spark, plan.topic, ranges, source)
-    return as_history(read, plan.generation, OP)
+    return as_history(with_decoded(read) if coded else read, plan.generation, OP)
 
 
 def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
-    """Rows of (store_partition, offset, timestamp, key, value), converted to the columns of the history."""
+    """Rows of (store_partition, offset, timestamp, key, value), converted to the columns of the history.
+
+    The column ``decoded`` is kept if the rows have it.
+    """
     return rows.selectExpr(
         "store_partition",
         f"{generation} AS generation",
@@ -150,7 +177,12 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
         "value",
         f"{MESSAGE_KEY} AS message_key",
         f"{STATE_KEY} AS state_key",
+        *_decoded_of(rows),
     )
+
+
+def _decoded_of(rows: DataFrame) -> tuple[str, ...]:
+    return (DECODED,) if DECODED in rows.columns else ()
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
@@ -187,13 +219,16 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
         F.expr(f"count_if(NOT {READABLE})").alias("strange"),
         F.expr(f"min(if({READABLE}, NULL, offset))").alias("first_strange"),
+        F.expr(f"count_if({IS_CODED})").alias("coded"),
     )
-    names = ("records", "tombstones", "size", "strange", "first_strange")
+    names = ("records", "tombstones", "size", "strange", "first_strange", "coded")
     return {row["store_partition"]: Counted(*(row[name] for name in names)) for row in found.collect()}
 
 
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key, with columns store_partition, key, op, value, offset, timestamp.
+
+    The column ``decoded`` is kept if the rows have it.
 
     If a changelog record and a base row have the same offset, the changelog record counts as newer. Of two base rows
     with the same offset, the row of the later checkpoint counts as newer. Offset and timestamp of a base row become
@@ -201,11 +236,12 @@ def fold(rows: DataFrame) -> DataFrame:
     because its files are partitioned by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
+    decoded = _decoded_of(rows)
     return (
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, timestamp, op, value) AS row",
+            f"struct({', '.join(('generation', 'offset', _IS_LOGGED, 'timestamp', 'op', 'value', *decoded))}) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})
@@ -213,6 +249,7 @@ def fold(rows: DataFrame) -> DataFrame:
             *("store_partition", "key", "`max(row)`.op AS op", "`max(row)`.value AS value"),
             f"if({logged}, `max(row)`.offset, NULL) AS offset",
             f"if({logged}, `max(row)`.timestamp, NULL) AS timestamp",
+            *(f"`max(row)`.{name} AS {name}" for name in decoded),
         )
     )
 
@@ -220,3 +257,37 @@ def fold(rows: DataFrame) -> DataFrame:
 def live(folded: DataFrame) -> DataFrame:
     """The rows of ``folded`` (the newest change of each key) that have a value, so that their keys are live."""
     return folded.where(LIVE).drop("op")
+
+
+# -- values that only Python decodes -----------------------------------------------------------------------------------
+
+
+def has_decoded(spark: SparkSession, history: str) -> bool:
+    """Whether a history table has the column ``decoded``."""
+    return DECODED in spark.table(quoted(history)).columns
+
+
+def add_decoded(spark: SparkSession, history: str) -> None:
+    """Add the column ``decoded`` to a history table; the values that it has so far are JSON or raw bytes."""
+    comment = "the value as JSON text, when its codec is not JSON"
+    spark.sql(f"ALTER TABLE {quoted(history)} ADD COLUMN `{DECODED}` string COMMENT '{comment}'")
+
+
+def with_decoded(rows: DataFrame) -> DataFrame:
+    """Adds the column ``decoded`` to rows that have the column ``value``."""
+    return rows.withColumn(DECODED, _decoded(F.col("value")))
+
+
+def _decoded(value: Column) -> Column:
+    return F.udf(decoded_text, "string")(value)
+
+
+def decoded_text(value: bytes | None) -> str | None:
+    """The JSON text of a value that only Python decodes; None for all other values, and for a damaged one."""
+    if value is None or len(value) < 2 or BY_NUMBER.get(value[1]) not in CODED:
+        return None
+    try:
+        text = json_text(bytes(value))
+    except FormatUnknown:
+        return None  # The row's typed columns are null, and the column `why` says so.
+    return None if text is None else text.decode()

@@ -213,7 +213,7 @@ def feed_history(work: Work) -> None:
     if head != plan.history:
         raise versions.moved(table)
     work.history_ref = versions.branch_from(work.spark, table, plan.snapshot_id, seen)
-    rows = history.changes(work.spark, plan, work.source)
+    rows = history.changes(work.spark, plan, work.source, coded=work.coded)
     if rows is None:
         rows = work.changes().where("false")
     history.append_history(rows, table, work.history_ref, plan)
@@ -222,6 +222,10 @@ def feed_history(work: Work) -> None:
         plan.topic,
         [(number, each.strange, each.first_strange) for number, each in fed.items() if each.first_strange is not None],
     )
+    if not work.coded and any(each.coded for each in fed.values()):
+        history.add_decoded(work.spark, table)
+        feed_history(work)  # again, on another branch of the history: the first one lacks the decoded values
+        return
     if work.counted_ranges() == work.feeds():
         work.counted = fed
 
@@ -315,11 +319,9 @@ def _moments(plan: SnapshotPlan) -> str:
 def _replace_and_correct(work: Work) -> None:
     """Replace the table's rows by those of the source, and append the values that the history lacks to it."""
     plan = work.plan
-    wanted = work.full()
-    both = current.with_differences(wanted, _known(work)).persist()
+    both = _compared(work)
     try:
         differing = both.where("differs")
-        work.appended = differing.count()  # this count also fills the cache
         if work.history_ref != versions.MAIN and work.appended:
             ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
             rows = differing.selectExpr(
@@ -328,6 +330,7 @@ def _replace_and_correct(work: Work) -> None:
                 f"{_moments(plan)} AS timestamp",
                 "key",
                 "value",
+                *((history.DECODED,) if work.coded else ()),
             )
             op = f"if(value IS NULL, '{history.BASE_DELETE}', '{history.BASE}')"
             history.append_history(history.as_history(rows, plan.generation, op), work.history, work.history_ref, plan)
@@ -336,6 +339,24 @@ def _replace_and_correct(work: Work) -> None:
         replace_branch(work, rows)
     finally:
         both.unpersist()
+
+
+def _compared(work: Work) -> DataFrame:
+    """The cached keys of the source and of the history, with ``differs``; counts the differing keys."""
+    both = current.with_differences(work.full(), _known(work)).persist()
+    try:
+        # The job of these counts also fills the cache.
+        counts = ("count(*) AS number", f"count_if({changelog.IS_CODED}) AS coded")
+        [found] = both.where("differs").selectExpr(*counts).collect()
+    except BaseException:
+        both.unpersist()
+        raise
+    work.appended = found["number"]
+    if work.coded or not found["coded"]:
+        return both
+    both.unpersist()  # only the checkpoint has values that SQL can't decode, so the history lacks the column
+    history.add_decoded(work.spark, work.history)
+    return _compared(work)
 
 
 def _known(work: Work) -> DataFrame:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from holdfast.assets.spark.changelog import IS_CODED, KNOWN_CODECS
 from holdfast.assets.spark.history import EVENT_MS, EVENT_MS_FIRST, EVENT_MS_LAST, IN_RANGE
-from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
+from holdfast.processors.engine.changelog.format import VALUE_VERSION
 from holdfast.processors.engine.schema.evolution import plain
 from holdfast.processors.engine.schema.types import (
     ANY_STATE_KEY,
@@ -287,7 +288,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             f"concat('its format version is ', hex(substring(value, 1, 1)), ', expected {VALUE_VERSION:02x}')",
         ),
         (
-            f"substring(value, 2, 1) NOT IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}')",
+            f"substring(value, 2, 1) NOT IN ({KNOWN_CODECS})",
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
@@ -324,7 +325,9 @@ def _case(cases: Iterable[tuple[str, str]], otherwise: str = "NULL") -> str:
 
 
 def _why_value(at: int, value: ValueSchema) -> str:
-    cases = [("json IS NULL", "'it is bytes, no JSON'"), (f"_part{at}._misfit IS NOT NULL", _misfit(value))]
+    damaged = "concat('its payload of codec ', hex(substring(value, 2, 1)), ' is damaged')"
+    cases = [(f"json IS NULL AND {IS_CODED}", damaged)]
+    cases += [("json IS NULL", "'it is bytes, no JSON'"), (f"_part{at}._misfit IS NOT NULL", _misfit(value))]
     if not value.nullable:
         cases.append((f"_part{at}.v IS NULL", "'it is null'"))
     if value.version is not None:

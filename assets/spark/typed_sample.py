@@ -21,7 +21,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.assets.spark.typed import type_rows
-from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, FormatUnknown, split_key
+from holdfast.processors.engine.changelog.format import FormatUnknown, split_key
+from holdfast.processors.engine.changelog.stored_values import json_text
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
@@ -29,7 +30,6 @@ from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 ROWS, VALUE_BYTES = 500, 1 << 16
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}")"""
-_READ = bytes([VALUE_VERSION, CODEC_JSON])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,12 @@ def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, 
 
 
 def _misread(key: bytes, value: bytes, seen: dict[str, Any], reader: ColumnReader) -> list[Misread]:
-    if value[: len(_READ)] != _READ:
-        return []
     try:
         message_key, state_key = split_key(key)
+        payload = json_text(value)
     except FormatUnknown:
         return []
-    expected = reader.content(state_key, value[HEAD_SIZE:])
+    expected = None if payload is None else reader.content(state_key, payload)
     if expected is None:
         return []
     names = [name for name in {**expected, **seen} if not is_same(seen.get(name), expected.get(name))]

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark.history import JSON
+from holdfast.assets.spark.history import DECODED, has_decoded, json_of
 from holdfast.assets.spark.metadata import view_queries
 from holdfast.assets.spark.tables import require_table
 from holdfast.assets.spark.typed import typed_columns, typed_query
@@ -27,7 +27,6 @@ from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
 #: The order of one key's changes. At equal offsets, a value from a full snapshot comes before a changelog record.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
-_JSON = f"{JSON} AS json"
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
@@ -35,18 +34,25 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 
     Returns their names.
     """
+    coded = has_decoded(spark, history_name(processor, store))
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
-    for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
+    queries = (scd2, scd2_query(history, schema, coded=coded)), (feed, feed_query(history, schema, coded=coded))
+    for view, query in queries:
         # replace a view only if its query changed, because each replacement adds a file to the warehouse
         if query not in view_queries(spark, view):
             spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
 
 
-def _changes(history: str) -> str:
-    """SQL: the rows of a history that changed a value, each with the value before the change."""
-    rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
+def _changes(history: str, *, coded: bool) -> str:
+    """The rows of a history that changed a value, each with the previous value.
+
+    ``coded`` says whether the history has the column ``decoded``.
+    """
+    before = ("op", "value", DECODED) if coded else ("op", "value")
+    lags = ", ".join(f"lag({name}) OVER ({_ORDER}) AS {name}_before" for name in before)
+    rows = f"SELECT *, {lags} FROM {history}"
     # a row from a full snapshot with the same value as before is not a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
@@ -55,15 +61,15 @@ def _changes(history: str) -> str:
     )
 
 
-def scd2_query(history: str, schema: StoreSchema | None) -> str:
+def scd2_query(history: str, schema: StoreSchema | None, *, coded: bool = False) -> str:
     """The query of ``<store>_scd2``; ``history`` is the quoted table name."""
     spans = (
-        "SELECT store_partition, generation, key, value, message_key, state_key, op, "
+        f"SELECT store_partition, generation, key, value, {f'{DECODED}, ' if coded else ''}message_key, state_key, op, "
         "`offset` AS offset_from, timestamp AS valid_from, "
         f"lead(`offset`) OVER ({_ORDER}) AS offset_to, lead(timestamp) OVER ({_ORDER}) AS valid_to "
-        f"FROM ({_changes(history)})"
+        f"FROM ({_changes(history, coded=coded)})"
     )
-    held = f"SELECT *, {_JSON} FROM ({spans}) WHERE value IS NOT NULL"
+    held = f"SELECT *, {json_of(decoded=DECODED if coded else '')} AS json FROM ({spans}) WHERE value IS NOT NULL"
     columns = [
         *("store_partition", "generation", "message_key", "state_key", "offset_from", "offset_to"),
         *("valid_from", "valid_to", "valid_to IS NULL AS is_current", "op = 'put' AS exact", "key", "value", "json"),
@@ -72,13 +78,14 @@ def scd2_query(history: str, schema: StoreSchema | None) -> str:
     return f"SELECT {', '.join(columns)}, why FROM ({typed_query(held, schema)})"
 
 
-def feed_query(history: str, schema: StoreSchema | None) -> str:
+def feed_query(history: str, schema: StoreSchema | None, *, coded: bool = False) -> str:
     """The query of ``<store>_feed``; ``history`` is the quoted table name.
 
     The typed columns belong to the value after the change.
     """
-    before = _JSON.replace("value", "value_before").replace(" AS json", " AS json_before")
-    changed = f"SELECT *, {_JSON}, {before} FROM ({_changes(history)})"
+    after = f"{json_of(decoded=DECODED if coded else '')} AS json"
+    before = f"{json_of('value_before', f'{DECODED}_before' if coded else '')} AS json_before"
+    changed = f"SELECT *, {after}, {before} FROM ({_changes(history, coded=coded)})"
     change = "CASE WHEN value IS NULL THEN 'delete' WHEN value_before IS NULL THEN 'insert' ELSE 'update' END AS change"
     columns = [
         *("store_partition", "generation", "`offset`", "timestamp", change, "message_key", "state_key"),

@@ -200,6 +200,7 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         model: Any = None,
         upgrades: Upgrades | None = None,
         ttl: int | timedelta | Literal["by value"] | None = None,
+        codec: str = "json",
     ) -> str:
         """Declares the values of a store. Returns the store's name, for the argument ``store=`` of steps.
 
@@ -213,12 +214,14 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
                 key.
             ttl: Time for which a value is readable after its message's event time, in milliseconds or a timedelta.
                 ``"by value"``: only values set with ``ttl=`` expire. None: values never expire.
+            codec: How values become bytes: ``"json"``, ``"msgpack"``, ``"typed"`` (keeps Python's types, such as sets,
+                tuples, bytes, ``Decimal`` and times), or ``"bytes"``. Values that another codec wrote stay readable.
 
         Raises:
             StoreInvalid: An argument is invalid, or the store is already declared.
         """
         kept = self._renamed_stores.get(name, name)
-        declare(self._stores, StoreOptions(kept, model, upgrades, ttl))
+        declare(self._stores, StoreOptions(kept, model, upgrades, ttl, codec))
         return StoreName.of(name, self._stores)
 
     def topology(self) -> Topology:

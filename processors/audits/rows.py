@@ -9,7 +9,8 @@ from typing import Any
 from holdfast.processors.audits.comparison import Entry, KeyDifference, Side
 from holdfast.processors.audits.copies import Stray
 from holdfast.processors.audits.repair import Subject
-from holdfast.processors.engine.changelog.format import decode_value, split_key
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, split_key
+from holdfast.processors.engine.changelog.stored_values import json_text
 
 #: Maximum number of characters of a value that are shown.
 VALUE_CHARACTERS = 120
@@ -65,8 +66,8 @@ def _shown(entry: Entry | None) -> str:
 
 def _value(value: bytes) -> str:
     try:
-        decoded = decode_value(value)
-        text = f"0x{decoded.hex()}" if isinstance(decoded, bytes) else json.dumps(decoded, ensure_ascii=False)
+        shown = json_text(value)
+        text = f"0x{value[HEAD_SIZE:].hex()}" if shown is None else json.dumps(json.loads(shown), ensure_ascii=False)
     except Exception:  # a value in an unknown format is shown as hexadecimal bytes
         text = f"0x{value.hex()}"
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"

@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
@@ -38,7 +39,7 @@ class StoreSpec:
     name: str
     inputs: tuple[str, ...]
     kind: str = KEY_VALUE
-    codec: str = "json"
+    codec: str = DEFAULT
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
@@ -274,6 +275,11 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
         used = tuple(store.name for store in stores if set(store.inputs) & group)
         result.append(Subtopology(name="+".join(ordered), inputs=ordered, stores=used))
     return tuple(sorted(result, key=lambda sub: inputs.index(sub.inputs[0])))
+
+
+def codecs_of(topology: Topology) -> dict[str, str]:
+    """Maps each store with another codec than JSON to the codec's name and version."""
+    return {store.name: CODECS[store.codec].label for store in topology.stores if store.codec != DEFAULT}
 
 
 def code_version_of(topology: Topology, code: str) -> str:

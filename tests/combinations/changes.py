@@ -240,6 +240,35 @@ def _by_columns(code: str) -> str:
     return code
 
 
+#: A step with a function that has state, and its store.
+_WITH_STATE = re.compile(r"(\{0\}\.(?:apply|update|filter)\(\w+, stateful=True, store=)('[^']+')\)")
+
+
+def with_codecs(topology: Topology, random: Random) -> Topology | None:
+    """Some stores of functions have another codec than JSON: functions read what they set, in each codec."""
+    if topology.settings.get("dead_letter_topic"):
+        return None
+    codecs = ("typed", "msgpack") if all(map(_fits_msgpack, topology.messages)) else ("typed",)
+    chosen: dict[str, str] = {}
+
+    def declared(found: re.Match[str]) -> str:
+        store = found[2]
+        if store not in chosen:
+            chosen[store] = random.choice(codecs) if random.random() < 0.8 else ""
+        return f"{found[1]}app.store({store}, codec={chosen[store]!r}))" if chosen[store] else found[0]
+
+    lines = tuple(replace(line, code=_WITH_STATE.sub(declared, line.code)) for line in topology.lines)
+    return replace(topology, lines=lines) if any(chosen.values()) else None
+
+
+def _fits_msgpack(message: Message) -> bool:
+    """Whether a state may keep the fields of a message: msgpack has no whole numbers of more than 64 bits."""
+    try:
+        return message.value is None or bool(msgspec.msgpack.encode(msgspec.json.decode(message.value)))
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError):
+        return False
+
+
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -248,6 +277,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "msgpack": with_msgpack,
     "instances": with_instances,
     "columns": with_columns,
+    "codecs": with_codecs,
 }
 
 

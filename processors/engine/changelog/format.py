@@ -23,6 +23,8 @@ import msgspec
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.system.json_file import JSON_FAILURES
+from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, LABELS
+from holdfast.processors.engine.changelog.codecs import Codec
 from holdfast.processors.engine.changelog.json_values import ALWAYS_BACK, comes_back, state_fault
 
 KEY_VERSION = 1
@@ -59,7 +61,7 @@ _NESTING_READ = 300
 _key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
 #: The suggested action in errors about an unknown format version.
 RUN_ITS_WRITER = "Run the Holdfast version that wrote it, or a newer version."
-_VALUE_HEADS = frozenset({bytes([VALUE_VERSION, CODEC_JSON]), bytes([VALUE_VERSION, CODEC_BYTES])})
+_VALUE_HEADS = frozenset(bytes([VALUE_VERSION, number]) for number in BY_NUMBER)
 
 
 class FormatUnknown(BadConfiguration):
@@ -72,7 +74,7 @@ def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN
 
 
 class ValueNotStorable(HoldfastError):
-    """A state value can't be written as JSON."""
+    """A state value can't be written as JSON, or would not come back unchanged from its store's codec."""
 
 
 def key_prefix(message_key: bytes) -> bytes:
@@ -135,15 +137,29 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 
 def decode_value(stored: bytes) -> Any:
-    """Decodes a stored value to its JSON value or raw bytes; raises FormatUnknown for an unknown format."""
+    """Decodes a stored value of any codec; raises FormatUnknown for an unknown format."""
     if stored[:2] not in _VALUE_HEADS or len(stored) < HEAD_SIZE:
-        _check_head(stored)
-    if stored[1] == CODEC_BYTES:
-        return stored[HEAD_SIZE:]
+        check_head(stored)
+    if stored[1] != CODEC_JSON:
+        return _decode_other(stored)
     try:
         return decode_json(stored[HEAD_SIZE:])
     except JSON_FAILURES as failure:
         raise _unknown(f"A stored value is no JSON that can be read ({failure})", "JSON") from failure
+
+
+def _decode_other(stored: bytes) -> Any:
+    codec = BY_NUMBER[stored[1]]
+    try:
+        return codec.decode(stored[HEAD_SIZE:])
+    except (TypeError, ValueError, ArithmeticError) as failure:
+        raise damaged(codec, failure) from failure
+
+
+def damaged(codec: Codec, failure: Exception) -> FormatUnknown:
+    """The error for a stored value whose payload its codec can't read."""
+    seen = f"A stored value of the codec {codec.name} can't be read ({failure})"
+    return _unknown(seen, f"a value of {codec.label}", codec=codec.number)
 
 
 def is_too_deep(stored: bytes) -> bool:
@@ -151,14 +167,14 @@ def is_too_deep(stored: bytes) -> bool:
     return stored.count(b"[") + stored.count(b"{") > _NESTING_READ
 
 
-def _check_head(stored: bytes) -> None:
+def check_head(stored: bytes) -> None:
     """Raises FormatUnknown unless the bytes begin with the head of a stored value."""
     if len(stored) < HEAD_SIZE:
         raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
     if stored[0] != VALUE_VERSION:
         raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
-    if stored[1] not in (CODEC_JSON, CODEC_BYTES):
-        known = f"{CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes)"
+    if stored[1] not in BY_NUMBER:
+        known = ", ".join(f"{number} ({each.name})" for number, each in sorted(BY_NUMBER.items()))
         raise _unknown(f"A stored value has codec {stored[1]}", known, codec=stored[1])
 
 
@@ -228,7 +244,7 @@ def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
 
 def event_time_ms(stored: bytes) -> int:
     """The event time of the message that wrote a stored value, in ms; raises FormatUnknown for an unknown format."""
-    _check_head(stored)
+    check_head(stored)
     return int(_JSON_HEAD.unpack_from(stored)[2])
 
 
@@ -243,6 +259,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         generation: The generation of the deployment that started the worker; 0 for a worker without a deployment.
         commands: The ``once`` names of the last owner commands that changed the state, oldest first.
         keys: Text lines of ``steps.meaning`` that describe how the keys of the store are made.
+        codec: Name and version of the codec that wrote the store's values; UNSET for JSON.
     """
 
     inputs: Mapping[str, int]
@@ -255,6 +272,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     version: int = META_VERSION
     commands: Commands = msgspec.UNSET
     keys: KeyLines = msgspec.UNSET
+    codec: str | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """Encodes the record as JSON."""
@@ -266,10 +284,16 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         try:
             version = _VERSIONED.decode(raw).version
             if version == META_VERSION:
-                return _META.decode(raw)
+                return _with_known_codec(_META.decode(raw))
         except JSON_FAILURES as failure:
             raise _unknown(f"A changelog's meta record can't be read ({failure})", "its JSON") from failure
         raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
+
+
+def _with_known_codec(meta: ChangelogMeta) -> ChangelogMeta:
+    if meta.codec and meta.codec not in LABELS:
+        raise _unknown(f"A changelog has values of the codec {meta.codec!r}", f"one of {', '.join(sorted(LABELS))}")
+    return meta
 
 
 def with_command(before: Commands, name: str) -> Commands:

@@ -11,8 +11,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.commands import checks
 from holdfast.processors.engine.commands.sweep import matching
@@ -25,7 +23,7 @@ from holdfast.processors.engine.runtime.commands import (
 )
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state.exports import line_of
+from holdfast.processors.engine.state.exports import answer_of
 from holdfast.processors.engine.state.keys import store_prefix
 
 
@@ -55,7 +53,7 @@ def read(asked: Read, worker: Owner) -> dict[str, Any]:
                     break
                 if _is_over(task, store, key, stored):
                     continue
-                rows.append(msgspec.json.decode(msgspec.json.encode(line_of(store, task.partition, key, stored))))
+                rows.append(answer_of(store, task.partition, key, stored))
                 size += len(key) + len(stored)
     positions = {str(task.partition): dict(task.meta.inputs) for task in tasks}
     return {"rows": rows, "more": more, "positions": positions}

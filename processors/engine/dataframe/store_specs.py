@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from holdfast.processors.engine.changelog.codec_table import DEFAULT
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.step import Kept, StoreForm
@@ -55,6 +56,8 @@ def described_stores(
                 store=store,
             )
         _check_join(store, steps)
+        codec = DEFAULT if options is None else options.codec
+        _check_codec(store, codec, steps)
         timers = [node.processing for node in steps if node.processing is not None]
         if len(timers) > 1:
             raise StepInvalid(
@@ -64,9 +67,8 @@ def described_stores(
             )
         columns = (*columns, *("timers" for _ in timers))
         uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None]
-        described.append(
-            StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), uses=tuple(uses))
-        )
+        schema = schemas.get(store)
+        described.append(StoreSpec(store, tuple(topics), kind, codec, columns=columns, schema=schema, uses=tuple(uses)))
     return tuple(described)
 
 
@@ -95,6 +97,16 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
             todo += [(each, is_regrouped or regroups) for each in before.get(id(node), ())]
         made.append(replace(store, meaning=tuple(sorted(set(found)))))
     return tuple(made)
+
+
+def _check_codec(store: str, codec: str, steps: Sequence[Node]) -> None:
+    """Raises StepInvalid for a codec of a store whose values a built-in step writes, because these are JSON."""
+    if codec != DEFAULT and any(node.store_use.form is not StoreForm.VALUES for node in steps):
+        raise StepInvalid(
+            f"Store {store!r} has the codec {codec!r}, and a built-in step writes its values, which are JSON.",
+            action=f"Take `codec` out of `app.store({store!r}, ...)`, or give the step another store.",
+            store=store,
+        )
 
 
 def _check_join(store: str, steps: Sequence[Node]) -> None:

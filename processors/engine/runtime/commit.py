@@ -35,7 +35,7 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import StoreOffset
 from holdfast.processors.engine.steps.meaning import keys_of
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import Topology, codecs_of
 
 #: Maximum seconds to wait for the broker's acknowledgements. After this timeout, it is unknown whether the records were
 #: written.
@@ -144,7 +144,7 @@ def produce_changelogs(
             generation=generation,
             commands=part.commands,
         )
-        plain, keys = meta.encode(), keys_of(topology)
+        plain, keys, codecs = meta.encode(), keys_of(topology), codecs_of(topology)
         for name, state in part.task.states.items():
             if name not in part.writes:  # otherwise an owner command has already set the writes
                 part.writes[name] = state.writes()
@@ -155,7 +155,10 @@ def produce_changelogs(
             producer.produce_all(topic, writes.values, writes.keys, partition=partition)
             if part.records_only:
                 continue
-            told = msgspec.structs.replace(meta, keys=keys[name]).encode() if name in keys else plain
+            told = plain
+            if name in keys or name in codecs:
+                unset = msgspec.UNSET
+                told = msgspec.structs.replace(meta, keys=keys.get(name, unset), codec=codecs.get(name, unset)).encode()
             producer.produce(topic, told, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, time
+from decimal import Decimal
 from typing import Any
 
 import pydantic
@@ -164,7 +165,12 @@ def lost_on_the_way(adapter: pydantic.TypeAdapter[Any], value: Any, payload: byt
     Raises:
         pydantic.ValidationError: The JSON can't be decoded.
     """
-    return next(_differences(value, adapter.validate_json(payload), ""), None)
+    return difference(value, adapter.validate_json(payload))
+
+
+def difference(one: Any, other: Any) -> tuple[str, str] | None:
+    """Returns the path and the kind of the first difference between two instances; None if they are equal."""
+    return next(_differences(one, other, ""), None)
 
 
 def _differences(one: Any, other: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -200,9 +206,14 @@ def _fields(made: Any) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Converts a value to a form for comparison: of a time only the clock time and UTC offset, not the zone's name."""
+    """Returns a form that can be compared: a time by its clock and UTC offset, regardless of the zone's name.
+
+    NaN is equal to NaN.
+    """
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
+    if isinstance(value, (float, Decimal)) and value != value:  # NaN, which differs from itself
+        return "NaN"
     return value
 
 

@@ -5,7 +5,9 @@ A file has the suffix ``.part`` until it is complete.
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
 A key that is not UTF-8 text is written as ``key_base64``. A value that ``set_bytes`` stored is written as
-``value_base64``.
+``value_base64``. A value of a codec such as msgpack is written twice: as JSON for readers, and as the exact payload::
+
+    {"store": "totals", ..., "value": {"seen": [1, 2]}, "codec": "typed 1", "payload_base64": "gaRzZWVu..."}
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.system.json_file import JSON_FAILURES
+from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODED
 from holdfast.processors.engine.changelog.format import (
+    CODEC_BYTES,
     CODEC_JSON,
     HEAD_SIZE,
     VALUE_VERSION,
     FormatUnknown,
+    decode_json,
     decode_value,
     encode_bytes,
     event_time_ms,
@@ -36,6 +41,7 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
     split_key,
 )
+from holdfast.processors.engine.changelog.stored_values import json_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -121,6 +127,8 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_base64: bytes | None = None
     value: msgspec.Raw = msgspec.Raw()
     value_base64: bytes | None = None
+    codec: str | None = None
+    payload_base64: bytes | None = None
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
@@ -139,7 +147,9 @@ def entry_of(line: bytes, number: int) -> Entry:
             raise ValueError("an entry has one of `key` and `key_base64`, and one of `value` and `value_base64`")
         if found.partition < 0:
             raise ValueError(f"its partition is {found.partition}")
-        if found.value_base64 is None:
+        if found.codec is not None or found.payload_base64 is not None:
+            stored = _coded(found)
+        elif found.value_base64 is None:
             stored = pack_head(VALUE_VERSION, CODEC_JSON, found.timestamp_ms) + raw
             decode_value(stored)
         else:
@@ -155,6 +165,33 @@ def entry_of(line: bytes, number: int) -> Entry:
     return Entry(found.store, found.partition, message_key, key_prefix(message_key) + found.state.encode(), stored)
 
 
+def _coded(found: _Line) -> bytes:
+    """The stored value of a line with a codec. Raises ValueError if the line does not fit its own payload."""
+    codec = next((each for each in CODED if each.label == found.codec), None)
+    if codec is None:
+        known = ", ".join(each.label for each in CODED)
+        raise ValueError(f"its codec is {found.codec!r}, expected one of {known}")
+    if found.payload_base64 is None:
+        raise ValueError(f"it has the codec {found.codec!r}, and no `payload_base64`")
+    stored = pack_head(VALUE_VERSION, codec.number, found.timestamp_ms) + found.payload_base64
+    if decode_json(json_text(stored) or b"") != decode_json(found.value):
+        raise ValueError(
+            "its `value` is not the value of its `payload_base64`. To put an edited value back as JSON, take `codec` "
+            "and `payload_base64` out of the line"
+        )
+    decode_value(stored)
+    return stored
+
+
+def answer_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
+    """Converts an entry to JSON types for an answer: as its line, without the payload. Raises FormatUnknown."""
+    line = line_of(store, partition, key, stored)
+    line.pop("codec", None)
+    line.pop("payload_base64", None)
+    answer: dict[str, Any] = decode_json(_encode(line))
+    return answer
+
+
 def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
     """Converts an entry to the data of its line, which msgspec encodes as JSON.
 
@@ -168,10 +205,12 @@ def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, 
         line["key_base64"] = message_key
     line |= {"state": state, "timestamp_ms": event_time_ms(stored)}
     value = decode_value(stored)
-    if stored[1] == CODEC_JSON:
-        line["value"] = msgspec.Raw(stored[HEAD_SIZE:])
-    else:
+    if stored[1] == CODEC_BYTES:
         line["value_base64"] = value
+        return line
+    line["value"] = msgspec.Raw(json_text(stored) or b"")
+    if stored[1] != CODEC_JSON:
+        line |= {"codec": BY_NUMBER[stored[1]].label, "payload_base64": stored[HEAD_SIZE:]}
     return line
 
 

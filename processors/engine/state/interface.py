@@ -17,7 +17,7 @@ class State(Protocol):
         """Returns a copy of the value of ``key``. If there is no value, returns a copy of ``default``."""
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key``: a JSON value, or an instance of the model if the store has models.
+        """Sets the value of ``key``: a value that the store's codec keeps, or an instance of the store's model.
 
         Args:
             key: The state key.
@@ -27,7 +27,7 @@ class State(Protocol):
 
         Raises:
             StateValueInvalid: The value does not fit its model, or the store does not declare ``ttl``.
-            ValueNotStorable: JSON can't hold the value.
+            ValueNotStorable: The value would not come back unchanged from the store's codec, JSON by default.
             RecordTooLarge: The record is larger than the changelog allows.
         """
 

@@ -21,13 +21,23 @@ from typing import Any
 
 import pydantic
 
-from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_json
-from holdfast.processors.engine.schema.round_trip import RoundTrip, lost_on_the_way
+from holdfast.processors.engine.changelog.codecs import Codec, shown
+from holdfast.processors.engine.changelog.format import (
+    CODEC_BYTES,
+    CODEC_JSON,
+    HEAD_SIZE,
+    decode_value,
+    encode_json,
+)
+from holdfast.processors.engine.changelog.stored_values import UNFIT, not_storable
+from holdfast.processors.engine.changelog.typed_codec import TYPED, decode, encode_dumped
+from holdfast.processors.engine.schema.round_trip import RoundTrip, difference, lost_on_the_way
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY
 from holdfast.processors.engine.state.methods import StateValueInvalid
 
 #: The name of the field that has the version of a stored object.
 VERSION = "_version"
+_EXACT = "Give the field one exact type, so that its model reads what it wrote."
 
 
 class TypedValues:
@@ -63,17 +73,30 @@ class TypedValues:
         """
         of = key if key in self._adapters else ANY_STATE_KEY
         upgrades, payload = self._upgrades.get(of), raw[HEAD_SIZE:]
+        if raw[1] != CODEC_JSON:
+            return self._read_other(key, of, raw)
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
-        elif isinstance(value := decode_value(raw), bytes):
-            raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
+        else:
+            decode_value(raw)  # This error names the state as the cause, not the message.
         try:
             return self._adapters[of].validate_json(payload)
         except pydantic.ValidationError as failure:
-            path, seen = _first_fault(failure)
-            said = f"holds a value that does not fit its model at {path}: {seen}"
-            action = "Give `app.store` an upgrade for values of this form, or correct the model."
-            raise self._unfit(key, path, said, action) from failure
+            raise self._misfit(key, failure) from failure
+
+    def _read_other(self, key: str, of: str, raw: bytes) -> Any:
+        """Returns a stored value of another codec than JSON as an instance of its model."""
+        value, upgrades, adapter = decode_value(raw), self._upgrades.get(of), self._adapters[of]
+        if isinstance(value, bytes) and raw[1] == CODEC_BYTES:
+            raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
+        if upgrades is not None:
+            value = self._upgraded(key, value, upgrades)
+        try:
+            if raw[1] == TYPED.number:
+                return adapter.validate_python(value)
+            return adapter.validate_json(encode_json(shown(value)))
+        except pydantic.ValidationError as failure:
+            raise self._misfit(key, failure) from failure
 
     def written(self, key: str, value: Any) -> Any:
         """Returns the JSON value to store. ``value`` is an instance of the model, or input that the model accepts.
@@ -83,24 +106,30 @@ class TypedValues:
         """
         of = key if key in self._adapters else ANY_STATE_KEY
         adapter, decided = self._adapters[of], self._trips[of].decided
-        try:
-            checked = adapter.validate_python(value)
-        except pydantic.ValidationError as failure:
-            path, seen = _first_fault(failure)
-            said = f"was set to a value that does not fit its model at {path}: {seen}"
-            raise self._unfit(key, path, said, "Set an instance of the model.") from failure
+        checked = self._checked(key, adapter, value)
         try:
             made = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
         except Exception:  # A user's own serializer may raise any exception.
             made, decided = self._doubtful(key, adapter, checked), False
         if not decided:
             self._check_back(key, adapter, checked, made)
-        if of in self._upgrades:
-            if not isinstance(made, dict):
-                said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
-                raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
-            made = {**made, VERSION: max(self._upgrades[of]) + 1}
-        return made
+        return self._with_version(key, of, made) if of in self._upgrades else made
+
+    def _checked(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
+        """Returns the instance for a value that a function sets; raises StateValueInvalid if it does not fit."""
+        try:
+            return adapter.validate_python(value)
+        except pydantic.ValidationError as failure:
+            path, seen = _first_fault(failure)
+            said = f"was set to a value that does not fit its model at {path}: {seen}"
+            raise self._unfit(key, path, said, "Set an instance of the model.") from failure
+
+    def _with_version(self, key: str, of: str, made: Any) -> Any:
+        """Returns an object to store, with the version of a model that has upgrades."""
+        if not isinstance(made, dict):
+            said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
+            raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
+        return {**made, VERSION: max(self._upgrades[of]) + 1}
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
         """Returns the JSON value of an instance if a field's value has another type than the model declares."""
@@ -128,10 +157,16 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """Upgrades a stored object of any version to the newest version, with the user's upgrade functions.
+        """Returns the JSON of ``_upgraded``."""
+        made = self._upgraded(key, value, upgrades)
+        try:
+            return encode_json(made)
+        except (TypeError, ValueError, OverflowError, RecursionError) as failure:
+            said = f"is no JSON after its upgrades: {failure}"
+            raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
 
-        Returns the JSON of the upgraded object, without the version field.
-        """
+    def _upgraded(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> Any:
+        """Returns a stored object of any version, upgraded to the newest version, without the version field."""
         if not isinstance(value, dict):
             said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
             raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
@@ -148,16 +183,75 @@ class TypedValues:
             except Exception as failure:
                 said = f"can't be upgraded from version {step}: {type(failure).__name__}: {failure}"
                 raise self._unfit(key, VERSION, said, "Correct this upgrade.") from failure
-        try:
-            return encode_json(made)
-        except (TypeError, ValueError, OverflowError, RecursionError) as failure:
-            said = f"is no JSON after its upgrades: {failure}"
-            raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
+        return made
+
+    def _misfit(self, key: str, failure: pydantic.ValidationError) -> StateValueInvalid:
+        path, seen = _first_fault(failure)
+        said = f"holds a value that does not fit its model at {path}: {seen}"
+        action = "Give `app.store` an upgrade for values of this form, or correct the model."
+        return self._unfit(key, path, said, action)
 
     def _unfit(self, key: str, path: str, said: str, action: str) -> StateValueInvalid:
         return StateValueInvalid(
             f"Key {key!r} of store {self._store!r} {said}.", action=action, store=self._store, key=key, path=path
         )
+
+
+class CodedModels(TypedValues):
+    """The models of one store with another codec than JSON; instances become payloads of the codec.
+
+    With the codec "typed", the parts of an instance keep their Python types, so a model reads each part from its own
+    type. With another codec, the payload has the JSON values of the instance.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        models: Mapping[str, Any],
+        upgrades: Mapping[str, Mapping[int, Callable[[Any], Any]]],
+        codec: Codec,
+    ) -> None:
+        super().__init__(store, models, upgrades)
+        self._codec = codec
+
+    def payload(self, key: str, value: Any) -> bytes:
+        """Returns the payload of an instance, or of input from which the model makes an instance.
+
+        Raises:
+            StateValueInvalid: The value does not fit its model, or its model would read another value.
+            ValueNotStorable: A part of the value has a type that the codec does not return.
+        """
+        if self._codec is not TYPED:
+            made = self.written(key, value)
+            return self._encoded(key, made, self._codec.encode)
+        of = key if key in self._adapters else ANY_STATE_KEY
+        adapter = self._adapters[of]
+        checked = self._checked(key, adapter, value)
+        made = adapter.dump_python(checked, mode="python", by_alias=True, warnings="none")
+        payload = self._encoded(key, made, encode_dumped)
+        self._check_read(key, adapter, checked, payload)
+        if of not in self._upgrades:
+            return payload
+        return self._encoded(key, self._with_version(key, of, decode(payload)), encode_dumped)
+
+    def _encoded(self, key: str, made: Any, encode: Callable[[Any], bytes]) -> bytes:
+        try:
+            return encode(made)
+        except UNFIT as failure:
+            raise not_storable(self._codec, made, failure, f" for key {key!r} of store {self._store!r}") from failure
+
+    def _check_read(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, payload: bytes) -> None:
+        """Raises StateValueInvalid if the model reads another instance from a payload than it wrote."""
+        try:
+            lost = difference(value, adapter.validate_python(decode(payload)))
+        except pydantic.ValidationError as failure:
+            path, seen = _first_fault(failure)
+            raise self._unfit(key, path, f"could not be read again at {path}: {seen}", _EXACT) from failure
+        except Exception as failure:  # A user's own validator may raise any exception.
+            said = f"could not be read again: {type(failure).__name__}: {failure}"
+            raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
+        if lost is not None:
+            raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", _EXACT)
 
 
 def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:

@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
+from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
+from holdfast.processors.engine.changelog.codecs import BYTES
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER, SchemaInvalid
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.time.dated_values import Dating
@@ -40,6 +42,7 @@ class StoreOptions:
     model: Any = None
     upgrades: Upgrades | None = None
     ttl: int | timedelta | Literal["by value"] | None = None
+    codec: str = DEFAULT
     #: One line of text for each built-in step that uses the store.
     steps: tuple[str, ...] = ()
     #: For the store of a built-in step: how values expire whose state keys contain a time, such as those of joins.
@@ -67,6 +70,7 @@ class StoreOptions:
                 action="Choose a name of 1 to 255 bytes.",
                 store=self.name,
             ) from failure
+        self._check_codec()
         if self.ttl is not None and self.ttl != BY_VALUE:
             object.__setattr__(self, "ttl_ms", milliseconds("ttl", self.ttl, least=1))
         for state_key, upgrades in self.upgrades_by_key.items():
@@ -119,6 +123,22 @@ class StoreOptions:
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
         return (*self.steps, *made)
+
+    def _check_codec(self) -> None:
+        """Raises StoreInvalid for an unknown codec, and for a model of raw bytes."""
+        if not isinstance(self.codec, str) or self.codec not in CODECS:
+            raise StoreInvalid(
+                f"`codec` of store {self.name!r} is {self.codec!r}, expected one of {', '.join(map(repr, CODECS))}.",
+                action=f'Write, for example, `app.store({self.name!r}, codec="msgpack")`.',
+                store=self.name,
+                seen=self.codec,
+            )
+        if self.codec == BYTES.name and self.model is not None:
+            raise StoreInvalid(
+                f"Store {self.name!r} has a model and the codec 'bytes', which keeps only raw bytes.",
+                action='Take `model` out, or write `codec="typed"`.',
+                store=self.name,
+            )
 
     def _check_models(self) -> None:
         """Raises StoreInvalid if JSON can't preserve the values of a model."""

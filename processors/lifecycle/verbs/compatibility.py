@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from holdfast.processors.engine.changelog.codec_table import CODECS
 from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
 from holdfast.processors.engine.topology import KEY_VALUE, SCHEDULES
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -63,6 +64,7 @@ Change = Literal[
     "misread",  # the new version would misread the stored values
     "other windows",  # the kind of window is unchanged, but its times or columns changed
     "other terms",  # the TTL, the version of values, the timers, or the schedules changed
+    "other codec",  # new values are written with another codec; stored values stay readable
     "other keys",  # the state belongs to other keys than the keys of the new version
     "other rule",  # a join or a column is computed by another rule
     "other inputs",
@@ -222,7 +224,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
     what = "; ".join(
         f"{field} was {_text(getattr(was, attribute))}, now {_text(getattr(now, attribute))}"
         for field, attribute in _VALUES.items()
-        if getattr(was, attribute) != getattr(now, attribute)
+        if getattr(was, attribute) != getattr(now, attribute) and not (field == "codec" and _are_read(was, now))
     )
     windows = None if not what else _other_windows(processor, was, now) or _other_terms(was, now)
     windows = windows if not what or windows is not None else _other_schedules(was, now)
@@ -251,6 +253,8 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         return _other_keys(processor, now, keys, after)
     verdict = _of_changelog(was, now)
     verdict = verdict if windows is None or verdict.change != "same" else windows
+    if was.codec != now.codec:
+        verdict = _other_codec(verdict, was, now)
     if found:
         verdict = _other_rule(processor, verdict, now, found, after)
     if was.meaning is None and now.meaning and not verdict.refused:
@@ -277,6 +281,25 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
         f"{_filling(processor, now.name, 'STORE', after)}. The state of `{now.name}` is kept.{how_to_keep(keys)}"
     )
     return Verdict("other keys", now.name, said, action)
+
+
+def _are_read(was: StoreShape, now: StoreShape) -> bool:
+    """Whether this version of Holdfast reads values of both codecs, so that another codec needs no other store."""
+    return was.codec in CODECS and now.codec in CODECS
+
+
+def _other_codec(verdict: Verdict, was: StoreShape, now: StoreShape) -> Verdict:
+    """Adds to a verdict that new values have another codec."""
+    said = (
+        f"Values of store `{now.name}` were written with the codec {was.codec}, from now on with {now.codec}. Stored "
+        "values stay as they are and are read with the codec that wrote them; a value has the new codec as soon as it "
+        "is set again. Functions must expect values of both codecs until then."
+    )
+    return (
+        Verdict("other codec", now.name, said)
+        if verdict.change == "same"
+        else replace(verdict, sentence=f"{verdict.sentence} {said}")
+    )
 
 
 def _other_rule(
@@ -309,8 +332,8 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
     """The verdict on a key-value store whose TTL, value version or timers are different now; otherwise None."""
-    kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
-    if not kept or now.kind != KEY_VALUE:
+    same = [each for each in _VALUES.values() if each != "columns" and not (each == "codec" and _are_read(was, now))]
+    if now.kind != KEY_VALUE or any(getattr(was, each) != getattr(now, each) for each in same):
         return None
     return Verdict(
         "other terms",

@@ -13,13 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateFailed
-from holdfast.processors.engine.state.exports import line_of
+from holdfast.processors.engine.state.exports import answer_of
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.engine.state.time.time_records import Span, is_window_in
@@ -111,8 +109,7 @@ class LocalFolders:
             with opened(self._peek, self._path(copy.slot, task)) as state:
                 number = partition_of(task)
                 for key, stored in islice(selected_items(state.items(store), selection), limit + 1):
-                    line = msgspec.json.decode(msgspec.json.encode(line_of(store, number, key, stored)))
-                    rows.append({**line, "slot": copy.slot})
+                    rows.append({**answer_of(store, number, key, stored), "slot": copy.slot})
         places = tuple(Place(partition_of(each.task), each.slot, each.inputs or {}) for each in best.values())
         return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from holdfast.processors.engine.changelog.codec_table import CODECS, DEFAULT
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.dated_values import DatedValues
-from holdfast.processors.engine.state.time.declared_store import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import CodedState, DeclaredState
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.key_times import KeyTimes
 from holdfast.processors.engine.state.time.store_clock import NUMBERED, PLAIN, StoreClock
@@ -25,7 +26,7 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.store_options import StoreOptions
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.typed import TypedValues
+    from holdfast.processors.engine.state.typed import CodedModels, TypedValues
 
 #: Maps each store to its object and its declaration; the declaration is None for a store that only has timers.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
@@ -101,15 +102,26 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """Returns those stores of ``states`` that have timers, models (typed values) or expiring values."""
+    """The stores among ``states`` that have timers, models, another codec than JSON, or expiring values."""
     declared = frames[0].declared if frames else {}
     timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
     found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
     for name, plain in states.items():
         options = declared.get(name)
-        if name in timed or (options is not None and (options.typed or options.expires)):
+        if options is not None and options.codec != DEFAULT:
+            found[name] = (CodedState(plain, _coded_models_of(options), CODECS[options.codec]), options)
+        elif name in timed or (options is not None and (options.typed or options.expires)):
             found[name] = (DeclaredState(plain, _models_of(options)), options)
     return found
+
+
+def _coded_models_of(options: StoreOptions) -> CodedModels | None:
+    if not options.typed:
+        return None
+    # Imported here, so that pydantic is loaded only if a store has models.
+    from holdfast.processors.engine.state.typed import CodedModels
+
+    return CodedModels(options.name, options.models, options.upgrades_by_key, CODECS[options.codec])
 
 
 def _models_of(options: StoreOptions | None) -> TypedValues | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from holdfast.processors.engine.changelog.codecs import Codec
 from holdfast.processors.engine.changelog.format import (
     CODEC_JSON,
     VALUE_VERSION,
@@ -22,6 +23,7 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
     split_key,
 )
+from holdfast.processors.engine.changelog.stored_values import encode_coded
 from holdfast.processors.engine.record_size import too_large
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
@@ -31,7 +33,7 @@ from holdfast.processors.engine.state.time.key_times import KeyTimes
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.typed import TypedValues
+    from holdfast.processors.engine.state.typed import CodedModels, TypedValues
 
 _OWN = key_prefix(OWN_KEY)
 
@@ -247,3 +249,31 @@ class DeclaredState(StoreState):
         super().drop()
         if hasattr(self, "dated"):
             self.dated.forget_all()
+
+
+class CodedState(DeclaredState):
+    """One store of one task whose values are written with another codec than JSON.
+
+    Every read takes the codec from the stored value, so values of former codecs stay readable.
+
+    Args:
+        plain: The store that this object replaces.
+        typed: The models of its values; None without models.
+        codec: The codec of the values that functions set.
+    """
+
+    __slots__ = ("_codec", "_models")
+
+    def __init__(self, plain: StoreState, typed: CodedModels | None, codec: Codec) -> None:
+        super().__init__(plain, typed)
+        self._codec, self._models = codec, typed
+
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
+        """Sets the value of ``key``; raises ValueNotStorable for a value that the codec can't return unchanged."""
+        models = self._models
+        if models is not None and models.has(key):
+            raw = pack_head(VALUE_VERSION, self._codec.number, self.timestamp_ms) + models.payload(key, value)
+        else:
+            where = f" for key {key!r} of store {self.name!r}"
+            raw = encode_coded(self._codec, value, self.timestamp_ms, where=where)
+        self._put(key, raw, ttl)

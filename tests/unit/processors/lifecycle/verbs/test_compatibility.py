@@ -149,8 +149,31 @@ def test_another_kind_under_the_same_name_is_refused() -> None:
     assert "kind was aggregation, now key-value" in changed.sentence
 
 
-@pytest.mark.parametrize("change", [{"codec": "msgpack"}, {"format_version": 2}])
-def test_another_codec_or_format_is_refused(change: dict[str, Any]) -> None:
+def test_another_codec_is_told_and_not_refused() -> None:
+    made = topology("a")
+    other = replace(made, stores=tuple(replace(store, codec="typed") for store in made.stores))
+    for before, after, told in (
+        (made, other, "written with the codec json, from now on with typed"),
+        (other, made, "written with the codec typed, from now on with json"),
+    ):
+        (changed,) = verdicts(shape(before), shape(after))
+        assert (changed.change, changed.refused) == ("other codec", False)
+        assert told in changed.sentence
+        assert "a value has the new codec as soon as it is set again" in changed.sentence
+
+
+def test_another_codec_is_told_beside_another_ttl() -> None:
+    made, other = topology("a"), topology("a")
+    other = replace(
+        other, stores=tuple(replace(each, codec="msgpack", columns=("ttl = 5 ms",)) for each in made.stores)
+    )
+    (changed,) = verdicts(shape(made), shape(other))
+    assert (changed.change, changed.refused) == ("other terms", False)
+    assert "from now on with msgpack" in changed.sentence
+
+
+@pytest.mark.parametrize("change", [{"codec": "of-a-newer-version"}, {"format_version": 2}])
+def test_an_unknown_codec_or_another_format_is_refused(change: dict[str, Any]) -> None:
     made = topology("a")
     other = replace(made, stores=tuple(replace(store, **change) for store in made.stores))
     (changed,) = verdicts(shape(made), shape(other))

@@ -1,0 +1,211 @@
+"""The codecs of stored values: how the value of a store becomes bytes, and back.
+
+    json      JSON text; the default
+    bytes     raw bytes, as ``state.set_bytes`` stores them
+    msgpack   msgpack; also bytes, NaN, and whole numbers as keys
+    typed     msgpack with extensions; also sets, tuples, dates, ``Decimal``, ``UUID`` and any key
+
+Each stored value has the number of its codec in its head, so a store can have values of several codecs. Every reader
+that shows a value uses ``Codec.shown``, which returns the value in types of JSON.
+
+Invariants:
+    - ``decode(encode(value))`` equals the value, and has the same types. ``encode`` raises TypeError for other values.
+    - Equal values have equal bytes, also in another process.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+#: Maximum nesting of a value; deeper values could exceed Python's recursion limit when they are read.
+DEPTH_MAX = 100
+#: Maximum characters of a path that an error shows.
+_PATH_SHOWN = 200
+#: Types (no subclasses) whose values msgpack returns unchanged.
+SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
+#: The whole numbers that msgpack can hold.
+INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
+
+pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_is_scalar, _is_text = SCALARS.issuperset, frozenset((str,)).issuperset
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Codec(NamedTuple):
+    """A codec of stored values.
+
+    Attributes:
+        name: The name in ``app.store(codec=...)``.
+        version: The version of the payload's format, from 1.
+        number: The byte that stands for the codec in a stored value.
+        encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for an unfit value.
+        decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
+        shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
+        keeps: The types that come back unchanged, as text for errors.
+    """
+
+    name: str
+    version: int
+    number: int
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    shown: Callable[[bytes], Any]
+    keeps: str = ""
+
+    @property
+    def label(self) -> str:
+        """Name and version, as they stand in the changelog's meta records."""
+        return f"{self.name} {self.version}"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value certainly has only scalars of msgpack, lists, and dicts with text keys, and is not too deep.
+
+    Most values are plain. This check builds no paths, so it is faster than the checks that find a fault.
+    """
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        below: list[Any] = []
+        for outer in level:
+            kind = type(outer)
+            if kind is dict:
+                if not _is_text(map(type, outer)):
+                    return False
+                parts = outer.values()
+            elif kind is list:
+                parts = outer
+            elif kind in SCALARS:
+                continue
+            else:
+                return False
+            if not _is_scalar(map(type, parts)):
+                below.extend(parts)
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def shown_path(path: str) -> str:
+    """A path for an error, shortened."""
+    return path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
+
+
+def too_deep(path: str) -> TypeError:
+    """The error for a value that is nested too deeply."""
+    return TypeError(f"{shown_path(path)} is nested more than {DEPTH_MAX} levels deep")
+
+
+def another_type(path: str, value: Any) -> TypeError:
+    """The error for a value that would come back as another type."""
+    name = type(value).__name__
+    return TypeError(f"{shown_path(path)} is {_article(name)} {name}, which would come back as another type")
+
+
+def check_keys(path: str, value: Mapping[Any, Any]) -> None:
+    """Raises TypeError if two keys of a dict have the same text, because tables and exports have keys as texts."""
+    if _is_text(map(type, value)):
+        return
+    texts: dict[str, Any] = {}
+    for key in value:
+        text = key_text(shown(key))
+        if text in texts:
+            raise TypeError(
+                f"{shown_path(path)} has the keys {texts[text]!r} and {key!r}, which are both {text!r} in a table"
+            )
+        texts[text] = key
+
+
+def key_text(key: Any) -> str:
+    """The text of a dict's key, given in types of JSON: a text itself, the JSON of another key."""
+    return key if isinstance(key, str) else _encode_json(key).decode()
+
+
+def shown(value: Any) -> Any:
+    """A decoded value in types of JSON: bytes as base64, NaN and infinity as text, dates and numbers as pydantic."""
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is bytes:
+        return b64encode(value).decode()
+    if kind is list or kind is tuple:
+        return [shown(each) for each in value]
+    if kind is set or kind is frozenset:
+        return sorted((shown(each) for each in value), key=_encode_json)
+    if kind is dict:
+        return {key_text(shown(key)): shown(each) for key, each in value.items()}
+    # Imported here, because most stores do not need pydantic.
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
+
+
+def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value") -> str:
+    """The path of the first innermost part that can't be encoded, for example a text with half a character."""
+    parts: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        keys = ((f"the key {key!a} of {path}", key) for key in value)
+        parts = (*keys, *((f"{path}[{key!a}]", each) for key, each in value.items()))
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{path}[{at}]", each) for at, each in enumerate(value))
+    for where, part in parts:
+        try:
+            encode(part)
+        except (TypeError, ValueError, OverflowError):
+            return failing_part(encode, part, where)
+    return shown_path(path)
+
+
+def _encode_msgpack(value: Any) -> bytes:
+    if not is_plain(value):
+        _check(value, "value", 0)
+    return pack(value)
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    """Raises TypeError for the first part of a value that msgpack would change."""
+    kind = type(value)
+    if kind in SCALARS:
+        return
+    if kind is not dict and kind is not list:
+        if kind is datetime and value.tzinfo is UTC:
+            return
+        raise another_type(path, value)
+    if depth == DEPTH_MAX:
+        raise too_deep(path)
+    if kind is list:
+        for at, each in enumerate(value):
+            _check(each, f"{path}[{at}]", depth + 1)
+        return
+    for key, each in value.items():
+        if type(key) is not str and type(key) is not int:
+            raise TypeError(f"{shown_path(path)} has the key {key!r}, expected a text or a whole number")
+        _check(each, f"{path}[{key!r}]", depth + 1)
+    check_keys(path, value)
+
+
+def _encode_bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise another_type("value", value)
+    return value
+
+
+def _article(name: str) -> str:
+    return "an" if name[:1].lower() in "aeiou" else "a"
+
+
+_KEPT = "dict with keys of text or whole numbers, list, str, int of 64 bits, float, bool, None, bytes and times in UTC"
+
+#: Stores without ``codec`` do not call this codec: ``changelog.format`` calls msgspec itself, for each message.
+JSON = Codec("json", 1, 1, _encode_json, msgspec.json.Decoder().decode, msgspec.json.Decoder().decode)
+BYTES = Codec("bytes", 1, 2, _encode_bytes, bytes, shown, "bytes")
+MSGPACK = Codec("msgpack", 1, 3, _encode_msgpack, _unpack, lambda payload: shown(_unpack(payload)), _KEPT)

@@ -1,0 +1,180 @@
+"""Every reader of stored values, with values of every codec: what it shows, and that no reader is left out.
+
+The first table has the readers, by module. The last one has modules that read Holdfast's own records and the values
+of built-in steps, which are always JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from holdfast.assets.spark.history import decoded_text
+from holdfast.processors.audits.comparison import Entry, KeyDifference, Odd, Side
+from holdfast.processors.audits.rows import key_row
+from holdfast.processors.engine.changelog.codec_table import BY_NUMBER, CODECS
+from holdfast.processors.engine.changelog.format import are_records, decode_value, event_time_ms, key_prefix
+from holdfast.processors.engine.changelog.stored_values import encode_coded, json_text
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.state.exports import ExportUnreadable, answer_of, entry_of, line_of
+from holdfast.processors.snapshots.column_reader import ColumnReader
+
+ROOT = Path(__file__).parents[2]
+KEY, T = key_prefix(b"alice") + b"cart", 1_700_000_000_000
+
+
+class Cart(BaseModel):
+    n: int
+    parts: list[Any]
+
+
+def _columns(stored: bytes) -> Any:
+    text = json_text(stored)
+    return None if text is None else (ColumnReader(schema_of(Cart)).content("cart", text) or {}).get("parts")
+
+
+def _answer(stored: bytes) -> Any:
+    return (answer_of("s", 0, KEY, stored).get("value") or {}).get("parts")
+
+
+def _export(stored: bytes) -> Any:
+    line = msgspec.json.encode(line_of("s", 0, KEY, stored))
+    assert entry_of(line, 1).stored == stored, "an export restores the exact bytes"
+    return (msgspec.json.decode(line).get("value") or {}).get("parts")
+
+
+def _audit(stored: bytes) -> Any:
+    found = KeyDifference(0, 0, KEY, next(iter(Odd)), {Side.STORE: Entry((stored,))})
+    shown = key_row(found)[Side.STORE.value]
+    return None if shown.startswith("0x") else msgspec.json.decode(shown)["parts"]
+
+
+def _spark(stored: bytes) -> Any:
+    """Spark SQL reads JSON by itself, and other values by this function: tests/spark/test_coded_snapshots.py."""
+    text = decoded_text(stored)
+    assert (text is None) == (stored[1] in (1, 2))
+    return msgspec.json.decode(text or json_text(stored) or b"{}").get("parts")
+
+
+def _restore(stored: bytes) -> Any:
+    assert are_records([KEY], [stored])
+    assert event_time_ms(stored) == T
+    return msgspec.json.decode(json_text(stored) or b"{}").get("parts")
+
+
+#: By module, a function that returns what the module shows of the part ``parts`` of a value; None for raw bytes.
+READERS: Mapping[str, Callable[[bytes], Any]] = {
+    "assets/spark/history.py": _spark,
+    "assets/spark/typed_sample.py": _columns,
+    "processors/audits/rows.py": _audit,
+    "processors/engine/changelog/format.py": _restore,
+    "processors/engine/changelog/stored_values.py": _restore,
+    "processors/engine/commands/read.py": _answer,
+    "processors/engine/state/exports.py": _export,
+    "processors/lifecycle/world/local_state.py": _answer,
+}
+#: Readers for functions return the values themselves: tests/unit/processors/engine/state/test_coded_stores.py.
+FOR_FUNCTIONS = {
+    "processors/engine/state/methods.py",
+    "processors/engine/state/store.py",
+    "processors/engine/state/time/declared_store.py",
+    "processors/engine/state/typed.py",
+    "processors/testing/cluster.py",
+}
+#: They read Holdfast's own records, or values of built-in steps: both are JSON in each store. Sizes count here, too.
+ALWAYS_JSON = {
+    "processors/engine/aggregates/reduce_column.py",
+    "processors/engine/aggregates/row_table.py",
+    "processors/engine/commands/adopt.py",
+    "processors/engine/commands/put_back.py",
+    "processors/engine/commands/sweep.py",
+    "processors/engine/joins/as_of.py",
+    "processors/engine/joins/interval.py",
+    "processors/engine/state/task_store.py",
+    "processors/engine/state/time/expiries.py",
+    "processors/engine/state/time/time_records.py",
+    "processors/engine/state/time/timers.py",
+    "processors/engine/windows/by_columns.py",
+}
+_READS = re.compile(r"\b(decode_value|HEAD_SIZE|CODEC_JSON|CODEC_BYTES|decode_json|json_text|line_of|answer_of)\b")
+_FROM = re.compile(r"from holdfast\.processors\.engine\.(changelog|state\.exports)\b")
+_FOLDERS = ("assets", "infra", "orchestration", "processors")
+#: Their ``line_of`` is another function.
+_OTHERS = {"processors/engine/state/time/dated_values.py"}
+
+#: By codec: a value, and what readers show of its part ``parts``.
+VALUES: Mapping[str, tuple[Any, Any]] = {
+    "json": ({"n": 1, "parts": [1, "é", None]}, [1, "é", None]),
+    "msgpack": (
+        {"n": 1, "parts": [b"\xff", 2.5, datetime(2024, 1, 1, tzinfo=UTC)]},
+        ["/w==", 2.5, "2024-01-01T00:00:00Z"],
+    ),
+    "typed": (
+        {"n": 1, "parts": [(1, 2), {3}, Decimal("1.10"), date(2024, 1, 1), b"\xff"]},
+        [[1, 2], [3], "1.10", "2024-01-01", "/w=="],
+    ),
+    "bytes": (b"\xff\x00", None),
+}
+
+
+def test_each_codec_has_a_value_here() -> None:
+    assert set(VALUES) == set(CODECS) == {each.name for each in BY_NUMBER.values()}
+
+
+@pytest.mark.parametrize("codec", VALUES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_shows_the_values_of_each_codec(reader: str, codec: str) -> None:
+    value, parts = VALUES[codec]
+    stored = encode_coded(CODECS[codec], value, T)
+    assert decode_value(stored) == value
+    shown = READERS[reader](stored)
+    assert _without_nulls(shown) == _without_nulls(parts)
+
+
+def test_no_reader_is_left_out() -> None:
+    found = {
+        str(file.relative_to(ROOT))
+        for folder in _FOLDERS
+        for file in (ROOT / folder).rglob("*.py")
+        if _READS.search(text := file.read_text()) and (_FROM.search(text) or file.name == "format.py")
+    }
+    assert found - _OTHERS == set(READERS) | FOR_FUNCTIONS | ALWAYS_JSON
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"value": {"n": 2, "parts": []}}, "its `value` is not the value of its `payload_base64`"),
+        ({"codec": "typed 9"}, "its codec is 'typed 9', expected one of msgpack 1, typed 1"),
+        ({"payload_base64": None}, "it has the codec 'typed 1', and no `payload_base64`"),
+        ({"payload_base64": "wQ=="}, "A stored value of the codec typed can't be read"),
+    ],
+)
+def test_a_changed_line_of_an_export_is_refused(changed: dict[str, Any], said: str) -> None:
+    line = _read(line_of("s", 0, KEY, encode_coded(CODECS["typed"], VALUES["typed"][0], T)))
+    with pytest.raises(ExportUnreadable, match=re.escape(said)):
+        entry_of(msgspec.json.encode({**line, **changed}), 1)
+
+
+def test_an_edited_value_is_put_back_as_json() -> None:
+    line = _read(line_of("s", 0, KEY, encode_coded(CODECS["typed"], VALUES["typed"][0], T)))
+    edited = {name: each for name, each in line.items() if name not in ("codec", "payload_base64")}
+    assert decode_value(entry_of(msgspec.json.encode({**edited, "value": [1]}), 1).stored) == [1]
+
+
+def _read(line: Any) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(line))
+    return made
+
+
+def _without_nulls(parts: Any) -> Any:
+    """Columns leave out what is null."""
+    return None if parts is None else [each for each in parts if each is not None]
