@@ -142,7 +142,8 @@ def _as_read(value: Any, path: str) -> Any:
     """What a model reads for a value of a type that the codec does not know."""
     if isinstance(value, Enum):
         return value.value
-    for kind in (str, int, float, bytes, dict, list, tuple, set, frozenset):
+    kinds: tuple[type[Any], ...] = (str, int, float, bytes, dict, list, tuple, set, frozenset)
+    for kind in kinds:
         if isinstance(value, kind):
             return kind(value)
     # Imported here, because only stores with models need pydantic.

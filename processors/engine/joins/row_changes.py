@@ -175,7 +175,7 @@ class GroupRows(Step):
                 state.set(_ITEMS + row_key, columns.of_collected(into))
             else:
                 state.delete(_ITEMS + row_key)
-            collected = [items for _, items in state.items(prefix=_ITEMS, limit=columns.shown)]  # type: ignore[attr-defined]
+            collected = [items for _, items in state.items(prefix=_ITEMS, limit=columns.shown)]
         return changed(columns.row(held, collected), state)
 
 

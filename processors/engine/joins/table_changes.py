@@ -93,7 +93,7 @@ class TableChanges(Generic[Made]):
                     "`group_by` of a table got a function and no name, which names its topic and stores.",
                     action="Add one: `table.group_by(function, name='by-status')`.",
                 )
-        grouping = check_name(key if name is None else name, "name of a `group_by`")
+        grouping = check_name(cast(str, key) if name is None else name, "name of a `group_by`")
         return GroupedTable(cast(Made, self), key, grouping)
 
     def _derived(self, name: str, stream: Any) -> Made:
@@ -155,7 +155,7 @@ class GroupedTable(Generic[Made]):
         grouped = moved._between(moved_key, kept, f"{self.table.name}-by-{self.name}")
         typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
         rows = grouped._then(Node("apply", GroupRows(made), kept, expand=True, model=typed))
-        return self.table._derived(kept, rows)
+        return cast(Made, self.table._derived(kept, rows))
 
 
 def _check_function(func: Any, step: str, example: str, expected: str = "a function of the row") -> None:
