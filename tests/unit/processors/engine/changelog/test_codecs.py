@@ -86,7 +86,8 @@ TYPED = [
         *(("typed", value) for value in PLAIN + BYTES_AND_KEYS + TYPED),
         ("bytes", b"\x00\xff"),
     ],
-    ids=repr,
+    # the repr of a set differs between test processes
+    ids=lambda each: each if isinstance(each, str) else None,
 )
 def test_a_value_comes_back_with_its_types(codec: str, value: Any) -> None:
     raw = stored(codec, value)
