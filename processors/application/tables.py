@@ -18,6 +18,7 @@ from holdfast.processors.engine.topology import SourceLog
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.dataframe.groups import Streams
 
 
 class ApplicationTables:
@@ -28,6 +29,7 @@ class ApplicationTables:
     _globals: dict[str, GlobalTable]
     _table_topics: set[str]
     _source_logs: list[SourceLog]
+    _streams: Streams[StreamingDataFrame]
 
     def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
@@ -66,6 +68,7 @@ class ApplicationTables:
             value=value,
         )
         declared.processor = self.consumer_group
+        self._streams.topics[name] = declared
         return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:

@@ -128,6 +128,10 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
+    if step.name == "apply place" and not first.first:
+        return False  # rows that time sends, and not a message, have no place
+    if step.name == "sink" and first.first:
+        return False  # refused before a step that waits
     if step.name == "to_stream" and first.last:
         return False  # its outputs have the deletions, too
     if step.name == "table join on" and not _fits_on(scope, of):
@@ -364,7 +368,8 @@ def _add_outputs(scope: Scope) -> None:
 def _add_output(scope: Scope, stream: Made) -> None:
     out = scope.new("o")
     with_key = not stream.odd and scope.random.random() < 0.15 and not stream.last
-    step = _BY_NAME["to_topic key" if with_key else "to_topic"]
+    plain = "to_topic chosen" if Random(f"{out} of {stream.name}: {len(scope.lines)}").random() < 0.15 else "to_topic"
+    step = _BY_NAME["to_topic key" if with_key else plain]
     together = len({id(scope.task_of(topic)) for topic in stream.topics}) == 1
     compared: Compared = (
         "order"

@@ -78,6 +78,8 @@ STEPS: tuple[Step, ...] = (
     Step("apply in place", "{s}.apply(changed)", weight=3),
     Step("apply expand", "{s}.apply(halves, expand=True)", weight=2),
     Step("apply metadata", "{s}.apply(with_key, metadata=True)", weight=2),
+    Step("apply place", "{s}.apply(placed)", Mark.SOURCE, weight=2),
+    Step("sink", "sunk({s})", weight=2),
     Step("apply fails", "{s}.apply(spoilt)", Mark.FAILS, weight=1),
     Step("update in place", "{s}.update(touched)", Mark.IN_PLACE, weight=2),
     Step("filter", "{s}.filter(most)"),
@@ -168,6 +170,7 @@ STEPS: tuple[Step, ...] = (
     ),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
+    Step("to_topic chosen", "chosen(app, {s}, {out})", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
+from holdfast.processors.engine.joins.base_lookup import BaseField, BaseLookup, LookedUp
 from holdfast.processors.engine.joins.lookups import (
     CachedLookup,
     Lookup,
@@ -65,8 +66,8 @@ class StreamCalls(Generic[Stream]):
 
     def join_lookup(  # tidy: allow-wide because the first three are those of Quix Streams, the last of apply_async.
         self: Any,
-        lookup: Lookup,
-        fields: LookupFields = None,
+        lookup: Lookup | BaseLookup[Any],
+        fields: LookupFields | Mapping[str, BaseField] = None,
         on: LookupOn = None,
         *,
         how: Literal["left", "inner"] = "left",
@@ -84,7 +85,9 @@ class StreamCalls(Generic[Stream]):
         the stream, the same rules hold as for ``apply_async``.
 
         Args:
-            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``.
+            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
+                object of a subclass of ``BaseLookup``, which sets ``fields`` itself, by ``on``; other arguments are for
+                functions.
             fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
                 of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
@@ -105,7 +108,8 @@ class StreamCalls(Generic[Stream]):
                 each other.
             StepInvalid: A function takes other arguments.
         """
-        check_async(lookup, "`join_lookup`", ("key",))
+        if not isinstance(lookup, BaseLookup):
+            check_async(lookup, "`join_lookup`", ("key",))
         if on is not None and not isinstance(on, str) and not callable(on):
             raise JoinInvalid(
                 f"`on` is {on!r}, expected a field's name or a function of (value, key).",
@@ -114,7 +118,17 @@ class StreamCalls(Generic[Stream]):
             )
         if callable(on):
             check_function(on, "`on` of `join_lookup`", ("value", "key"))
-        merge = LookupMerge(fields, how, on_merge, default)
+        if isinstance(lookup, BaseLookup):
+            if not isinstance(fields, Mapping) or not all(isinstance(each, BaseField) for each in fields.values()):
+                raise JoinInvalid(
+                    f"`fields` of `join_lookup` with {type(lookup).__qualname__} is {fields!r}, expected a mapping of "
+                    "names to its fields.",
+                    action='Write, for example, `fields={"device": SQLiteLookupField(...)}`.',
+                    seen=repr(fields)[:80],
+                )
+            looked: Stream = self._then(Node("update", LookedUp(lookup, cast(Any, fields), on), metadata=True))
+            return looked
+        merge = LookupMerge(cast(Any, fields), how, on_merge, default)
         cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
         call = replace(_call_of(cached, concurrency, order, timeout), known=cached.known)
         means = lines_of(
@@ -211,7 +225,7 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
             raise _misplaced("The stream has a branch before `apply_async`.")
         before.append(node)
         node = node.children[0]
-        if node.store is not None or node.topic is not None or node.window is not None or node.expand:
+        if node.store is not None or node.outbox or node.window is not None or node.expand:
             raise _misplaced("A step before `apply_async` has state, sends to a topic, or gives several values.")
     if len(waiting) > 1:
         raise _misplaced("A stream has two steps that wait.")

@@ -9,11 +9,12 @@ All messages of a key must be in one partition, so a new key needs another parti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.dataframe.chosen_topics import ChosenOutputs
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
@@ -35,6 +36,12 @@ class Streams(Generic[Stream]):
 
     processor: str
     by_topic: dict[str, Stream]
+    #: The topics that the application declared, by name; of several with one name, the last.
+    topics: dict[str, Topic] = field(default_factory=dict)
+    #: The steps that choose a topic for each message.
+    choices: list[ChosenOutputs] = field(default_factory=list)
+    #: Runs a stream on one message, for ``sdf.test``: with value, key, timestamp, headers and state.
+    trial: Callable[..., list[Any]] = field(default=lambda *given: [])
 
 
 class StreamGroups(Generic[Stream]):
@@ -73,7 +80,7 @@ class StreamGroups(Generic[Stream]):
         """
         grouped = GroupKey(key, _name_of(key, name))
         if self._groups is None:
-            raise _without_application("`group_by`")
+            raise without_application("`group_by`")
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
@@ -119,7 +126,7 @@ class StreamGroups(Generic[Stream]):
             GroupByInvalid: The stream belongs to no application, or the name is already in use.
         """
         if self._groups is None:
-            raise _without_application("A join by a key inside the row")
+            raise without_application("A join by a key inside the row")
         topic = Topic(repartition_topic(self._groups.processor, name))
         topic.label, topic.group_by, topic.of_join = name, name, True
         if topic.name in self._groups.by_topic:
@@ -144,7 +151,8 @@ def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
     )
 
 
-def _without_application(what: str) -> GroupByInvalid:
+def without_application(what: str) -> GroupByInvalid:
+    """The error for a step that needs to know the application of its stream."""
     return GroupByInvalid(
         f"{what} needs a stream of an application, and this one was made without.",
         action="Make it with `app.dataframe(topic)`.",

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -26,7 +26,9 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
+from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message, processing
 from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.dataframe.sinks import ITEM_BYTES, SinkBox, sinks_of
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -150,7 +152,10 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        sources = [each.source.bound({at: one.on_message for at, one in processors.items()}) for each in own]
+        sinks = sinks_of([each.source for each in own], self._last_message)
+        self.outboxes.update({box.topic: box for box in sinks.values()})
+        bound: dict[int, Callable[..., Any]] = {at: one.on_message for at, one in processors.items()}
+        sources = [each.source.bound({**bound, **sinks}) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
             frame = frames[topic]
             awaited = awaited_stream(source, self._times, self._timing(topic))
@@ -211,6 +216,11 @@ class Task(TaskFacts):
     def _last_of(self, topic: str) -> tuple[Partition, int]:
         """Partition and offset of the last processed message of an input."""
         return Partition(topic, self.partition), self._positions[topic] - 1
+
+    def _last_message(self) -> MessageContext:
+        """The current message; the last one of the first input, where timers or closed windows make a result."""
+        topic = self.inputs[0]
+        return current_message() or MessageContext(topic, self.partition, self._positions[topic] - 1)
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
         """Apply the failure policy to a failed message, and count the message; its writes are already undone."""
@@ -411,7 +421,8 @@ class Task(TaskFacts):
         between = self._between
         while True:
             try:
-                function(*columns)
+                with processing(lambda: _place_of(*records.place(count - length_hint(values) - 1))):
+                    function(*columns)
             except BaseException as error:
                 for state in self.states.values():
                     state.undo_message()
@@ -455,7 +466,8 @@ class Task(TaskFacts):
 
     def dirty_bytes(self) -> int:
         """Approximate memory of the uncommitted writes, in bytes."""
-        return sum(state.dirty_bytes() for state in self.states.values())
+        waiting = sum(len(box.values) for box in self.outboxes.values() if isinstance(box, SinkBox))
+        return sum(state.dirty_bytes() for state in self.states.values()) + waiting * ITEM_BYTES
 
     def drop(self) -> dict[str, int]:
         """Discard all uncommitted work; returns the committed offset by topic, from which to read again."""
@@ -481,3 +493,7 @@ class Task(TaskFacts):
         self._streams.clear()
         self.release()
         self.move(TaskPhase.CLOSED)
+
+
+def _place_of(batch: Batch, index: int) -> MessageContext:
+    return MessageContext(batch.partition.topic, batch.partition.number, batch.offsets[index])
