@@ -17,11 +17,23 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
-from holdfast.processors.lifecycle.plans.stages import DeleteStateAside, RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.plans.stages import (
+    AdoptStore,
+    AdoptTable,
+    ClearKeys,
+    CompareStores,
+    DeleteStateAside,
+    PauseProcessor,
+    ReadAgain,
+    RunProcessor,
+    StopProcessor,
+)
 
 #: Verbs whose interrupted apply leaves no half-changed state.
 #: Recovery may start workers after such an apply, even if another version of Holdfast wrote the plan.
 HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
+#: Stages that running workers carry out, so that they fail while a worker is down.
+_BY_WORKERS = (AdoptStore, AdoptTable, ClearKeys, CompareStores, PauseProcessor, ReadAgain)
 #: Maps a field of a request to its command-line option, if their names differ.
 #: An empty text means a positional argument.
 _OPTIONS = {
@@ -63,6 +75,16 @@ def only_starts_workers(record: ApplyRecord) -> bool:
     after = () if plan is None else plan.stages[len(record.done) :]
     later = all(isinstance(stage, StopProcessor | DeleteStateAside) for stage in after[1:])
     return isinstance(next(iter(after), None), RunProcessor) and later
+
+
+def needs_workers(record: ApplyRecord) -> bool:
+    """Whether an open apply that is resumed needs running workers before one of its own stages starts them."""
+    plan = read(record)
+    if plan is None or isinstance(plan.request, Compact):
+        return False  # such an apply is abandoned
+    after = plan.stages[len(record.done) :]
+    first = next((stage for stage in after if isinstance(stage, (RunProcessor, *_BY_WORKERS))), None)
+    return isinstance(first, _BY_WORKERS)
 
 
 def way_on(record: ApplyRecord) -> str:

@@ -163,15 +163,19 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
 
 def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None) -> str:
     """The action that ends an interrupted apply; it also works if the recorded version does not start."""
-    action = way_on.way_on(begun)
+    action, held = way_on.way_on(begun), way_on.keeps_recovery_away(begun)
+    failed = incident if incident is not None and incident.outcome == "failed" else None
+    down = any(each.needs_recovery for each in found.values())
+    if failed is not None and down and not held and way_on.needs_workers(begun):
+        return f"{failed.action}; then, when all workers run: {action}"
     if not any(map(_ended_by_itself, found.values())) or not way_on.only_starts_workers(begun):
         return action
     instead = f"holdfast apply abandon {begun.id} --reason WHY"
-    if way_on.keeps_recovery_away(begun):
+    if held:
         return f"{action}; or, if its workers end again: {instead}, and recovery continues."
-    if incident is None or incident.outcome != "failed" or incident.opened_at < begun.started_at:
+    if failed is None or failed.opened_at < begun.started_at:
         return action
-    return f"{instead}; then: {incident.action}"  # recovery has already tried restarts
+    return f"{instead}; then: {failed.action}"  # recovery has already tried restarts
 
 
 def _ended_by_itself(found: Diagnosis) -> bool:
@@ -200,7 +204,8 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
         return answer
     text, todo, _ = answer.text.partition(_TODO)
     there = f"stop {processor} there (`holdfast apply stop {processor}` in that installation)"
-    action = f"{there}; then: {answer.action}"
+    # the action of an incident that failed beside these workers already begins so
+    action = answer.action if answer.action.startswith(there) else f"{there}; then: {answer.action}"
     said = f"{text} {shared_with(processor, strangers)}{_TODO}{action}" if todo else answer.text
     return replace(answer, text=said, action=action)
 

@@ -27,9 +27,11 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,
     Clean,
+    Clear,
     Compact,
     Deploy,
     OfProcessor,
+    Prefix,
     Provision,
     PutBack,
     Request,
@@ -318,6 +320,22 @@ def test_a_supervisor_that_hangs_is_ended_first_also_where_the_processor_is_stop
 
 
 FAILS = {"0": Dead(1, None)}
+#: An incident that recovery gave up.
+FAILED = Incident(
+    id=1,
+    processor=NAME,
+    kind="dead",
+    detail={},
+    opened_at=NOW,
+    claimed_by=None,
+    claimed_at=None,
+    attempts=1,
+    closed_at=NOW,
+    outcome="failed",
+    reason="",
+    timeline=(),
+    action="go back to version v1",
+)
 
 
 def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_whole(installed: Installation) -> None:
@@ -335,23 +353,23 @@ def test_an_apply_whose_workers_do_not_start_may_be_abandoned_once_its_state_is_
 
 def test_where_recovery_found_that_a_version_does_not_start_its_action_follows(installed: Installation) -> None:
     record = replace(interrupted(Restart("orders"), installed), done=(StageNote(1, "stop", "stopped", 0.0, 1.0),))
-    failed = Incident(
-        id=1,
-        processor=NAME,
-        kind="dead",
-        detail={},
-        opened_at=record.started_at,
-        claimed_by=None,
-        claimed_at=None,
-        attempts=1,
-        closed_at=record.started_at,
-        outcome="failed",
-        reason="",
-        timeline=(),
-        action="go back to version v1",
-    )
+    failed = replace(FAILED, opened_at=record.started_at, closed_at=record.started_at)
     abandon = f"holdfast apply abandon {record.id} --reason WHY"
     assert judge_interrupted(record, FAILS, failed).action == f"{abandon}; then: go back to version v1"
     before = replace(failed, opened_at=record.started_at - timedelta(seconds=1))
     for other in (None, before, replace(failed, outcome="recovered")):
         assert judge_interrupted(record, FAILS, other).action == way_on(record)
+
+
+def test_a_worker_that_recovery_gave_up_is_started_before_an_apply_that_needs_it(installed: Installation) -> None:
+    record = interrupted(Clear("orders", selection=Prefix("k")), installed)
+    retry = "holdfast incidents retry 1"
+    failed = replace(FAILED, opened_at=record.started_at, closed_at=record.started_at, action=retry)
+    resume = f"holdfast apply resume {record.id}"
+    killed = {"0": Dead(None, "SIGKILL")}
+    assert judge_interrupted(record, killed, failed).action == f"{retry}; then, when all workers run: {resume}"
+    for found, incident in (({"0": Healthy("running")}, failed), (killed, None), (killed, replace(failed, outcome=""))):
+        assert judge_interrupted(record, found, incident).action == resume
+    there = "stop orders there (`holdfast apply stop orders` in that installation)"
+    answer = judge_interrupted(record, killed, replace(failed, action=f"{there}, or stop it here; then: {retry}"))
+    assert judge_beside(answer, "orders", OTHERS).action.count(there) == 1
