@@ -241,7 +241,7 @@ class Application(ApplicationTables, ApplicationClients):
 
     def _declared(self) -> Declared:
         for choice in self._streams.choices:
-            choice.lead_to(self._streams.topics, {*self._frames, *self._globals})
+            choice.lead_to(self._streams.topics, {*self._streams.by_topic, *self._globals})
         return Declared(
             self.consumer_group,
             self._frames,

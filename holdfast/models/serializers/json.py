@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.formats.json_schema import JSONDeserializer, JSONSerializer
+from holdfast.models.serializers import JSONDeserializer, JSONSerializer
 
 __all__ = ["JSONDeserializer", "JSONSerializer"]
