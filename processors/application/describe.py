@@ -126,7 +126,6 @@ def describe(app: Declared) -> Topology:
     check_late(late, goes_somewhere=aside)
     subtopologies = subtopologies_of(tuple(spec.name for spec in inputs), stores)
     _check_source_tables(app, stores, subtopologies, aside=aside)
-    has_sinks = any(node.outbox and node.topic is None for node in steps)
     described = Topology(
         processor=app.group,
         inputs=inputs,
@@ -135,9 +134,7 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies,
-        # A test of a new version uses only the last messages, so it would miss rows that older messages wrote; and
-        # its results would reach the systems behind sinks.
-        prove=app.prove and not app.global_tables and not app.source_logs and not has_sinks,
+        prove=app.prove and _is_provable(app, steps),
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=_grouped(app.frames, feeds),
@@ -149,6 +146,15 @@ def describe(app: Declared) -> Topology:
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
+    """Whether a new version can be tested on the last messages.
+
+    Rows that older messages wrote would be missing, and results would reach the systems behind sinks.
+    """
+    has_sinks = any(node.outbox and node.topic is None for node in steps)
+    return not app.global_tables and not app.source_logs and not has_sinks
 
 
 def _places(steps: Sequence[Node]) -> list[str]:

@@ -128,10 +128,6 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
-    if step.name == "apply place" and not first.first:
-        return False  # rows that time sends, and not a message, have no place
-    if step.name == "sink" and first.first:
-        return False  # refused before a step that waits
     if step.name == "to_stream" and first.last:
         return False  # its outputs have the deletions, too
     if step.name == "table join on" and not _fits_on(scope, of):
@@ -230,6 +226,8 @@ _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 #: How many topologies have steps by columns.
 COLUMNS_SHARE = 0.25
+#: How many topologies have sinks, and values with the offset of their message.
+SINKS_SHARE = 0.15
 #: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
 #: Steps whose results are known where a task waits for its own work.
@@ -412,6 +410,25 @@ def _with_columns(scope: Scope, seed: int) -> None:
             scope.lines[at] = replace(line, code=f"{random.choice(COLUMNS)}({line.code})")
 
 
+def _with_sinks_and_places(scope: Scope, seed: int) -> None:
+    """Sinks beside some streams of some topologies, and the offset of their message in values of others.
+
+    A sink before a step that waits is refused. What time sends, and no message, has no place.
+    """
+    random = Random(f"sinks of {seed}")
+    if random.random() >= SINKS_SHARE:
+        return
+    streams = {each.name: each for each in scope.made if each.kind == "stream" and each.name not in scope.fields}
+    for at, line in enumerate(scope.lines):
+        stream = streams.get(line.name)
+        if stream is None or random.random() < 0.5:
+            continue
+        if not stream.first:
+            scope.lines[at] = replace(line, code=f"sunk({line.code})")
+        elif not stream.odd and not stream.grouped and not stream.window:
+            scope.lines[at] = replace(line, code=f"{line.code}.apply(placed)")
+
+
 def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
@@ -449,6 +466,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
     _with_columns(scope, seed)
+    _with_sinks_and_places(scope, seed)
     made = Topology(
         tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),

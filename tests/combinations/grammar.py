@@ -78,8 +78,6 @@ STEPS: tuple[Step, ...] = (
     Step("apply in place", "{s}.apply(changed)", weight=3),
     Step("apply expand", "{s}.apply(halves, expand=True)", weight=2),
     Step("apply metadata", "{s}.apply(with_key, metadata=True)", weight=2),
-    Step("apply place", "{s}.apply(placed)", Mark.SOURCE, weight=2),
-    Step("sink", "sunk({s})", weight=2),
     Step("apply fails", "{s}.apply(spoilt)", Mark.FAILS, weight=1),
     Step("update in place", "{s}.update(touched)", Mark.IN_PLACE, weight=2),
     Step("filter", "{s}.filter(most)"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from holdfast.processors.engine.joins.base_lookup import BaseField, BaseLookup, LookedUp
+from holdfast.processors.engine.joins.lookup_classes import BaseField, BaseLookup, LookedUp
 from holdfast.processors.engine.joins.lookups import (
     CachedLookup,
     Lookup,
@@ -119,14 +119,7 @@ class StreamCalls(Generic[Stream]):
         if callable(on):
             check_function(on, "`on` of `join_lookup`", ("value", "key"))
         if isinstance(lookup, BaseLookup):
-            if not isinstance(fields, Mapping) or not all(isinstance(each, BaseField) for each in fields.values()):
-                raise JoinInvalid(
-                    f"`fields` of `join_lookup` with {type(lookup).__qualname__} is {fields!r}, expected a mapping of "
-                    "names to its fields.",
-                    action='Write, for example, `fields={"device": SQLiteLookupField(...)}`.',
-                    seen=repr(fields)[:80],
-                )
-            looked: Stream = self._then(Node("update", LookedUp(lookup, cast(Any, fields), on), metadata=True))
+            looked: Stream = self._then(Node("update", _looked_up(lookup, fields, on), metadata=True))
             return looked
         merge = LookupMerge(cast(Any, fields), how, on_merge, default)
         cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
@@ -143,6 +136,17 @@ class StreamCalls(Generic[Stream]):
         asked = self._then(Node("apply", LookupKey(on), metadata=True, meaning=means))
         made: Stream = asked._then(Node("apply", call))._then(Node("apply", merge, expand=True))
         return made
+
+
+def _looked_up(lookup: BaseLookup[Any], fields: Any, on: LookupOn) -> LookedUp:
+    if isinstance(fields, Mapping) and all(isinstance(each, BaseField) for each in fields.values()):
+        return LookedUp(lookup, fields, on)
+    raise JoinInvalid(
+        f"`fields` of `join_lookup` with {type(lookup).__qualname__} is {fields!r}, expected a mapping of names to its "
+        "fields.",
+        action='Write, for example, `fields={"device": SQLiteLookupField(...)}`.',
+        seen=repr(fields)[:80],
+    )
 
 
 def check_async(func: Any, method: str, arguments: tuple[str, ...]) -> None:
