@@ -45,7 +45,7 @@ HOMES = {
     "pyiceberg": ("infra/warehouse",),
     "pydantic_settings": ("infra/settings/settings.py", "infra/settings/project_source.py"),
     "typer": ("orchestration",),
-    "rich": ("orchestration", "processors/engine/serving/live_line.py"),
+    "rich": ("orchestration", "processors/engine/serving/live_line.py", "processors/engine/dataframe/printed_table.py"),
     "playwright": (),
     "prometheus_client": ("processors/engine/serving",),
     "greenlet": ("processors/testing",),

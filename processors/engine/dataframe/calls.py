@@ -119,8 +119,7 @@ class StreamCalls(Generic[Stream]):
         if callable(on):
             check_function(on, "`on` of `join_lookup`", ("value", "key"))
         if isinstance(lookup, BaseLookup):
-            looked: Stream = self._then(Node("update", _looked_up(lookup, fields, on), metadata=True))
-            return looked
+            return cast(Stream, self._then(Node("update", _looked_up(lookup, fields, on), metadata=True)))
         merge = LookupMerge(cast(Any, fields), how, on_merge, default)
         cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
         call = replace(_call_of(cached, concurrency, order, timeout), known=cached.known)
@@ -134,8 +133,7 @@ class StreamCalls(Generic[Stream]):
             default=repr(default),
         )
         asked = self._then(Node("apply", LookupKey(on), metadata=True, meaning=means))
-        made: Stream = asked._then(Node("apply", call))._then(Node("apply", merge, expand=True))
-        return made
+        return cast(Stream, asked._then(Node("apply", call))._then(Node("apply", merge, expand=True)))
 
 
 def _looked_up(lookup: BaseLookup[Any], fields: Any, on: LookupOn) -> LookedUp:
