@@ -146,14 +146,14 @@ def sunk(sdf: Any) -> Any:
     return sdf
 
 
-def chosen(app: Any, sdf: Any, out: str) -> None:
-    """Sends each value to a topic that a function returns: most to ``out``, which is compared."""
+def chosen(app: Any, out: str) -> Any:
+    """A function that returns the topic of each value: mostly ``out``, which is compared."""
     most_of_them, others = app.topic(out), app.topic(f"{out}-others")
 
     def choose(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
         return others if isinstance(value, dict) and value.get("n") == 3 else most_of_them
 
-    sdf.to_topic(choose, timestamp=same_time)
+    return choose
 
 
 def same_time(value: Any, key: Any, timestamp: int, headers: Any) -> int:

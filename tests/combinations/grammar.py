@@ -168,7 +168,7 @@ STEPS: tuple[Step, ...] = (
     ),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
-    Step("to_topic chosen", "chosen(app, {s}, {out})", gives="", weight=0),
+    Step("to_topic chosen", "{s}.to_topic(chosen(app, {out}), timestamp=same_time)", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 
