@@ -36,7 +36,7 @@ class ConsumedMessage:
         self._batch, self._index = batch, index
 
     def topic(self) -> str:
-        """The topic."""
+        """The name of the topic that the message was read from."""
         return self._batch.partition.topic
 
     def partition(self) -> int:

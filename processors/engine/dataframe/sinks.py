@@ -338,7 +338,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
 
 
 def _pause(seconds: float, on_wait: Callable[[], None]) -> None:
-    """Wait in short pieces, so that the worker's heartbeat goes on."""
+    """Wait in short pieces, with a heartbeat of the worker before each."""
     while seconds > 0:
         on_wait()
         time.sleep(piece := min(seconds, 0.5))
