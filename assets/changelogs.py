@@ -102,8 +102,8 @@ def provisioned(
     """Plan and apply the verb ``provision``; returns the plan, which is not applied if it is refused.
 
     One run may materialise two changelogs of a processor at the same time. The second step then waits for the apply of
-    the first step, and finds nothing left to do. ``log`` is called with the explanation and the progress. ``wait``
-    pauses between two attempts.
+    the first step, and finds nothing left to do. ``log`` is called with the explanation and the progress. ``wait`` is
+    called between two attempts, and pauses.
 
     Raises:
         ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
@@ -144,7 +144,7 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
 def judge_topic(
     definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
 ) -> Iterator[CheckResult]:
-    """The results of a changelog's checks; ``facts`` has the facts of all topics of the changelog's processor.
+    """The results of the checks of one changelog; ``facts`` maps the processor's topics to their facts.
 
     Raises:
         HoldfastError: Kafka does not answer.
@@ -169,7 +169,7 @@ def judge_topic(
 
 
 def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """Maps the names of a processor's topics to their facts; missing topics are left out.
+    """Reads facts of all topics of a processor, by name; missing topics are left out.
 
     Waits at most ``SETTLE_S`` seconds until all topics exist.
     """

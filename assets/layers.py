@@ -11,7 +11,7 @@ from collections.abc import Sequence
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
 #: The layer of assets that belong to the whole installation.
 OPERATIONS = "operations"
-#: Layer -> number of parts of the keys in this layer.
+#: Layer -> number of parts in the asset keys of this layer.
 _PARTS = {TOPICS: 2, OPERATIONS: 2, CHANGELOGS: 3, PROCESSORS: 3, STATE: 3, WAREHOUSE: 3}
 
 

@@ -53,11 +53,11 @@ class Verbs(Protocol):
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the last stage that started a processor; None if no stage started one."""
+        """The result of the newest deployment by this object; None if it has carried out none."""
 
 
 class Machine(Protocol):
-    """The part of ``Lifecycle`` that is needed to compute a rollout."""
+    """The part of the resource ``Lifecycle`` that computing a rollout (how to run a processor) needs."""
 
     @property
     def world(self) -> World:
@@ -76,11 +76,11 @@ class Lifecycle(Machine, Protocol):
 
     @property
     def paths(self) -> Paths:
-        """The paths of folders and files in the home folder."""
+        """The paths of all folders and files in the home folder."""
 
     @property
     def restore_target_s(self) -> float:
-        """Maximum acceptable seconds for a restore of a whole changelog."""
+        """Maximum seconds that a restore of a whole changelog may take before a check warns."""
 
     def verbs(self, who: str) -> Verbs:
         """An object that plans and applies verbs; the registry records ``who`` with each action."""

@@ -91,7 +91,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
-            # otherwise the check's page would show only "did not run", without the reason
+            # without this result, the check's page would show only "did not run", and not the reason
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
             raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
@@ -106,7 +106,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """The result of a deploy whose plan has nothing to do: it describes the version that already runs."""
+    """The result of a deploy that had nothing to change: it describes the version that already runs."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)
@@ -132,7 +132,7 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
 
 
 def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: Lifecycle) -> list[CheckResult]:
-    """The check results of a deployed processor as it runs now; empty if a slot does not answer.
+    """The check results of a processor that is deployed and runs now; empty if any worker does not answer.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -146,7 +146,7 @@ def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: 
 
 
 def judge_rollout(rollout: Rollout, done: DeploymentResult) -> list[CheckResult]:
-    """The results of the checks ``healthy`` and ``all_partitions_assigned`` after a rollout."""
+    """The results of the checks ``healthy`` and ``all_partitions_assigned`` after a deployment."""
     key = keys.processor_key(rollout.processor)
     sick = {slot: status.phase for slot, status in done.statuses.items() if status.phase != "running"}
     others = {

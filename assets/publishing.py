@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The result of a run that publishes a store."""
+    """The result of one run that publishes table versions of a store."""
 
     #: The new snapshot; None if the run only built past versions.
     current: SnapshotResult | None
-    #: Partition -> fingerprint of the worker's checkpoint from which ``current`` was planned.
+    #: Store partition -> fingerprint of the worker's checkpoint, with which the snapshot is compared.
     stored: dict[int, Fingerprint]
-    #: The facts of the changelog when the snapshot was planned; None without a snapshot.
+    #: The facts of the changelog when the snapshot was planned; None if the run wrote no snapshot.
     changelog: ChangelogNow | None
     #: The past versions that the run built.
     past: tuple[PastVersion, ...]
@@ -53,7 +53,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class StorePublisher:
-    """Publishes one store of one processor as versions of its warehouse table."""
+    """Publishes versions of the warehouse table of one store."""
 
     definition: ProcessorDefinition
     store: str

@@ -1,4 +1,4 @@
-"""Computes the rollout of a processor on this machine, from its deployed release or from its definition.
+"""Computes how to run a processor on this machine (its rollout): from its deployed release, or from its definition.
 
 Invariants:
     - A deployed version runs from its release, even if the definition's files have changed since the deployment.
@@ -20,19 +20,19 @@ from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 
 
 def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
-    """A client for each worker of a processor; for a processor that is not deployed, a client for slot 0."""
+    """A client for each worker of a processor. If the processor is not deployed, one client for worker 0."""
     slots = slots_at_work(processor, lifecycle.world) or FIRST_SLOTS
     return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 
 
 def slots_now(processor: str, machine: Machine) -> tuple[str, ...]:
-    """The slots of the recorded deployment; slot 0 for a processor that is not deployed."""
+    """The slots (one for each worker) of the recorded deployment; slot 0 for a processor that is not deployed."""
     deployed = machine.world.registry.deployment(processor)
     return FIRST_SLOTS if deployed is None else deployed.slots
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
-    """The rollout of the definition's present version."""
+    """How to run the processor in the version that its definition has now: version, slots, inputs and environment."""
     names = [spec.name for spec in definition.topology.inputs]
     facts = topics.describe(names)
     return Rollout(
@@ -48,7 +48,7 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """The rollout of the deployed release; if no release is recorded, the rollout of the definition."""
+    """How to run the processor in its deployed version; if no release is recorded, in the version of its definition."""
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)
@@ -59,5 +59,5 @@ def deployed_rollout(
 
 
 def settings_of(processor: str, release: str, machine: Machine) -> dict[str, str]:
-    """The environment variables of a release's workers, which contain the settings of its deployment."""
+    """The environment variables for workers of a release, with the settings that it was deployed with."""
     return DeployedSettings(machine.world.paths).environment_of(processor, release, machine.environment())

@@ -10,7 +10,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 
 
 def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs each progress line once.
+    """Returns a function that logs progress lines, but not a line that was already logged.
 
     Lines that differ only in their number of seconds count as the same line.
     """

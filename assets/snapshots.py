@@ -54,7 +54,10 @@ def snapshot_asset(
     settings: SnapshotSettings | None = None,
     began: datetime | None = None,
 ) -> dg.AssetsDefinition:
-    """The asset of one store's warehouse table; ``began`` is in its first partition, unless the settings name one."""
+    """The asset of a store's warehouse table.
+
+    Its first time partition contains the time ``began``, unless the settings name the first partition.
+    """
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen, began)
     key = keys.snapshot_key(definition.name, store)
@@ -97,7 +100,7 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except HoldfastError as failure:
-            # otherwise the check's page would show only "did not run", without the reason
+            # without this result, the check's page would show only "did not run", and not the reason
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
@@ -114,7 +117,7 @@ def snapshot_asset(
 
 
 def _log_key(definition: ProcessorDefinition, store: str) -> dg.AssetKey:
-    """The asset key of the store's changelog, or of the source topic that its table is restored from."""
+    """The asset key of the snapshot's source: the changelog, or the source topic that restores the table."""
     log = definition.topology.source_log_of(store)
     return keys.changelog_key(definition.name, store) if log is None else keys.topic_key(log.topic)
 
@@ -165,7 +168,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
 
 
 def _rows_by_window(asked: Sequence[Window], done: Published) -> Iterator[tuple[str, int]]:
-    """Each requested time partition with its number of rows.
+    """Yields each requested time partition with the number of rows in its table version.
 
     For the current time partition, it is the number of rows of the new snapshot.
     """
@@ -193,7 +196,7 @@ def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
 
 
 def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> dg.TableColumnLineage:
-    """The source of each table column, which is the store or its changelog."""
+    """For each table column, the asset that it comes from: the state of the store, or its changelog."""
     state, changelog = keys.state_key(definition.name, store), _log_key(definition, store)
     sources = {"key": "key", "message_key": "key", "state_key": "key"}
     sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
@@ -206,7 +209,7 @@ def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> d
 
 
 def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
-    """The check result after publishing. A run that only built past versions has nothing to compare, so it passes."""
+    """The check result after publishing; it passes if only past versions were built, with nothing to compare."""
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
     differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())
     if tabled:

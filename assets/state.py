@@ -146,20 +146,20 @@ def _summary(
 
 
 def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """Metadata with the number of records that wait for processing; empty if a worker does not know its lag."""
+    """Metadata with the number of records that are not processed yet; empty if a worker does not know its lag."""
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
 
 
 def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """Metadata with the smallest stream time of all workers; empty for a processor without windows."""
+    """Metadata with the smallest stream time (event time reached so far) of all workers; empty without windows."""
     known = [status.stream_time for status in statuses if status.stream_time is not None]
     return {"stream_time": dg.MetadataValue.timestamp(min(known))} if known else {}
 
 
 def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
-    """Metadata with the number of a store's pending timers and the time of the next timer; empty without timers."""
+    """Metadata with the number of the store's pending timers, and the time of the next timer; empty without timers."""
     found = together([each for status in statuses for task in status.tasks if (each := task.timers.get(store))])
     if found is None:
         return {}

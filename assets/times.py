@@ -13,13 +13,13 @@ WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One time partition; ``end`` is in seconds since 1970."""
+    """One time partition, which is an hour or a day; ``end`` is in seconds since 1970."""
 
     key: str
     end: float
 
     def is_current(self, now: float) -> bool:
-        """Whether the window has not ended yet."""
+        """Whether the window is the current one, so that it has not ended yet."""
         return self.end > now
 
 
@@ -40,7 +40,7 @@ def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = Non
 
 
 def snapshot_freshness(settings: SnapshotSettings) -> dg.FreshnessPolicy:
-    """Expects one snapshot per window: a warning after 1.5 windows without a snapshot, a failure after 2.5 windows."""
+    """Dagster's freshness policy: a warning after 1.5 windows without a snapshot, a failure after 2.5 windows."""
     window = WINDOWS[settings.every]
     return dg.FreshnessPolicy.time_window(fail_window=window * 2.5, warn_window=window * 1.5)
 

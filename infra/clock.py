@@ -10,7 +10,7 @@ class Clock(Protocol):
     """The interface through which the engine reads the time."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never decreases, even if the time of day is changed."""
+        """Seconds since an unspecified start; never decreases, even if the time of day is changed."""
 
     def time(self) -> float:
         """Seconds since 1970 UTC; may jump forward or backward if the clock is set."""

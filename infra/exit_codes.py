@@ -6,7 +6,7 @@ from typing import Final
 
 #: Success; for `plan` and `explain`: there is nothing to do.
 EXIT_DONE = 0
-#: Processing failed, and the log has the error. For a command that compares or searches: a difference, or no result.
+#: Processing failed; the log has the error. For a command that compares or searches: it found a difference, or nothing.
 EXIT_PROCESSING_FAILED = 1
 #: `plan` or `explain` found changes that are not applied yet.
 EXIT_CHANGES_PENDING = 2

@@ -27,7 +27,7 @@ SET_UP = "make setup" if CHECKOUT is not None else "python -m holdfast.infra.mac
 #: The command that restores the file ``jars.lock``.
 RESTORE = "git checkout jars.lock" if CHECKOUT is not None else "pip install --force-reinstall --no-deps holdfast"
 
-#: Extra -> a sentence about the features that need the extra, and the top-level modules that the extra provides.
+#: Maps each extra to a sentence about the features that need it, and to the top-level modules that it provides.
 EXTRAS = {
     "columns": ("Aggregations by columns, and audits, need it", ("numpy",)),
     "operate": ("Deployments, plans and incidents need it", ("sqlalchemy", "alembic", "supervisor")),

@@ -24,7 +24,7 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _to_stderr(*_: Any) -> structlog.PrintLogger:
-    """A logger for the present ``sys.stderr``. The stream from the time of the configuration may be closed by now."""
+    """Creates a logger for the present ``sys.stderr``; the stream at configuration time may be closed by now."""
     return structlog.PrintLogger(sys.stderr)
 
 

@@ -18,7 +18,7 @@ from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import find_java
 
 JAR_SETS = ("broker", "spark")
-#: The set of jars for tables in an object store; fetched only if the settings name an object store.
+#: Name of the set of jars for tables in an object store. It is fetched only if the settings name an object store.
 S3_JAR_SET = "s3"
 
 

@@ -25,7 +25,7 @@ _NAMES = (
     r"|api[._-]?key|key[._-]?pem|ssl[._-]key|signature"
 )
 _SECRET_NAME = re.compile(rf"{_NAMES}|^(?:key|sig|auth)$", re.IGNORECASE)
-#: Matches names such as ``ssl.key.location``. Their values are paths or types, which are no secrets; errors show them.
+#: Matches names such as ``ssl.key.location``. Their values are paths or types, not secrets, so errors may show them.
 _PLACE = re.compile(
     r"(?:location|path|file|folder|type|provider|class|method|mechanism|endpoint(?:[._-]url)?)$", re.IGNORECASE
 )
@@ -82,7 +82,7 @@ def masked_data(value: Any) -> Any:
 
 
 def shown_url(url: str) -> str:
-    """A URL for logs and errors: the user stays, but the password and each value of the query become ``***``."""
+    """A URL for logs and errors. The user name is kept, but the password and each value of the query become ``***``."""
     if "://" not in url:
         return masked(url)
     scheme, user, place, query = _parts(url)
@@ -135,13 +135,13 @@ def secrets_of(value: Any) -> Iterator[str]:
 
 
 def _as_pattern(form: str) -> str:
-    """A regular expression for one form of a secret. A secret like ``postgres`` matches only as a whole word."""
+    """A regular expression for one form of a secret; a word such as ``postgres`` matches only as a whole word."""
     exact = re.escape(form)
     return rf"(?<![A-Za-z]){exact}(?![A-Za-z])" if re.fullmatch(r"[a-z]+", form) else exact
 
 
 def _parts(url: str) -> tuple[str, str, str, str]:
-    """Splits a URL into scheme, user with password, host with path, and query.
+    """Splits a URL into four parts: scheme, user with password, host with path, and query.
 
     The password may contain a slash that is not quoted.
     """

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Matches the names of files and folders that Holdfast creates directly in a home folder. These include the journals
-#: and lock files of the registry's SQLite database.
+#: Matches the names of the files and folders that Holdfast creates directly in a home folder. These include the
+#: journals and lock files of the registry's SQLite database.
 _OWN = re.compile(
     r"kafka|supervisor|state|logs|warehouse|spark|dagster|run|checkpoint-store|checkpoints|rehearsals|archive|exports"
     r"|releases|made-by-demo|project\.json|\.?registry\.db.*"
@@ -31,7 +31,7 @@ class Paths:
 
     @property
     def proofs(self) -> tuple[Path, ...]:
-        """Files of which at least one exists if Holdfast has used the home folder."""
+        """Files that prove the use of a home folder, because at least one of them exists after Holdfast has used it."""
         return self.registry, self.supervisor / "supervisord.conf", self.dagster / "dagster.yaml"
 
     @property
@@ -61,7 +61,7 @@ class Paths:
 
     @property
     def state(self) -> Path:
-        """Folder of the processors' RocksDB stores, as ``<group>/<slot>/<task>``."""
+        """Folder of the processors' RocksDB stores, as ``<group>/<slot>/<task>`` (slot: number of the worker)."""
         return self.home / "state"
 
     @property
@@ -86,7 +86,7 @@ class Paths:
 
     @property
     def spark(self) -> Path:
-        """Folder of Spark's temporary files, and of the file with the address of the warm Spark process."""
+        """Folder of Spark's temporary files, and of the file with the address of the Spark server that stays up."""
         return self.home / "spark"
 
     @property
@@ -100,19 +100,19 @@ class Paths:
         return self.home / "run"
 
     def workers_change(self, processor: str) -> Path:
-        """File that announces a change of the processor's number of workers (``infra.deploy.workers_change_file``)."""
+        """File that announces a change of a processor's number of workers (``infra.deploy.workers_change_file``)."""
         return self.run / f"{processor}.workers.json"
 
     def endpoint(self, processor: str, slot: str) -> Path:
-        """JSON file with process id, URL and token of the worker in one slot (mode 0600)."""
+        """JSON file with process id, URL and token of one worker of the processor (mode 0600)."""
         return self.run / f"{self.program(processor, slot)}.json"
 
     def program(self, processor: str, slot: str) -> str:
-        """The name of the supervisor's program for the worker in one slot, for example ``fleet-0``."""
+        """The name of the supervisor's program for one worker, for example ``fleet-0`` for slot 0 of ``fleet``."""
         return f"{processor}-{slot}"
 
     def program_log(self, processor: str, slot: str) -> Path:
-        """The log file of the worker in one slot."""
+        """The log file of one worker, which runs in this slot of the processor."""
         return self.logs / f"{self.program(processor, slot)}.log"
 
     @property

@@ -13,5 +13,5 @@ _NONE = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def trusted_for(url: str) -> ssl.SSLContext | bool:
-    """The value for httpx's argument ``verify``: the machine's certificates for an HTTPS URL, none for plain HTTP."""
+    """The value for httpx's argument ``verify``: the machine's certificates for HTTPS, no certificates for HTTP."""
     return True if url.lower().startswith("https:") else _NONE

@@ -28,8 +28,8 @@ from holdfast.infra.masking import masked, remember, secrets_of_url
 
 #: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
-#: Maximum duration of a whole request, in multiples of the timeout. Needed because a response that arrives byte by byte
-#: never exceeds the timeout of a single step.
+#: Maximum duration of a whole request, as a multiple of the timeout of one step. A response that arrives byte by byte
+#: never exceeds the timeout of a step.
 STEPS_MAX = 2
 #: Maximum pause (header Retry-After) that a webhook may request, seconds; longer pauses are shortened.
 PAUSE_S_MAX = 3600.0
@@ -51,7 +51,7 @@ class Answer:
     words: str
     #: Seconds in the response's header Retry-After; 0 without this header.
     pause_s: float = 0.0
-    #: Whether the message itself can't be sent, for example because it is not JSON; other messages may succeed.
+    #: Whether this message can't be sent at all, for example because it is not JSON; other messages may succeed.
     unsendable: bool = False
 
     @property

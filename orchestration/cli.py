@@ -198,9 +198,9 @@ def options(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The options that come before the command's name, for example ``holdfast --project FOLDER status``."""
+    """Handles the options before the command's name, for example ``holdfast --project FOLDER status``."""
     if project is not None or values:
-        from holdfast.infra.settings.flags import take_flags  # imported late because it loads all settings
+        from holdfast.infra.settings.flags import take_flags  # imported late, because this module loads all settings
 
         context.call_on_close(take_flags(project, values or []))
 
@@ -292,8 +292,8 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
-#: Maps each of pydantic's error types to text about the rule that the value broke. ``{le}`` and ``{ge}`` are replaced
-#: by the limits that pydantic gives in the error's ``ctx``.
+#: Maps each error type of pydantic to a text about the broken rule. In the text, ``{le}`` and ``{ge}`` are replaced by
+#: the limits that pydantic reports in the error's ``ctx``.
 _RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
@@ -324,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as failure:
-        show = getattr(failure, "show", None)  # only errors of the command-line parser have the method ``show``
+        show = getattr(failure, "show", None)  # only errors of the command-line parser have this method
         if show is None:
             raise
         _name_the_value(failure)
@@ -337,7 +337,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _name_the_value(failure: Any) -> None:
-    """Add the refused value, and the help text of its option or argument, to an error of the command-line parser.
+    """Add the refused value, and the help text of its option or argument, to a command-line parser's error.
 
     Newer versions of Typer check values with pydantic, and then their message does not contain the refused value. The
     message of older versions contains the value.

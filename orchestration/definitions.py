@@ -41,15 +41,15 @@ from holdfast.processors.application.broken_definition import BrokenDefinition  
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 
-#: The loaded processors. A ``BrokenDefinition`` stands for a processor whose module can't be imported or used.
+#: The loaded processors. A processor whose module can't be imported or used is a ``BrokenDefinition``.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
-#: The executor that executes all steps of a run in one process, one after the other. With an executor that uses a
-#: process for each step, each asset with Spark would start a JVM.
+#: Executes all steps of a run in one process, one after the other. With Dagster's default executor, each step would be
+#: a process, and each asset with Spark would start its own JVM.
 EXECUTOR = dg.in_process_executor
 
 
 def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.Definitions:
-    """All Dagster definitions for the processors in the settings.
+    """All Dagster definitions (assets, jobs, sensors, …) for the processors in the settings.
 
     ``loaded`` is the result of ``load_processors``, if the caller has it; None loads the processors here.
     """

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.files import replace_text
 
-#: Interval between two reads of the workers' endpoint files, seconds.
+#: Seconds between two reads of the workers' endpoint files (address and process id).
 LOOK_EVERY_S = 10.0
 #: Timeout of a health check of Dagster's UI, seconds.
 CHECK_WITHIN_S = 4.0
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether Dagster's UI answers on this port of localhost.
+    """Whether Dagster's UI answers on this port of this machine.
 
     A page (200), a redirect to the UI's path prefix (307) and a request for a token (401) count as answers.
     """
@@ -88,7 +88,7 @@ def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
         try:
             found = json.loads(file.read_text())
         except (OSError, ValueError):
-            continue  # the worker ended and deleted its file, or is writing the file now
+            continue  # the worker has ended and deleted its file, or writes the file at this moment
         if isinstance(found, dict) and found.get("url"):
             addresses.add(urlsplit(found["url"]).netloc)
     return [{"targets": sorted(addresses)}] if addresses else []

@@ -59,7 +59,7 @@ def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ..
 
 
 def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
-    """The code version from a worker's status, or from its last failure if it does not answer; None if unknown."""
+    """The code version that a worker reports, or that its last failure names; None if neither is known."""
     words = dict(pairwise(command))
     processor = words.get("--processor")
     if processor is None:

@@ -69,7 +69,7 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._registry
 
     def close(self) -> None:
-        """Close the registry's connections, if any."""
+        """Close the registry's connections, if they were opened."""
         if self._registry is not None:
             self._registry.close()
             self._registry = None

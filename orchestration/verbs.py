@@ -140,7 +140,7 @@ class Verbs:
         return find_processor(self._settings, processor)
 
     def orphans(self) -> OrphanFacts:
-        """The resources that no registered store owns, read from Kafka, disk, object store and catalog now."""
+        """All resources that no registered store owns. They are read from Kafka, disk, object store and catalog now."""
         return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
@@ -189,7 +189,7 @@ class Verbs:
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the last deployment stage that this object applied; None before the first stage."""
+        """The result of the newest deployment by this object; None if it has carried out none."""
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
@@ -228,7 +228,7 @@ class Verbs:
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
-        """Whether an apply was interrupted: it is open, and no live process executes it."""
+        """Whether an apply was interrupted, so that it is open but no live process executes it."""
         return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
@@ -332,7 +332,7 @@ class Verbs:
         return record
 
     def _execution(self, hold: holding.Hold) -> Execution:
-        """The ports of an apply. Before each change, a port checks that this process still holds the apply."""
+        """The objects that carry out an apply; before each change they check that this process still holds it."""
         registry = self.registry.fenced(lambda: hold.fence)
         world = replace(
             self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
@@ -429,7 +429,7 @@ class Verbs:
         return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
 
     def _topology(self, processor: str) -> Topology:
-        """The topology from the definition; if it can't be imported, from the last release that worked."""
+        """The topology from the definition; if that can't be imported, from the last release that worked."""
         try:
             return self.definition(processor).topology
         except ProcessorUnknown:
@@ -479,7 +479,7 @@ def _stored_tables(settings: Settings) -> StoredTables:
 
 
 def _defined(settings: Settings) -> Defined:
-    """The topologies and state folders of the settings' processors; their resources are no orphans."""
+    """Topologies and state folders of the processors in the settings; their resources can't be orphans."""
     loaded = load_processors(settings)
     usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
     roots = (each.application.state_dir for each in usable)

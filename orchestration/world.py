@@ -1,4 +1,4 @@
-"""Builds the ports through which verbs and recovery see this machine: registry, supervisor, and workers' status."""
+"""Builds the objects through which verbs and recovery see this machine: registry, supervisor, and workers' status."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build_world(settings: Settings, registry: Registry) -> World:
 
 
 class _Strangers:
-    """Asks Kafka whether another installation runs workers of a processor.
+    """Asks Kafka for workers of a processor that belong to another installation.
 
     After the first request that fails or times out, no further request is sent.
     """
@@ -115,7 +115,7 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
     try:
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:
-        return None  # the definition cannot be imported, so the names of the changelogs are unknown
+        return None  # the definition can't be imported, so the names of the changelogs are unknown
     try:
         return newest_generation(topics, logs)
     except AccessRefused:

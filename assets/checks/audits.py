@@ -1,6 +1,7 @@
-"""The check `copies_equal` of each snapshot, and the check result of any audit.
+"""The check `copies_equal` of each snapshot, and the conversion of audits to check results.
 
-The result has a heat map, the keys that differ, and the repair plan.
+An audit compares three copies of a store: local store, changelog and warehouse table. The result has a heat map, the
+keys that differ, and the repair plan.
 
 Invariants:
     - Python code without Spark audits a snapshot, so that an error in the Spark code that wrote the snapshot is found.
@@ -45,7 +46,7 @@ def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def subjects(definition: ProcessorDefinition) -> list[Subject]:
-    """The stores to audit, each with the topic that restores it."""
+    """The processor's stores with a changelog, each with the names that an audit and a repair need."""
     topology = definition.topology
     return [
         subject_of(definition.name, store, topic, topology.source_log_of(store))
@@ -54,7 +55,7 @@ def subjects(definition: ProcessorDefinition) -> list[Subject]:
 
 
 def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """The results of the check for these stores' tables, at the offsets of the tables."""
+    """One check result for each of these stores; its copies are compared at the offsets of its table."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
@@ -71,7 +72,7 @@ def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) 
 
 
 def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckResult:
-    """Converts an audit to a check result, which fails if a key differs or a partition could not be compared."""
+    """Converts an audit of one store to a check result; it fails if a key differs or a partition was not comparable."""
     metadata = describe_audit(audit)
     differences = list(audit.differences)
     notes = [*audit.warnings, *([UNJUDGED.format(audit.unjudged)] if audit.unjudged else [])]
@@ -88,7 +89,7 @@ def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckRe
 
 
 def describe_audit(audit: StoreAudit) -> dict[str, Any]:
-    """The metadata of an audit: numbers, heat map, the first keys that differ, and the repair plan."""
+    """Dagster's metadata of an audit: numbers, heat map, the first keys that differ, and the repair plan."""
     wholes = {side: _whole(audit, side) for side in Side}
     metadata: dict[str, Any] = {
         "partitions_compared": len(audit.moments),
@@ -115,7 +116,10 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy over all partitions; None unless each partition was compared exactly once."""
+    """The fingerprint of one copy (for example the changelog) over all partitions.
+
+    None unless the copy was compared exactly once in each partition.
+    """
     numbers = {moment.partition for moment in audit.moments}
     known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]
     return sum(known, Fingerprint()) if len(known) == len(audit.moments) == len(numbers) else None

@@ -1,4 +1,4 @@
-"""The check `compaction_healthy` of each changelog, with a picture of its values; a schedule runs the check."""
+"""The check `compaction_healthy` of each changelog, with a bar chart of its values; a schedule runs the check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
-    """The keys of the checks that ``compaction_check`` defines."""
+    """The keys of the Dagster checks that ``compaction_check`` creates."""
     stores = [changelog.store for changelog in definition.topology.changelogs]
     return [dg.AssetCheckKey(keys.changelog_key(definition.name, store), COMPACTION) for store in stores]
 
@@ -52,7 +52,7 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
-    """Adds a picture to the result, with the values of this check and of earlier checks."""
+    """Adds a bar chart to the result, with the number of offsets at this check and at earlier checks."""
     key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.result().metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
@@ -126,7 +126,7 @@ def compaction_result(
 
 
 def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
-    """The numbers that Dagster plots over time; None if a number is unknown."""
+    """Numbers that Dagster plots over time; None for a number that could not be read."""
     keys_known = [part.keys for part in facts.partitions if part.keys is not None]
     return {
         "offset_span": facts.span,

@@ -47,7 +47,7 @@ def room_check() -> dg.AssetChecksDefinition:
 
 
 def room_result(settings: Settings) -> CheckResult:
-    """Reads the sizes of all files of the installation, and returns the present result of the check."""
+    """Measures the files of the installation now, and returns the result of the check ``has_room``."""
     used = measure(owners(settings))
     verdict = judge_room(used, settings.upkeep.room_min_percent)
     return CheckResult(

@@ -37,9 +37,9 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 
 
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
-    """The present result of the check; it is a warning or an error in the same cases as for a starting worker.
+    """The result of the check for the present records.
 
-    The worker refuses to start in the cases with an error.
+    It is an error if a worker would refuse to start, and a warning if a worker would only log a warning.
     """
     facts = read_facts(topics, topology)
     judged = same_partitioner.judged_topics(topology, facts)

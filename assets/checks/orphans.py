@@ -36,7 +36,7 @@ def orphans_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
 
 
 def orphans_check() -> dg.AssetChecksDefinition:
-    """The check `all_owned`; a failure is a warning."""
+    """The Dagster check `all_owned`. A failure is only a warning."""
 
     @dg.asset_check(
         asset=keys.orphans_key(),
@@ -67,7 +67,7 @@ def orphans_check() -> dg.AssetChecksDefinition:
 
 
 def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[str, str]:
-    """The sentence and the action of the check's result."""
+    """The text of the check's result: a sentence about the found orphans, and the next action."""
     if not found:
         return " ".join(unseen) or "Every resource has an owner.", "Repair that access, then run this check again."
     first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])

@@ -16,12 +16,12 @@ from holdfast.processors.proof.refusal import judge_proven
 PROVEN = "proven"
 #: Number of newest applies among which the deploy of the running version is searched.
 _APPLIES_MAX = 200
-#: The name of the proof's stage in the journal of applies.
+#: The name of the stage that tests (proves) a version, as applies are recorded.
 _STAGE = "prove_version"
 
 
 def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check whether the newest messages were tested with the deployed version before it was started."""
+    """The check whether the running version was tested on the newest messages before a deploy started it."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
@@ -50,10 +50,10 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 
 
 def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
-    """The results of the proof in the last finished deploy of a release; None without a finished deploy.
+    """The results of the tests (stage ``ProveVersion``) in the last finished deploy of a release.
 
-    ``applies`` are newest first. ``release`` is the id of the running release. After a rollback, these are the results
-    of the earlier deploy that started this release.
+    None if no such deploy is recorded. ``applies`` are newest first. ``release`` is the id of the running release.
+    After a rollback, these are the results of the earlier deploy that started this release.
     """
     if release is None:
         return []

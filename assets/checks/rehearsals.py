@@ -23,7 +23,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
-    """Creates the object that runs rehearsals in this process."""
+    """Creates the object that runs restore rehearsals in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
@@ -35,7 +35,7 @@ def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
 
 
 def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check that rehearses a restore of one partition; the result applies to every store of the processor."""
+    """The check that restores one partition as a test; the result counts for every store of the processor."""
 
     def results(
         context: dg.AssetCheckExecutionContext, wanted: Sequence[dg.AssetKey], cluster: Cluster, lifecycle: Lifecycle
@@ -68,16 +68,16 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
-    """Whether the run also materialises assets.
+    """Whether the run also materialises assets; then no rehearsal is started.
 
-    Dagster then runs all checks of these assets, although no rehearsal was requested.
+    Dagster runs all checks of the assets that it materialises, although nobody has requested a rehearsal.
     """
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     return bool(context.instance.get_records_for_run(context.run.run_id, of_type=planned, limit=1).records)
 
 
 def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> CheckResult:
-    """The result of the processor's newest rehearsal, without a new rehearsal.
+    """The check result from the newest recorded rehearsal of the processor; no rehearsal is started.
 
     The check passes if there was no rehearsal yet.
     """
@@ -104,7 +104,7 @@ def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> Check
 
 
 def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> Iterator[CheckResult]:
-    """The check results of the state assets after a rehearsal: an error if state differs, a warning if it was slow."""
+    """The check results for all stores after a rehearsal: an error if state differs, a warning if it took too long."""
     from holdfast.processors.lifecycle.health.rehearsal import judge
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
@@ -124,7 +124,7 @@ def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) ->
 
 
 def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> None:
-    """Report a rehearsal for the state assets, as an observation and as a check result."""
+    """Report the result of a rehearsal for each state asset, as an observation and as a check result."""
     for found in results_of(done, opened, lifecycle):
         observed = dg.AssetObservation(found.key, description=found.description, metadata=found.metadata)
         instance.report_runless_asset_event(observed)
@@ -132,7 +132,7 @@ def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals
 
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
-    """Records per second of the processor's newest rehearsal with a measured rate; None if there is none."""
+    """Records per second in the processor's newest rehearsal that measured a rate; None without one."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:

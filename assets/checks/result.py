@@ -17,7 +17,7 @@ Subject = TypeVar("Subject")
 
 
 def worded(sentence: str, expected: str = "", action: str = "") -> str:
-    """The text of a failed check; empty parts are left out."""
+    """The text of a failed check, made of three parts; empty parts are left out."""
     expectation = f" Expected: {expected}." if expected else ""
     todo = f" What to do: {action}" if action else ""
     return f"{sentence}{expectation}{todo}"
@@ -30,13 +30,13 @@ class CheckResult:
     key: dg.AssetKey
     name: str
     passed: bool
-    #: The found facts as a sentence, with values and units.
+    #: A sentence with the observed values and their units.
     sentence: str
-    #: The expected value, without a full stop; shown only if the check fails.
+    #: The expected value, without a full stop. It is shown only if the check fails.
     expected: str = ""
     #: The command or edit that repairs the fault; shown only if the check fails.
     action: str = ""
-    #: Whether a failure is only a warning, because processing continues correctly.
+    #: Whether a failed check is only a warning, because processing continues correctly.
     warns: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ def check_of_each(
     *,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """One Dagster step that runs the same check for several assets, or only for the assets that a run selects.
+    """One Dagster step that runs the same check for several assets; a run may select only some of these assets.
 
     ``results`` is called with the selected subjects, in the order of their assets. If a ``blocking`` check fails, the
     assets downstream are not materialised.

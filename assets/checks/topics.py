@@ -33,7 +33,7 @@ OF_TOPICS = {
     topic_health.OFFSETS_WITHIN_LOG: "The topic still has every record that its processors have not processed.",
     topic_health.PARTITION_COUNT: "The topic has as many partitions as the state that was built from it.",
 }
-#: The sentence of each check if it passes.
+#: The sentence that each check shows when it passes.
 PASSED = {
     CONFIG_MATCHES: "Changelog {topic} exists, has all its records and the config that state needs.",
     topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
@@ -41,19 +41,19 @@ PASSED = {
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
     topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
-#: Maximum number of recorded actions that are searched for adoptions.
-#: After the registry was lost and filled again, the adoptions are its first actions.
+#: Number of newest recorded actions among which adoptions are searched. After the registry was lost and filled again,
+#: the adoptions are its first actions.
 ACTIONS_MAX = 1000
 #: The description of the check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The check of a processor's registration. It warns after the registry was lost.
-#: The check fails if the registry was replaced by a backup that lacks the newest deployment.
+#: The name of the check whether a processor is registered. It warns after the registry was lost. It fails if the
+#: registry was replaced by a backup that lacks the newest deployment.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
 
 def key_of(finding: Finding) -> dg.AssetKey:
-    """The changelog or topic asset that a finding belongs to."""
+    """The key of the asset (changelog or topic) to which a finding belongs."""
     if finding.store:
         return keys.changelog_key(finding.processor, finding.store)
     return keys.topic_key(finding.topic)
@@ -65,11 +65,10 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
 
 
 def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
-    """The check whether a deploy registered a processor.
+    """The result of the check whether the registry has the processor's deployment from a deploy.
 
-    ``adopted`` describes the processor's adoption; empty if there was none.
-
-    ``old`` is the finding that the registry lacks the processor's newest deployment; None if it has the newest one.
+    ``adopted`` is a text if the processor was entered into an empty registry (adopted), otherwise empty. ``old`` is the
+    finding that the registry lacks the newest deployment, otherwise None.
     """
     key = keys.processor_key(processor)
     if old is not None:
@@ -110,7 +109,7 @@ def look_at(
 def open_on(
     places: Mapping[str, Sequence[int]], bootstrap: str, client_config: Mapping[str, Any]
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
-    """Maps each partition to its open transactions; ``places`` maps topics to partition numbers.
+    """Maps each partition to its open transactions; ``places`` maps topics to the partitions to look at.
 
     A topic that this client may not read is left out. After a broker did not answer, all remaining topics are left out,
     too, because each request would wait for its full timeout.
@@ -132,7 +131,7 @@ def open_on(
 
 
 def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChecksDefinition]:
-    """The checks of topics, changelogs and registrations, which can run on demand."""
+    """The checks of topics, changelogs and registrations, as Dagster checks that can run on demand."""
     changelogs = [_changelog_check(each) for each in definitions if each.topology.changelogs]
     return [*_topic_checks(definitions), *changelogs, *(_registered_check(each) for each in definitions)]
 

@@ -15,7 +15,7 @@ _WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: ``value`` is the bar's length relative to the longest bar of the block.
+    """One row of a bar chart; the bar with the greatest ``value`` of a block has full length.
 
     ``note`` is the text after the bar.
     """
@@ -27,7 +27,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar]) -> list[str]:
-    """The drawn rows of a block, in order.
+    """Draws the rows of a block (a titled group of bars), in order.
 
     If there are more than ``ROWS_MAX`` rows, only the rows with the longest bars are drawn, and the number of omitted
     rows.
@@ -70,12 +70,12 @@ def markdown(drawn: str, title: str) -> str:
 
 
 def scaled(value: float, most: float) -> int:
-    """The length of a bar in pixels; ``most`` is the value of a bar with full length."""
+    """The length of a bar in pixels; ``most`` is the value for which a bar has full length."""
     return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
 
 
 def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
-    """The part of a bar between two positions in pixels; empty if it has no width."""
+    """A rectangle from pixel ``first`` to pixel ``last`` of a bar, as SVG; empty if it has no width."""
     width = max(0, last - first)
     return (
         f'<rect x="{_LEFT + first}" y="0" width="{width}" height="{_BAR}" fill="{colour}" fill-opacity="{opacity}"/>'
@@ -85,12 +85,12 @@ def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
 
 
 def label(words: str) -> str:
-    """The text before a bar, shortened to 24 characters."""
+    """The text before a bar, as SVG; it is shortened to 24 characters."""
     return text(_LEFT - 8, 11, words if len(words) <= 24 else f"{words[:23]}…", anchor="end", colour=MUTED)
 
 
 def note(after: int, words: str) -> str:
-    """The text after a bar; ``after`` is the bar's length in pixels."""
+    """The text after a bar, as SVG; ``after`` is the bar's length in pixels."""
     return text(_LEFT + after + 6, 11, words)
 
 

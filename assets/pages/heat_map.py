@@ -14,7 +14,7 @@ _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
 
 
 def heat_map(moments: Sequence[Moment]) -> str:
-    """Markdown with the heat map: a cell is green if all copies are equal, and red if keys differ."""
+    """A Markdown image of the heat map. A cell is green if all copies are equal in its bucket, red if keys differ."""
     shown = list(moments)
     if len(shown) > ROWS_MAX:
         shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]

@@ -30,7 +30,7 @@ def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
 
 
 def docs_below(prefix: str, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Adds the webserver's path prefix to the asset's link to the docs."""
+    """A copy of ``spec`` whose link to the docs begins with the webserver's path prefix."""
     link = spec.metadata.get(DOCS)
     if not isinstance(link, dg.UrlMetadataValue):
         return spec

@@ -34,7 +34,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 #: Maximum number of snapshots, and maximum number of partitions, in one picture.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32
-#: Maximum number of checks of a changelog in one picture: a month of nightly checks.
+#: Maximum number of checks of a changelog in one picture: 31, which is a month of nightly checks.
 CHECKS_MAX = 31
 
 
@@ -131,7 +131,7 @@ def state_picture(store: str, counts: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompactionSeen:
-    """The values of one check of a changelog: number of offsets between start and end, and number of live keys."""
+    """The values that one check of a changelog found: offsets between start and end, and number of live keys."""
 
     at: datetime
     span: int

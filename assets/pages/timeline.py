@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.recovery.timeline import Event
 
 #: The tag that contains an event's identity.
 EVENT_TAG = "holdfast/event"
-#: To find out whether an event was reported before, only this many of the newest events of the asset are searched.
+#: Number of newest events of an asset that are searched for an event, to find out whether it was reported before.
 LOOKED_THROUGH = 50
 #: Maximum number of characters of a description, because Dagster shows the description in one line of a list.
 TEXT_MAX = 1_000

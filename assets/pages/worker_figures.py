@@ -20,7 +20,7 @@ _COLUMNS = ("slot", "phase", "tasks", "lag_records", "records", "commits", "comm
 
 
 def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """The numbers of this observation, and the values from which the next observation computes rates.
+    """Two values: the numbers of this observation, and values from which the next observation computes rates.
 
     ``before`` has the values that the last observation returned for this purpose.
     """
@@ -46,7 +46,7 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)
     at = max((status.heartbeat_at for status in statuses), default=0.0)
-    # rates are differences of totals, so they are computed only if the same workers still run
+    # rates are differences of totals, so they are only computed if no worker was started since the last observation
     started = sorted(status.started_at for status in statuses)
     if before and before.get("started") == started and at > before.get("at", at):
         seconds = at - before["at"]

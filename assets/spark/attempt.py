@@ -20,32 +20,34 @@ from holdfast.processors.snapshots.plan import FromChangelog, FromCheckpoint, Sn
 
 @dataclass(slots=True)
 class Work:
-    """The state of one attempt: its inputs, its branches, and its counts."""
+    """One attempt to write a snapshot: its inputs, the branches that it writes, and its counts."""
 
     spark: SparkSession
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    #: The declared schema of the store, possibly an inferred one. ``schema`` is the schema that this attempt writes.
+    #: The declared schema of the store, if any. ``schema`` is the schema that this attempt really writes. They differ
+    #: if columns are inferred from the values.
     wanted: StoreSchema | None
     schema: StoreSchema | None = None
     #: The name of the table to write: the store's table, or a side table if the columns change.
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
-    #: The version from which the branch was created. Another run may have changed the main branch after this.
+    #: The table version from which this attempt's branch was created; another run may change main afterwards.
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
-    #: Number of rows that were missing in the history and that this attempt appended.
+    #: Number of rows that this attempt appended to the history, because the history lacked them.
     appended: int = 0
     began: float = 0.0
     shape: int = 0
     counted: Mapping[int, Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Maps store partitions to fingerprints of typed columns, computed from all rows; None if only changes are written.
+    #: Store partition -> fingerprint of the typed columns of all rows; None if this attempt writes only changed rows.
     typed: Mapping[int, Fingerprint] | None = None
-    #: The fingerprints that the table must have after the merge; None if parsing the changes did not compute them.
+    #: The fingerprints that the table must have after the merge; None if they were not computed while changes were
+    #: parsed.
     merged: Prints | None = None
     #: Function that reports the start of a step.
     doing: Callable[[str], None] = lambda step: None
@@ -56,19 +58,19 @@ class Work:
         return history_name(self.plan.processor, self.plan.store)
 
     def changes(self) -> DataFrame:
-        """The history table's rows on this attempt's branch."""
+        """The rows of the history table on the branch that this attempt writes."""
         return versions.at_version(self.spark, self.history, self.history_ref)
 
     def ranges(self) -> list[PartitionRange]:
-        """The changelog offset ranges whose changes the table gets."""
+        """The ranges of changelog offsets whose changes this attempt writes to the table."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
     def feeds(self) -> list[PartitionRange]:
-        """The changelog offset ranges that are missing in the history."""
+        """The ranges of changelog offsets that this attempt appends to the history, because the history lacks them."""
         return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
 
     def counted_ranges(self) -> list[PartitionRange]:
-        """The changelog offset ranges whose records the manifest counts."""
+        """The ranges of changelog offsets whose records are counted in the manifest."""
         return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
@@ -76,27 +78,27 @@ class Work:
         return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
 
     def fed(self) -> Mapping[int, Counted]:
-        """Maps each partition to its counts for the manifest; computed once per attempt."""
+        """Maps each partition to the counts of its changes, for the manifest; computed only once per attempt."""
         if self.counted is None:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
         return self.counted
 
     def before(self) -> DataFrame:
-        """The rows of the version from which the branch was created, with the columns of that version."""
+        """All rows of the table version from which the branch was created, with the columns of that version."""
         assert self.begins is not None
         return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
-        """The changes. If they fit in memory, a hint tells Spark to join them in memory."""
+        """The changes; if they fit in memory, with a hint that tells Spark to join them by hash in memory."""
         return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
-        """Whether the changes are small enough to be joined in memory."""
+        """Whether the changes of this attempt are small enough for a join in memory."""
         return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
 
     def history_tells_all(self) -> bool:
-        """Whether the history has every change, because this is the first snapshot and reads the whole changelog."""
+        """Whether this first snapshot reads the whole changelog, so that the history gets every change."""
         return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:

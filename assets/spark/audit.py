@@ -19,16 +19,16 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """The copies of all partitions of a store, from rows (store_partition, key, value) of live keys.
+    """For an audit, the copies of all partitions of a store, computed by Spark from rows of live keys.
 
-    One Spark job computes the fingerprints of all partitions.
+    The rows have the columns store_partition, key and value. One Spark job computes all fingerprints.
     """
 
     def __init__(self, pairs: DataFrame) -> None:
         self._pairs = pairs.select("store_partition", "key", "value")
 
     def partition(self, number: int) -> FrameCopy:
-        """The copy of one partition, for a comparison."""
+        """The copy of one partition, which can be compared with other copies."""
         return FrameCopy(self, number)
 
     @cached_property
@@ -47,7 +47,7 @@ class FrameCopies:
 
 
 class FrameCopy:
-    """The copy of one partition in a DataFrame; implements ``processors.audits.comparison.Copy``."""
+    """One partition of such rows as a copy in an audit; implements ``processors.audits.comparison.Copy``."""
 
     def __init__(self, copies: FrameCopies, partition: int) -> None:
         self._copies, self._partition = copies, partition

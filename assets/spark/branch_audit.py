@@ -92,7 +92,7 @@ def _require_equal(
 
 
 def _expected(work: Work) -> Prints:
-    """The fingerprints that the branch is expected to have."""
+    """The fingerprints that the branch must have if it was written correctly."""
     plan, pairs = work.plan, work.stored
     base = plan.builds_on
     if base is None:
@@ -110,7 +110,7 @@ def _expected(work: Work) -> Prints:
 
 
 def _typed(work: Work) -> Mapping[int, Fingerprint]:
-    """The expected fingerprints of the typed columns if the base has none: from the parsing or from the branch."""
+    """The expected fingerprints of typed columns: from the parsed values, or, without these, from the branch."""
     typed = typed_hash(work.schema)
     if typed is None or work.typed is not None:
         return work.typed or {}

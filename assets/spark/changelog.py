@@ -25,13 +25,13 @@ POLL_TIMEOUT_MS = 20_000
 #: Most ranges end with a transaction marker, where a fetch finds no record and waits for this whole time.
 FETCH_WAIT_MS = 20
 
-#: SQL condition: the formats of the record's key and value are known to this code.
+#: SQL condition that is true if this code knows the formats of the record's key and value.
 READABLE = (
     f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
     f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
 )
-#: SQL condition: the record is data, and not a meta record.
+#: SQL condition that is true if the record has data; a meta record has the input offsets of a commit instead.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
 
 

@@ -45,7 +45,7 @@ class CheckpointMissing(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """One partition of a store: the folder of its task's checkpoint, and the store.
+    """One store partition to read: the store, and the checkpoint folder of the task that has the partition.
 
     Several parts may have the same folder.
     """
@@ -66,7 +66,7 @@ def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
 
 
 def _small(parts: Sequence[CheckpointPart]) -> pa.Table | None:
-    """The rows of all parts if they have at most ``SMALL_BYTES``; otherwise None."""
+    """The rows of all parts if they have at most ``SMALL_BYTES`` together; otherwise None, so executors read them."""
     import pyarrow as pa
 
     batches, size = [], 0
@@ -113,7 +113,7 @@ def _require(part: CheckpointPart) -> None:
 
 
 class _Part(InputPartition):
-    """One part as plain data, because Spark pickles the parts for executors."""
+    """One store partition to read, as plain data that Spark can pickle and send to executors."""
 
     def __init__(self, partition: int, path: str, store: str) -> None:
         self.partition, self.path, self.store = partition, path, store
@@ -132,22 +132,22 @@ class CheckpointSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader for all parts."""
+        """The reader for all requested store partitions (parts)."""
         return CheckpointReader([_Part(*part) for part in json.loads(self.options["parts"])])
 
 
 class CheckpointReader(DataSourceReader):
-    """Reads the parts; Spark runs one task for each part."""
+    """Reads the requested store partitions (parts); Spark runs one task for each."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self._parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts; each part becomes one Spark partition."""
+        """The store partitions (parts) to read; each becomes one Spark partition."""
         return self._parts
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of one part; runs on an executor."""
+        """The rows of one store partition (part); runs on an executor."""
         yield from _batches(partition.partition, Path(partition.path), partition.store)
 
 
@@ -158,7 +158,7 @@ def _arrow_schema() -> pa.Schema:
 
 
 def _batches(partition: int, path: Path, store: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, sorted by key."""
+    """The rows of one store partition (part), sorted by key."""
     import pyarrow as pa
 
     from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages

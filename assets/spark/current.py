@@ -26,11 +26,11 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # otherwise Spark would broadcast a small table, which is an exchange, too
+    # otherwise Spark could broadcast a small table, which is also an exchange between tasks
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-#: Settings for queries of a few rows, because interpreting the plan is faster than generating and compiling Java code.
-#: Adaptive planning is off, because the query's stages are known before the query runs.
+#: Spark settings for queries with few rows. Interpreting a plan is then faster than generating and compiling Java code.
+#: Adaptive planning is off, because the stages of the query are known before it runs.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -48,7 +48,7 @@ _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadc
 
 
 def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractContextManager[None]:
-    """In this context, Spark joins tables by their ``store_partition`` partitions, without an exchange.
+    """Context manager in which Spark joins tables by their partitions (``store_partition``), without an exchange.
 
     ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS`` rows, Spark interprets the plan
     instead of compiling it.
@@ -57,7 +57,7 @@ def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractConte
 
 
 def names_by_case(spark: SparkSession) -> AbstractContextManager[None]:
-    """In this context, Spark treats names as case-sensitive, as in JSON."""
+    """Context manager in which Spark treats column names as case-sensitive, as they are in JSON."""
     return _configured(spark, {"spark.sql.caseSensitive": "true"})
 
 
@@ -78,12 +78,12 @@ def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def joined_in_memory(changed: DataFrame) -> DataFrame:
-    """Adds a hint that Spark hashes these rows in memory for a join, so that the larger table needs no sort."""
+    """Adds a hint for joins: Spark hashes these rows in memory, so that the larger table needs no sort."""
     return changed.hint("shuffle_hash")
 
 
 def merging(spark: SparkSession, *, few: bool) -> AbstractContextManager[None]:
-    """In this context, a MERGE of few changes uses a hash join.
+    """Context manager in which a MERGE with few changes uses a hash join.
 
     Settings are needed, because MERGE ignores hints.
     """
@@ -99,7 +99,7 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge folded changes into a branch of the table; ``few`` is true if the changes have at most ``FEW_BYTES``."""
+    """Merge the newest change of each key into a branch of the table; ``few`` if they have at most ``FEW_BYTES``."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):
@@ -109,7 +109,7 @@ def merge(
 
 
 def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
-    """The SQL statement that merges the temporary view of changes into a branch."""
+    """The MERGE statement in SQL that applies the temporary view of changes to a branch."""
     names = [name for name, _, _ in COLUMNS] + list(typed)
     written = ", ".join(f"t.`{name}` = s.`{name}`" for name in names if name not in ("store_partition", "key"))
     columns, values = ", ".join(f"`{name}`" for name in names), ", ".join(f"s.`{name}`" for name in names)
@@ -140,7 +140,7 @@ def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 
 
 def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] = ()) -> DataFrame:
-    """The rows, converted to the fixed and typed columns of the current table."""
+    """The rows with the fixed columns and the typed columns of the current table."""
     plain = current_rows(rows, keep)
     return plain if schema is None else type_rows(plain, schema).drop("why")
 
@@ -166,12 +166,15 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def from_table(rows: DataFrame) -> DataFrame:
-    """Rows of the current table with the columns of folded changes; generation 0 is before that of any change."""
+    """Converts rows of the current table to the columns of folded changes (newest change of each key).
+
+    Their generation is 0, so that every real change counts as newer.
+    """
     moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
     return rows.selectExpr("store_partition", *moved, "key", "value")
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
-    """The live keys after the changes in ``fed`` are applied to the table's rows in ``before``."""
+    """The live keys that result if the changes in ``fed`` are applied to ``before``, rows of the table."""
     columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

@@ -20,18 +20,18 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.buckets import BucketPrints
 
-#: SQL: the bucket of a row's key, 0 to 255.
+#: SQL expression: the bucket of a row's key, from 0 to 255.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
-#: SQL: the hash of a key-value pair.
+#: SQL expression: the hash of a pair of key and value.
 _HASH = "xxhash64(key, value)"
-#: SQL condition for a row of ``type_rows``: its value could not be read.
+#: SQL condition that is true for a row of ``type_rows`` whose value could not be read.
 _UNREADABLE = "why IS NOT NULL"
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Fingerprints by store partition: ``pairs`` of keys and values, ``typed`` of the typed columns.
+    """Fingerprints by store partition: of the keys with their values (``pairs``), and of the typed columns (``typed``).
 
     ``typed`` is empty if the table has no typed columns, or if their fingerprints are unknown.
     """
@@ -41,7 +41,7 @@ class Prints:
 
 
 def typed_hash(schema: StoreSchema | None) -> str | None:
-    """SQL: the hash of a row's key and typed columns; None for a schema without columns.
+    """SQL expression for the hash of a row's key and typed columns; None for a schema without columns.
 
     A null adds nothing to the hash, so a new column that is null in all rows changes no hash.
     """
@@ -56,7 +56,7 @@ def typed_hash(schema: StoreSchema | None) -> str | None:
 
 
 def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
-    """SQL: the value with each map converted to a list of entries, because Spark cannot hash maps."""
+    """SQL: the value, but with a list of entries instead of each map, because Spark cannot hash maps."""
     if "map<" not in kind.sql:
         return value
     each = f"e{depth}"
@@ -140,7 +140,7 @@ def _replaced(
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str | None = None) -> DataFrame:
-    """The sums over replaced rows and over changed rows; one result row for each changed partition.
+    """For each changed partition, one row with two sums of hashes: over the replaced rows and over the changed rows.
 
     One join computes both sums.
 
@@ -181,12 +181,12 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
 
 
 def bucket_sums(pairs: DataFrame) -> DataFrame:
-    """The sums for each partition and bucket that has pairs."""
+    """The sums of hashes for each partition and each of its 256 buckets; empty buckets are left out."""
     return _hashed(pairs, f"{BUCKET} AS bucket").groupBy("store_partition", "bucket").agg(*_sums("hash"))
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
-    """The sorted partitions whose fingerprints differ; an absent partition counts as empty."""
+    """The partitions whose fingerprints differ in the two mappings, sorted; absent partitions count as empty."""
     empty = Fingerprint()
     return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 
@@ -196,7 +196,7 @@ def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
 
 
 def _sums(name: str) -> list[Column]:
-    """The SQL sums from which the fingerprint of a column of hashes is made; null hashes are ignored.
+    """SQL sums over a column of hashes, from which its fingerprint is made; null hashes are ignored.
 
     The lower and the upper 32 bits are summed separately, because a sum of 64-bit numbers overflows under ANSI rules.
     """

@@ -31,7 +31,7 @@ from holdfast.processors.snapshots.names import quoted
 
 #: Maximum number of differing keys in a result.
 EXAMPLES_MAX = 20
-#: Number of comparisons that run in parallel, because Spark can compute one while it plans the other.
+#: Number of comparisons that run in parallel, because Spark can execute one while it plans another.
 AT_ONCE = 2
 
 _FLEET = (
@@ -53,7 +53,7 @@ _CARRIERS = (
 )
 _DELAYS = "start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 
-#: The columns of the flights that the results need.
+#: The columns of the flights file that are needed to recompute the results.
 _COLUMNS = (
     *("year", "month", "day", "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "origin", "dest"),
     *("air_time", "distance", "minute", "time_hour"),
@@ -72,7 +72,7 @@ SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
 
 
 def _departure(flight: str) -> str:
-    """SQL: the departure time in the format of the processors, for example ``2013-01-31T24:00``."""
+    """SQL expression: a flight's departure time in the format of the processors, such as ``2013-01-31T24:00``."""
     columns = ("year", "month", "day", "dep_time DIV 100", "dep_time % 100")
     text = f"format_string('%04d-%02d-%02dT%02d:%02d', {', '.join(f'{flight}.{column}' for column in columns)})"
     return f"if({flight} IS NULL, NULL, {text})"
@@ -204,7 +204,7 @@ SELECT carrier, 'newest', max(start), max_by(expected, start) FROM closed GROUP 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The recomputed result of one processor: its SQL and its columns."""
+    """The recomputed result of one processor of the demo: the SQL that computes it, and its columns."""
 
     processor: str
     expected: str
@@ -212,29 +212,29 @@ class _Result:
     #: Function that reads the result that the processor published.
     #: Arguments: Spark session, table name, file with sent records, this object.
     seen: Callable[[SparkSession, str, Path | None, _Result], DataFrame]
-    #: Further columns of a result's key, besides the message key.
+    #: Columns that are part of the result's key, in addition to the message key.
     parts: tuple[str, ...] = ()
 
     @property
     def as_struct(self) -> str:
-        """SQL: all columns as one struct value."""
+        """SQL expression: all columns of the result as one struct."""
         names = [part.split()[0] for part in self.columns.split(", ")]
         members = ", ".join(f"'{name}', {name}" for name in names)
         return f"named_struct({members}) AS seen"
 
 
 def _totals(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
-    """The values in a table, one row for each message key and state key."""
+    """The totals in a processor's table: one row for each message key and state key."""
     return spark.table(table).selectExpr("message_key", "state_key", f"from_json(json, '{result.columns}') AS seen")
 
 
 def _aggregates(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
-    """The typed columns of an aggregation's table."""
+    """The typed columns of a table whose store is an aggregation."""
     return spark.table(table).where("state_key = 'aggregate'").selectExpr("message_key", result.as_struct)
 
 
 def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The union of a table's windows and the sent windows; duplicates are removed."""
+    """The windows in a processor's table and the windows that it sent, without duplicates."""
     columns = [part.split() for part in result.columns.split(", ")]
     typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
     times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
@@ -243,7 +243,7 @@ def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result
 
 
 def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
-    """The union of the sent windows, and of the table's rows, which have the newest windows."""
+    """The windows that a processor sent, and the newest window of each key, which is in its table."""
     closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
     newest = spark.table(table).where("state_key = 'row'")
     return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))
@@ -263,7 +263,7 @@ _RESULTS = (
     _Result("carriers", _CARRIERS_SQL, _CARRIERS, _sent_and_newest, ("place", "start")),
 )
 
-#: The names and columns of the CSV files other than the flights.
+#: Names and columns of the CSV files, except the file of flights.
 _BESIDE = {
     "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
     "wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour STRING",

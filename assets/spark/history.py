@@ -30,15 +30,15 @@ from holdfast.processors.snapshots.plan import SnapshotPlan
 #: The property in a history version's summary that contains the offsets up to which the history is complete.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
-#: SQL condition: a row is a changelog record.
+#: SQL condition that is true for a row that is a changelog record.
 LOGGED = f"op IN ('{PUT}', '{DELETE}')"
-#: SQL: the value of ``op`` for a row that is made from a changelog record.
+#: SQL expression: the ``op`` of a history row that is made from a changelog record.
 OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
-#: SQL condition: a row has a value.
+#: SQL condition that is true for a row with a value, not a deletion.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
 
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
-#: SQL: the message key as text. Bytes that are not valid UTF-8 become the replacement character.
+#: SQL expression: the message key as text. Bytes that are not valid UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
 #: SQL: the event time in a stored value, milliseconds since 1970; the codec stores it as a signed 8-byte integer.
@@ -68,7 +68,7 @@ class Counted:
     records: int = 0
     tombstones: int = 0
     size: int = 0
-    #: Number of records in an unknown format, and the offset of the first of these records.
+    #: Number of records in an unknown format. The next field is the offset of the first of these records.
     strange: int = 0
     first_strange: int | None = None
 
@@ -125,7 +125,7 @@ def tag_newest_changes(spark: SparkSession, table: str) -> None:
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
-    """Whether the published history already has the changes of this snapshot."""
+    """Whether the published history already contains the changes that this snapshot adds."""
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
@@ -154,7 +154,7 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append rows (possibly no rows) to the snapshot's branch of the history, and record the end offsets after them."""
+    """Append rows (or none) to the snapshot's branch of the history, and record up to which offsets it is complete."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -166,7 +166,7 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 
 
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
-    """SQL condition: a row is a change in one of the offset ranges ``[start, end)``.
+    """SQL condition that is true for changes in one of the offset ranges, from start to before end.
 
     A row ``base`` at an offset replaces all records before that offset, so its range is ``(start, end]``. The condition
     has only comparisons, AND and OR, so that Iceberg can skip files without matching rows.
@@ -180,7 +180,7 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
 
 
 def counted(rows: DataFrame) -> dict[int, Counted]:
-    """Maps each partition to the counts of its rows; partitions without rows are absent."""
+    """Maps each partition to the counts of its rows; partitions without rows are left out."""
     found = rows.groupBy("store_partition").agg(
         F.expr(f"count_if({LOGGED})").alias("records"),
         F.expr(f"count_if({LOGGED} AND value IS NULL)").alias("tombstones"),
@@ -218,5 +218,5 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame) -> DataFrame:
-    """The rows of folded changes that have a value, which are the live keys."""
+    """The rows of ``folded`` (the newest change of each key) that have a value, so that their keys are live."""
     return folded.where(LIVE).drop("op")

@@ -40,7 +40,7 @@ LEFTOVER_HOURS_MIN = 24.0
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The numbers of one table's maintenance; ``bytes_compacted`` is the size of the files that were rewritten."""
+    """The figures of the maintenance of one table; ``bytes_compacted`` is the total size of the rewritten files."""
 
     table: str
     tags_dropped: int = 0
@@ -54,7 +54,7 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """The numbers of this table by name."""
+        """All figures of this table, by name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
@@ -115,7 +115,7 @@ def drop_references(
 
 
 def _source(summary: Mapping[str, str]) -> str | None:
-    """The source of a version (for example checkpoint or history), from its manifest.
+    """Which source a snapshot was read from (for example checkpoint or history), according to its manifest.
 
     None if the version is not a snapshot.
     """
@@ -149,12 +149,12 @@ def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[st
 
 
 def _texts(words: Iterable[str | None]) -> str:
-    """The texts as a comma-separated list of SQL literals."""
+    """These texts as a comma-separated list of SQL literals."""
     return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:
-    """The number of main's versions since the last compaction; without a compaction, the number of all its versions."""
+    """The number of commits to main since the last compaction; without a compaction, the number of all commits."""
     seen, line = Versions.of(spark, table), metadata_of(spark, table).snapshot_log
     published = set(seen.ancestors())
     was = [each.snapshot_id for each in reversed(line) if each.snapshot_id in published]
@@ -163,7 +163,7 @@ def commits_since_compaction(spark: SparkSession, table: str) -> int:
 
 
 def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
-    """Rewrite small files and files with deleted rows, after at least ``every`` commits since the last compaction."""
+    """Rewrite small files and files with deleted rows, at the earliest ``every`` commits after the last time."""
     if commits_since_compaction(spark, table) < every:
         return {}
     options = "map('min-input-files', '2', 'delete-file-threshold', '1', 'partial-progress.enabled', 'false')"
@@ -177,7 +177,7 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Expire versions without a tag that are older than ``older_than``, and delete files that no other version uses."""
+    """Expire untagged versions that are older than ``older_than``, and delete the files that only they used."""
     before = len(Versions.of(spark, table).summaries)
     row = _call(
         spark,
@@ -190,7 +190,7 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 
 
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Delete files in the table's folder that no version uses, for example files of killed runs.
+    """Delete files in the table's folder that no version uses, for example the files of killed runs.
 
     For an object store, the client that writes the files also lists them, by prefix, because Hadoop's client is not
     installed.

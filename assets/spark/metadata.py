@@ -20,7 +20,7 @@ from holdfast.infra.warehouse.errors import CatalogUnavailable, CatalogUnusable,
 from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.infra.warehouse.table_metadata import MetadataReader, TableMetadata
 
-#: Maps each Spark session to the reader of its catalog, which stays the same for the session.
+#: Spark session -> reader of its catalog's metadata.
 _readers: WeakKeyDictionary[Any, MetadataReader] = WeakKeyDictionary()
 
 

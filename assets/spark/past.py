@@ -50,7 +50,7 @@ _WAY = 3
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """A past state as a version of the table; ``made`` is False if the version already existed."""
+    """A past state as a version of the table; ``made`` is False if the version existed before this run."""
 
     tag: str
     version: int
@@ -159,7 +159,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """The parameters of the past version to write."""
+    """The parameters of one past version that will be written."""
 
     processor: str
     store: str
@@ -219,7 +219,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    """The offset ranges of the changes after the base, up to the offsets of ``known``; from offset 0 without a base."""
+    """Offset ranges of the changes after the base up to the offsets of ``known``; without a base, from offset 0."""
     return [
         PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
         for part in known.partitions
@@ -229,7 +229,7 @@ def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[Part
 def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
-    """Maps each partition to: offset after its last change, number of changes, number of deletions."""
+    """Maps each partition to three numbers: offset after its last change, number of changes, number of deletions."""
     logged = f"{history.LOGGED} AND {history.between(known.generation, ranges)}"
     counted = changes.where(logged).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()

@@ -34,7 +34,7 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
 
 
 def planned_shape(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
-    """The schema version that the table will have after the snapshot; this call changes no column.
+    """The schema version that the table will have after the snapshot; this function changes no column.
 
     For an inferred schema, the present schema version is returned, because the columns are known only when a snapshot
     reads the values.

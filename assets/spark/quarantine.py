@@ -49,7 +49,7 @@ def write_quarantine(
 
 
 def keep_attempt(spark: SparkSession, table: str, snapshot_id: str, attempt: str) -> None:
-    """Delete the quarantined rows that other attempts at a published snapshot wrote."""
+    """Delete the quarantined rows that belong to other attempts at the snapshot, after one attempt was published."""
     if exists(spark, table) and "attempt" in spark.table(quoted(table)).columns:
         others = f"snapshot_id = '{snapshot_id}' AND attempt <> '{attempt}'"
         if not spark.table(quoted(table)).where(others).isEmpty():
@@ -61,10 +61,10 @@ def _counted(strange: DataFrame) -> dict[int, int]:
 
 
 def _unreadable(rows: DataFrame) -> DataFrame:
-    """The rows in which ``why`` is not null, selected by an explode.
+    """The rows in which ``why``, the reason of an unreadable value, is not null.
 
-    A filter would be slow: Spark evaluates a filter before the projections, and then parses each value six times or
-    more, once for each use in ``why`` (SPARK-47672). Spark moves no expression before an explode.
+    They are selected by an explode, not by a filter. Spark would evaluate a filter before the projections, and parse
+    each value six times or more (SPARK-47672). Spark moves no expression before an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

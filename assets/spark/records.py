@@ -56,7 +56,7 @@ def record_snapshot(
 
 
 def recorded_so_far(spark: SparkSession, processor: str) -> versions.Versions:
-    """The versions of the snapshots table of a processor; the table is created if it is missing."""
+    """The versions of the processor's table of snapshots, as they are now; the table is created if it is missing."""
     return versions.Versions.of(spark, create_snapshots(spark, processor))
 
 
@@ -67,11 +67,12 @@ def _is_recorded(
     snapshot_id: str,
     unpublished: versions.Versions | None,
 ) -> bool:
-    """Whether main has a snapshot's rows, judged by version summaries, or by a scan if a summary is missing.
+    """Whether the main branch of the table of snapshots already has the rows of a snapshot.
 
-    Only versions that are not in ``unpublished`` can have the rows. Versions of compactions and of earlier Holdfast
-    releases name no snapshot in their summary, and maintenance may have expired a version. In these cases, the rows are
-    scanned. Versions without rows are ignored, because the first branch of an empty table begins with such a version.
+    This is decided from version summaries, or by a scan of the rows if a summary is missing. Only versions that are not
+    in ``unpublished`` can have the rows. Versions of compactions and of earlier Holdfast releases name no snapshot in
+    their summary, and maintenance may have expired a version. In these cases, the rows are scanned. Versions without
+    rows are ignored, because the first branch of an empty table begins with such a version.
     """
     head = next(seen.ancestors(), None)
     if head is None:
@@ -126,7 +127,8 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]
     parsed = F.from_json(F.lit(json.dumps(rows)), f"array<struct<{shape}>>", {"mode": "FAILFAST"})
     made = spark.range(0, 1, 1, 1).select(F.inline(parsed)).selectExpr(*columns)
-    if len(rows) > _FILES_OF_A_TASK:  # each partition of the store is written to a separate file
+    # each store partition becomes a file; one task must not write too many files
+    if len(rows) > _FILES_OF_A_TASK:
         made = made.repartition(-(-len(rows) // _FILES_OF_A_TASK))
     writer = made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true")
     writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id).append()

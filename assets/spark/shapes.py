@@ -53,7 +53,7 @@ class SchemaChangeRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The column changes that a table needs for a schema, with the schema versions before and after the changes.
+    """The changes of columns that a table needs for a schema, and the schema version before and after these changes.
 
     The schema version of a table is 0 without a schema; each change of the schema adds 1. ``digest`` identifies the
     schema. ``again`` is true if unchanged rows have values for an added column, so that all rows must be written again.
@@ -68,24 +68,24 @@ class Shape:
 
     @property
     def changed(self) -> bool:
-        """Whether the table's present schema differs from the needed schema."""
+        """Whether the table needs any change of its schema."""
         return self.version != self.before
 
     @property
     def in_place(self) -> bool:
-        """Whether readers may see the changes before a version is published, because no visible value changes."""
+        """Whether readers may see the changed columns before the new version, because no visible value changes."""
         return all(isinstance(step, Add | Widen) for step in self.steps)
 
     @property
     def replaced(self) -> bool:
-        """Whether a column is null in unchanged rows until these rows are written again."""
+        """Whether the change leaves a column null in unchanged rows, so that all rows must be written again."""
         return self.again or any(isinstance(step, Replace) for step in self.steps)
 
 
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The declared schema, or a schema inferred from the table's columns and the column ``json`` of the rows.
+    """The schema that a snapshot writes: the declared one, or one inferred from table columns and JSON values.
 
     ``rows`` are all rows of a full snapshot, or the changed rows of an incremental snapshot.
     """
@@ -170,7 +170,7 @@ def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
 
 
 def _statements(shape: Shape) -> Iterator[str]:
-    """The SQL statements for a shape's changes, in order.
+    """Yields the SQL statements that change the table's columns, in order.
 
     Consecutive added columns share one statement, because each statement is one commit of the table.
     """

@@ -39,7 +39,7 @@ _METADATA_PATH = "write.metadata.path"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side table: its name, the original table's name, and the original's metadata file at the start (``seen``)."""
+    """A side table: its name, the original table's name, and the original's metadata file when it was opened."""
 
     name: str
     table: str
@@ -47,7 +47,7 @@ class Side:
 
 
 def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
-    """Register a side table of a table, for one attempt at a snapshot."""
+    """Register a side table for one attempt at a snapshot; at first, it has the same metadata as the table."""
     name = new_side_name(table, snapshot_id, datetime.now(UTC))
     seen = pointers_of(spark).place(_within(table))
     create_namespace(spark, SIDES)
@@ -81,7 +81,7 @@ def forget(spark: SparkSession, name: str) -> None:
 
 
 def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: datetime) -> int:
-    """Remove the side tables of this table that killed runs left; returns their number."""
+    """Remove side tables of this table that killed runs left in the catalog; returns their number."""
     if not spark.catalog.databaseExists(quoted(SIDES)):
         return 0
     rows = spark.sql(f"SHOW TABLES IN {quoted(SIDES)} LIKE '{sides_prefix(table)}*'").collect()

@@ -57,7 +57,7 @@ from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, has_eve
 _log = structlog.get_logger("snapshot")
 #: Maximum number of attempts at a snapshot if other runs, for example maintenance, change its table at the same time.
 ATTEMPTS = 3
-#: Maps each source of a snapshot to a text about the rows that are read, for progress lines.
+#: Source of a snapshot -> text about the rows that are read from it, for progress lines.
 _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
 
 
@@ -90,7 +90,7 @@ class SnapshotResult:
 
     @property
     def rows_per_s(self) -> float:
-        """Table rows plus changelog records, divided by the seconds of the whole snapshot."""
+        """Speed of the snapshot: table rows plus changelog records, per second of its whole duration."""
         handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
         return handled / max(self.seconds, 1e-9)
 
@@ -159,7 +159,7 @@ def write_snapshot(
 
 
 def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
-    """Maximum number of rows read from changelog, checkpoint and base; a full snapshot also reads the history."""
+    """Upper bound of the number of rows that the snapshot reads from changelog, checkpoint, base and history."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
     if plan.builds_on is not None or plan.history is None:
@@ -200,7 +200,7 @@ def _publish(work: Work) -> bool:
 
 
 def feed_history(work: Work) -> None:
-    """Append the changelog records that are missing in the history, on a branch of the history."""
+    """Append the changelog records that the history lacks, on a new branch of the history table."""
     plan, table = work.plan, work.history
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
@@ -251,7 +251,7 @@ def write_branch(work: Work) -> None:
 
 
 def replace_branch(work: Work, rows: DataFrame) -> None:
-    """Replace the content of the branch; values that do not fit the columns are written to the quarantine."""
+    """Replace all rows of the branch; values that do not fit the columns are also written to the quarantine table."""
     put_aside(work, rows, whole=True)
     current.replace_all(rows, work.target, work.branch, work.schema)
 
@@ -283,12 +283,12 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
 
 
 def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
-    """Whether the newest snapshot of the table is still the base of the plan."""
+    """Whether the table's newest snapshot is still the snapshot on which the plan builds."""
     return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
-    """Write values that do not fit the columns to the quarantine; ``whole`` is true if the rows are the whole table."""
+    """Write values that do not fit the columns to the quarantine table; ``whole`` if the rows are the whole table."""
     plan = work.plan
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
@@ -307,19 +307,19 @@ def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
 
 
 def _moments(plan: SnapshotPlan) -> str:
-    """SQL: the time of the checkpoint of a row's partition."""
+    """SQL: for a row, the time at which the checkpoint of its partition was taken."""
     times = " ".join(f"WHEN {part.partition} THEN {round(part.taken_at * 1e6)}" for part in plan.partitions)
     return f"timestamp_micros(CASE store_partition {times} END)"
 
 
 def _replace_and_correct(work: Work) -> None:
-    """Replace the table's rows with the source's rows, and append to the history the values that it lacks."""
+    """Replace the table's rows by those of the source, and append the values that the history lacks to it."""
     plan = work.plan
     wanted = work.full()
     both = current.with_differences(wanted, _known(work)).persist()
     try:
         differing = both.where("differs")
-        work.appended = differing.count()  # the job of this count also fills the cache
+        work.appended = differing.count()  # this count also fills the cache
         if work.history_ref != versions.MAIN and work.appended:
             ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
             rows = differing.selectExpr(
@@ -339,7 +339,7 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _known(work: Work) -> DataFrame:
-    """The live keys according to the history, including the changelog records that this attempt has appended."""
+    """The live keys according to the history; records that this attempt has already appended are included."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
@@ -349,14 +349,14 @@ def _known(work: Work) -> DataFrame:
 
 
 def seal(work: Work, measured: Prints) -> None:
-    """Commit the manifest to the branch, as a version without new rows."""
+    """Commit the manifest to the branch, as a version without further rows; after that, the branch can be published."""
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
     typed = typed_hash(work.schema) is not None
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
-        work.corrections = 0  # this attempt appended none, and no other run has written to the history
+        work.corrections = 0  # this attempt appended nothing, and no other run has written to the history
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()

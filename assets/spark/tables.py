@@ -158,7 +158,7 @@ def create_namespace(spark: SparkSession, namespace: str) -> None:
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:
-    """Run a CREATE statement; an error is ignored if another run has created the same object at the same time.
+    """Run a CREATE statement; an error is ignored if the object exists afterwards, because another run created it.
 
     Iceberg's JDBC catalog first checks and then inserts. So if two runs create an object at once, one gets the
     database's duplicate-key error instead of an "already exists" error.

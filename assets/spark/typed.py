@@ -42,8 +42,8 @@ from holdfast.processors.engine.state.own_keys import RESERVED
 SHOWN = 60
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
-#: Maps SQL types that are read from JSON texts to the pattern that such a text must match.
-#: The pattern is needed, because a cast also accepts other texts.
+#: Maps SQL types that are read from JSON texts to a pattern that the text must match. Without the pattern, a cast would
+#: also accept other texts.
 _CONVERTED = {
     "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
@@ -52,7 +52,7 @@ _CONVERTED = {
 
 
 def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
-    """The typed columns in order, as (name, SQL type, comment)."""
+    """Name, SQL type and comment of each typed column, in order."""
     return [(each.name, plain(each.type).sql, each.comment) for each in (schema.columns if schema else ())]
 
 
@@ -80,7 +80,7 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
-#: SQL condition: a row is an internal record of the store.
+#: SQL condition that is true for a record that the store itself wrote, for example a timer.
 OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
 
 
@@ -112,17 +112,17 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
 
 def _begins(value: ValueSchema) -> str:
-    """SQL condition: the state key begins with one of the prefixes."""
+    """SQL condition that is true if the state key begins with one of the schema's prefixes."""
     return " OR ".join(f"startswith(state_key, {literal(each)})" for each in value.prefixes)
 
 
 def _is_mixed(value: ValueSchema) -> bool:
-    """Whether a store has mixed values: objects (a column for each field), and other values (one column in total)."""
+    """Whether some values are objects (a column for each field) and others are not (one column for these)."""
     return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
 
 def _shape(value: ValueSchema, *, apart: bool = False) -> str:
-    """The SQL type for parsing a value: field ``v`` has all paths of its columns, or is the whole value.
+    """The SQL type as which a value's JSON is parsed; its field ``v`` has the paths of all columns, or the whole value.
 
     For mixed values, field ``w`` is a value that is not an object. With ``apart``, fields get names that differ even if
     case is ignored, because the parser distinguishes upper and lower case, but queries do not.
@@ -133,7 +133,7 @@ def _shape(value: ValueSchema, *, apart: bool = False) -> str:
 
 
 def _tree(value: ValueSchema) -> dict[str, Any]:
-    """The JSON paths of all columns as nested dictionaries; the innermost value is the column's type."""
+    """The JSON paths of all columns as nested dictionaries; the value at the end of a path is the column's type."""
     tree: dict[str, Any] = {}
     if value.version is not None:
         tree[value.version[0]] = TEXT
@@ -156,7 +156,7 @@ def _struct(tree: Mapping[str, Any], apart: bool) -> str:
 
 
 def _apart(names: Iterable[str]) -> dict[str, str]:
-    """Maps each name to an alias that is unique even if case is ignored."""
+    """Maps each name to an alias; no two aliases are equal, even if upper and lower case are treated as the same."""
     found: dict[str, str] = {}
     for name in names:
         again = sum(each.lower() == name.lower() for each in found)
@@ -165,7 +165,7 @@ def _apart(names: Iterable[str]) -> dict[str, str]:
 
 
 def _wire(kind: ColumnType, *, apart: bool = False) -> str:
-    """The SQL type with which a column is parsed; some types are first parsed as text.
+    """The SQL type as which a column is first parsed; some types are parsed as text and converted later.
 
     ``apart`` has the same meaning as in ``_shape``.
     """
@@ -189,13 +189,13 @@ def _wire(kind: ColumnType, *, apart: bool = False) -> str:
 
 
 def _name(parsed: str) -> str:
-    """The name of a lambda variable for an item of ``parsed``, different from the names in the enclosing lambdas."""
+    """A name for the variable of a SQL lambda over ``parsed``; it differs from the names in enclosing lambdas."""
     within = [int(found) for found in re.findall(r"\bx([0-9]+)\b", parsed)]
     return f"x{max(within, default=0) + 1}"
 
 
 def _is_plain(kind: ColumnType) -> bool:
-    """Whether a column is parsed with the table's type, so that no conversion is needed."""
+    """Whether a column can be parsed directly as the table's type, so that no conversion is needed."""
     match kind:
         case Number() | Quotient() | Moment() | Held():
             return False
@@ -208,7 +208,7 @@ def _is_plain(kind: ColumnType) -> bool:
 
 
 def _converted(parsed: str, kind: ColumnType) -> str:
-    """SQL that converts a parsed value to the table's type."""
+    """SQL expression that converts a parsed value to the type of the table's column."""
     if _is_plain(kind):
         return parsed
     name = _name(parsed)
@@ -240,7 +240,7 @@ def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
 
 
 def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
-    """SQL: a member of a parsed object.
+    """SQL that reads one member of a parsed object.
 
     If the member has several names, the first name that exists in the object is used.
     """
@@ -255,7 +255,7 @@ def _parsed_column(at: int, value: ValueSchema, column: Column) -> str:
 
 
 def _place(tree: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """Converts a path in the JSON to a path in the parsed struct."""
+    """Converts a path in the JSON to the path in the parsed struct, where names may have aliases."""
     return (_apart(tree)[path[0]], *_place(tree[path[0]], path[1:])) if path else ()
 
 
@@ -279,7 +279,7 @@ def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
 
 
 def _why(values: tuple[ValueSchema, ...]) -> str:
-    """SQL: the reason why a value cannot be read, or null. Cheap tests come first."""
+    """SQL: the reason why a value cannot be read, or null if it can. Cheap tests come first."""
     cases = [
         ("value IS NULL", "NULL"),
         (
@@ -307,7 +307,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
 
 
 def _why_time() -> str:
-    """SQL: the reason why a value's event time cannot be a timestamp, or null."""
+    """SQL: the reason why a value's event time cannot become a timestamp, or null if it can."""
     return _case(
         [
             (
@@ -341,7 +341,7 @@ def _why_value(at: int, value: ValueSchema) -> str:
 
 
 def _misfit(value: ValueSchema) -> str:
-    """SQL: a text that names the first column whose type does not fit the value; used only if a column does not fit."""
+    """SQL: a text with the first column whose type does not fit the value; used only if a column does not fit."""
     shown = f"left(json, {SHOWN})"
     cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
     for column in value.columns:
@@ -358,7 +358,7 @@ def _misfit(value: ValueSchema) -> str:
 
 
 def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, str]]:
-    """SQL tests of a parsed value, each with the reason that is reported if the test is true."""
+    """Yields pairs of SQL texts: a test of a parsed value, and the reason that is reported if the test is true."""
     name = _name(parsed)
     match kind:
         case Number():

@@ -34,7 +34,7 @@ _READ = bytes([VALUE_VERSION, CODEC_JSON])
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """The finding that a typed column differs from the row's stored value."""
+    """A difference that the sample shows between a typed column and the row's stored value."""
 
     message_key: bytes
     state_key: str
@@ -87,7 +87,7 @@ def _misread(key: bytes, value: bytes, seen: dict[str, Any], reader: ColumnReade
 
 
 def _chosen(rows: Mapping[int, int], version: str) -> str:
-    """SQL condition: the row is in the sample."""
+    """SQL condition that is true for the rows of the sample."""
     held = sorted(number for number, count in rows.items() if count)
     short = f"length(value) <= {VALUE_BYTES}"
     if sum(rows.values()) <= ROWS:

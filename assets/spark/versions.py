@@ -67,7 +67,7 @@ class Versions:
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
-        """The versions of a branch, newest first; the oldest versions may be missing, because versions expire."""
+        """The versions of a branch, newest first. The oldest may be missing, because maintenance expires versions."""
         at: int | None = self.refs[ref][1] if ref in self.refs else None
         while at is not None and at in self.summaries:
             yield at
@@ -79,7 +79,7 @@ class Versions:
         return 0 if at is None else int(self.summaries[at].get("total-records", 0))
 
     def published(self) -> Iterator[Version]:
-        """The snapshots published on main, newest first, each with an upper bound for its checkpoint times.
+        """Main's published snapshots, newest first; each with a time after which none of its checkpoints was taken.
 
         Versions that were built from the history are left out.
         """
@@ -147,7 +147,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error for a run if another run published a version of its table at the same time."""
+    """The error to raise if another run published a version of the table at the same time."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",
@@ -156,7 +156,7 @@ def moved(table: str) -> TableMoved:
 
 
 def branch_table(table: str, branch: str) -> str:
-    """The quoted name of a branch, as the target of a write."""
+    """The quoted name of a branch, for SQL statements that write to the branch."""
     return f"{quoted(table)}.`branch_{branch}`"
 
 

@@ -25,7 +25,7 @@ from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.coverage import seconds_of
 from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
-#: The order of a key's changes. At the same offset, a value from a full snapshot comes before a changelog record.
+#: The order of one key's changes. At equal offsets, a value from a full snapshot comes before a changelog record.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
 _JSON = f"{JSON} AS json"
 
@@ -45,9 +45,9 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 
 
 def _changes(history: str) -> str:
-    """The rows of a history that changed a value, each with the previous value."""
+    """SQL: the rows of a history that changed a value, each with the value before the change."""
     rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
-    # a base row with the same value as before does not count as a change
+    # a row from a full snapshot with the same value as before is not a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
         f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "

@@ -1,1 +1,1 @@
-"""The registry: a SQL database of incidents, deployments, snapshots, plans, applies and releases."""
+"""The registry: a SQL database of incidents, deployments, snapshots, plans, applies (executed plans) and releases."""

@@ -22,7 +22,8 @@ from holdfast.infra.database.writes import upsert
 
 #: Maximum number of stored plans; older plans are deleted.
 PLANS_MAX = 500
-#: Minimum units of work (such as records) of a stage whose rate is measured. Rates of smaller stages are too inexact.
+#: Stages with fewer units of work (such as records) do not count in the measured rates, because their rates are
+#: inexact.
 RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
@@ -34,7 +35,7 @@ _RECORD = select(
 
 
 class ApplyJournal:
-    """The plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
+    """Stores the plans and applies in one registry. Every method raises RegistryUnavailable if the database fails.
 
     OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
      ▲  ▲                        │    │
@@ -66,8 +67,8 @@ class ApplyJournal:
     ) -> tuple[ApplyRecord, bool]:
         """Create an apply and hold it, unless the processor has an open apply.
 
-        Returns the open apply, and whether this call created it. If a recovery run holds the processor, but its last
-        heartbeat is older than ``SILENT_S``, the run loses the processor.
+        Returns the open apply, and whether this call created it. A recovery run that holds the processor loses it if
+        its last heartbeat is older than ``SILENT_S``.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -86,7 +87,7 @@ class ApplyJournal:
         return self._records([found])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
-        """Become the holder of an open apply; returns the token of the hold, or None if another run holds the apply.
+        """Become the holder of an open apply; returns the token of this holder, or None if another run holds it.
 
         ``seen`` is the token in the record that the caller read. If the holder has changed since then, the call has no
         effect. An apply can be claimed if it has no holder, or if its holder wrote no heartbeat for ``SILENT_S``.
@@ -109,21 +110,22 @@ class ApplyJournal:
             return token if connection.execute(statement.values(values)).rowcount == 1 else None
 
     def beat_apply(self, apply_id: int, token: int) -> bool:
-        """Record a heartbeat of the apply's holder; returns False if the caller no longer holds the apply."""
+        """Record a heartbeat of the process that carries out the apply; returns False if another one took it over."""
         return self._database.changed(_held_with(apply_id, token).values(_beat()))
 
     def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage; returns False if the caller no longer holds the apply."""
+        """Record a finished stage of the apply; returns False if the caller no longer holds the apply."""
         values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
             if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
                 return False
-            # An upsert, because the caller repeats this call if the answer to the commit was lost.
+            # An upsert, because the caller repeats this call if the answer to the commit was lost; the row may then
+            # exist.
             upsert(connection, tables.apply_stages, {"apply_id": apply_id, "number": note.number}, values)
             return True
 
     def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
-        """Give up the hold and leave the apply open for another run; returns False if the hold was already lost."""
+        """Release the apply, so that another run can resume it; returns False if this run no longer held it."""
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
@@ -136,7 +138,10 @@ class ApplyJournal:
     def applies(
         self, limit: int = 50, *, processor: str | None = None, open_only: bool = False
     ) -> tuple[ApplyRecord, ...]:
-        """The newest ``limit`` applies, newest first; of one processor, or only open applies, if asked for."""
+        """The newest ``limit`` applies, newest first.
+
+        Only applies of ``processor``, or only open applies, if the arguments say so.
+        """
         query = _RECORD
         if processor is not None:
             query = query.where(_APPLY.processor == processor)
@@ -145,7 +150,7 @@ class ApplyJournal:
         return self._records(self._database.rows(query.order_by(_APPLY.id.desc()).limit(limit)))
 
     def applies_after(self, apply_id: int, limit: int) -> tuple[ApplyRecord, ...]:
-        """The first ``limit`` applies with an id greater than ``apply_id``, oldest first."""
+        """The ``limit`` oldest applies whose id is greater than ``apply_id``, oldest first."""
         query = _RECORD.where(_APPLY.id > apply_id).order_by(_APPLY.id).limit(limit)
         return self._records(self._database.rows(query))
 
@@ -155,9 +160,9 @@ class ApplyJournal:
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """Name of a stage -> its total units of work and total seconds in past executions, to estimate durations.
+        """Maps the name of a stage to its total units of work and total seconds in past executions.
 
-        Executions with less than ``RATED_FROM`` units are left out.
+        With these numbers, durations are estimated. Executions with less than ``RATED_FROM`` units are left out.
         """
         stages = tables.apply_stages
         query = (
@@ -184,7 +189,7 @@ class ApplyJournal:
         return _RECORD.where(_APPLY.processor == processor, _IS_OPEN)
 
     def _records(self, rows: Sequence[Row[Any]]) -> tuple[ApplyRecord, ...]:
-        """The ``ApplyRecord`` of each row; one query reads the stages of all rows."""
+        """Converts rows to ``ApplyRecord``; the stages of all rows are read by one query."""
         column = tables.apply_stages.c
         query = select(column.apply_id, column.number, column.stage, column.text, column.units, column.seconds)
         done: dict[int, list[StageNote]] = {row.id: [] for row in rows}
@@ -196,7 +201,7 @@ class ApplyJournal:
 
 
 def _held_with(apply_id: int, token: int) -> Update:
-    """An UPDATE statement for an open apply that changes nothing unless the apply still has this token."""
+    """An UPDATE statement for an open apply. It changes no row if the apply has another token than ``token``."""
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
 
 

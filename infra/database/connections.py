@@ -23,7 +23,7 @@ from holdfast.infra.database.writes import insert_into
 
 
 class Connections:
-    """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection.
+    """Connections to the database at one SQLAlchemy URL, for all threads; the first use opens a connection.
 
     ``steady_s`` is a monotonic clock in seconds, for the heartbeats in a SQLite database. Postgres uses the clock of
     its server.
@@ -34,9 +34,9 @@ class Connections:
         self._fence: Callable[[], Fence] | None = None
 
     def fenced(self, fence: Callable[[], Fence]) -> Connections:
-        """The same database for the holder of an apply or incident.
+        """These connections for the holder of an apply or incident; a holder is the run that may change the record.
 
-        Each write transaction first checks the hold, and raises HoldLost if the hold is lost.
+        Each write transaction first checks that this run is still the holder, and raises HoldLost if it is not.
         """
         bound = object.__new__(Connections)
         bound.engine, bound._fence = self.engine, fence
@@ -44,7 +44,7 @@ class Connections:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether write transactions check a hold first (``fenced``)."""
+        """Whether each write transaction first checks that this run still holds an apply or incident (``fenced``)."""
         return self._fence is not None
 
     @contextmanager
@@ -67,13 +67,13 @@ class Connections:
             return connection.execute(query).all()
 
     def changed(self, statement: Any) -> bool:
-        """Execute an update in a separate transaction; returns whether the update changed exactly one row."""
+        """Execute an update in a transaction of its own; returns whether exactly one row was changed."""
         with self.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
 
     def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
-        """Insert a row, or find the existing row by the query ``there``. Returns the row, and whether it was inserted.
+        """Insert a row, or find the existing row by the query ``there``; returns it, and whether it was inserted.
 
         The table must have a unique index that refuses a second row like this. If two processes insert at the same
         moment, the index lets only one process succeed.
@@ -87,7 +87,7 @@ class Connections:
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                # Another process closed the existing row between the refused insert and the query, so try again.
+                # The existing row was closed between the refused insert and the query, so try again.
 
     @contextmanager
     def reported(self) -> Iterator[None]:

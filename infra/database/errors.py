@@ -21,8 +21,8 @@ class RecordUnknown(HoldfastError):
 
 
 class HoldLost(HoldfastError):
-    """This run lost its hold of the apply or incident that it works on, so it must stop. Fields: of, id, token."""
+    """This run no longer holds the apply or incident that it works on, so it must stop. Fields: of, id, token."""
 
 
 class HeldByRecovery(HoldfastError):
-    """A live recovery run holds the processor, so no apply can begin. Fields: processor, incident, run."""
+    """A live recovery run works on the processor, so no apply can begin. Fields: processor, incident, run."""

@@ -7,7 +7,7 @@ Invariants:
     - A hold begins and changes in a transaction that locks the processor's row in the table ``leases``. So if two holds
       begin at once, the second transaction sees the first hold.
     - The row in ``leases`` is always locked before rows of applies and incidents, which prevents deadlocks. A fenced
-      transaction (``verify``) locks no row in ``leases``.
+      transaction (``verify``) locks only the row of its apply or incident, and no row in ``leases``.
     - Each change of the holder issues a new token, greater than all former tokens. A holder writes only with its token.
       So a late write of a former holder, for example of a process that was frozen, has no effect.
     - The age of a heartbeat is measured only by the database's clock. On Postgres, this is the server's clock. On
@@ -31,10 +31,11 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
 
-#: The assumed age of a missing heartbeat, seconds. Holders that an older version of Holdfast recorded have none.
+#: Seconds. A holder without any heartbeat is treated as if its heartbeat were this old. Holders that an older version
+#: of Holdfast recorded have no heartbeat.
 NEVER_S = 1e9
 
-#: Two parts of sentences that say why a holder counts as dead.
+#: Two parts of sentences about the reason why a holder counts as dead.
 SILENT = f"recorded no progress for {SILENT_S:.0f} s"
 GONE = "has ended"
 
@@ -56,7 +57,8 @@ def _on_sqlite(element: database_seconds, compiler: SQLCompiler, **_: Any) -> st
 
 @compiles(database_seconds, "postgresql")
 def _on_postgres(element: database_seconds, compiler: SQLCompiler, **_: Any) -> str:
-    # now() would be wrong: it returns the start of the transaction, which may have waited for a lock since then.
+    # now() would be wrong, because it returns the time of the transaction's start, and the transaction may have waited
+    # for a lock since then.
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
@@ -79,7 +81,7 @@ def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Identifies one hold: the id of the apply or incident, and the token of its holder."""
+    """Identifies one holder of an apply or incident: the id of the record, and the token that the holder received."""
 
     of: Literal["apply", "incident"]
     id: int
@@ -87,7 +89,7 @@ class Fence:
 
 
 def take(connection: Connection, processor: str) -> int:
-    """Lock the processor's lease until the end of the transaction; returns a new token, the greatest so far."""
+    """Lock the processor's row in ``leases`` for the rest of the transaction; returns a new token, the greatest."""
     first = insert_into(connection, tables.leases).values(processor=processor, token=1)
     counted = first.on_conflict_do_update(
         index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}
@@ -110,7 +112,7 @@ def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
 
 
 def end_recovery(connection: Connection, processor: str, token: int) -> None:
-    """Take the processor from a recovery run whose heartbeats stopped; does nothing if no recovery run holds it.
+    """Take the processor from a recovery run that sends no heartbeats; does nothing if no recovery run holds it.
 
     ``token`` is the new token that ``take`` issued in the same transaction.
 
@@ -153,7 +155,9 @@ def end_silent_apply(connection: Connection, processor: str, token: int, gone: i
 
 
 def verify(connection: Connection, fence: Fence) -> None:
-    """Lock the row of the apply or incident, so that the hold can't change before the end of the transaction.
+    """Check that a run still holds an apply or incident, and lock its row until the end of the transaction.
+
+    The lock prevents that another run takes over before the transaction has ended.
 
     Raises:
         HoldLost: The hold has ended, or another run took over.
@@ -166,7 +170,7 @@ def verify(connection: Connection, fence: Fence) -> None:
 
 
 def lost(fence: Fence) -> HoldLost:
-    """The error for a run that lost its hold: the hold has ended, or another run took over."""
+    """The error for a run that is no longer the holder, because the hold has ended or another run took over."""
     where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
     return HoldLost(
         f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",

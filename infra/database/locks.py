@@ -43,7 +43,7 @@ def begun(engine: Engine) -> Iterator[Connection]:
             try:
                 transaction = connection.begin()
             except OperationalError as failed:
-                # A retry is safe, because nothing was written yet.
+                # A repeated begin is safe, because the transaction has not written anything yet.
                 if attempt == ATTEMPTS or not is_locked(failed):
                     raise
                 continue
@@ -68,7 +68,7 @@ def what_to_do(engine: Engine) -> str:
             "pg_stat_activity` on the server, and let it finish or end it; then repeat the command."
         )
     file = Path(engine.url.database or "")
-    locked = (file.with_name(f"{file.name}-shm"), file)  # in WAL mode, a writer locks the `-shm` file
+    locked = (file.with_name(f"{file.name}-shm"), file)  # in WAL mode, a process that writes has locked the `-shm` file
     holders = dict.fromkeys(name for part in locked for name in lock_holders(part))
     who = " or ".join(holders) or "another process"
     return f"Let {who} finish, which holds its lock, or end it; then repeat the command."

@@ -18,7 +18,7 @@ from sqlalchemy import Column, ColumnElement, Table, delete, func, select
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 
-#: Number of newest records of each processor that are kept, whatever their age.
+#: Number of records of each processor that are kept at any age; these are the newest ones.
 NEWEST_KEPT = 50
 
 
@@ -36,13 +36,13 @@ def prune_registry(database: Connections, before: datetime) -> Pruned:
     applies, incidents, actions = tables.applies, tables.incidents, tables.actions
     ended = (applies.c.finished_at.is_not(None), applies.c.finished_at < before)
     closed = (incidents.c.closed_at.is_not(None), incidents.c.closed_at < before)
-    # a failed incident counts as answered, and can be deleted, once an operator has acknowledged it
+    # a failed incident can be deleted only after an operator has acknowledged it
     answered = (incidents.c.outcome != "failed") | incidents.c.acknowledged_at.is_not(None)
     return Pruned(
         _prune(database, applies, applies.c.processor, *ended),
         _prune(database, incidents, incidents.c.processor, *closed, answered)
-        # Of unacknowledged failed incidents, the newest NEWEST_KEPT of each processor are kept: a fault that returns
-        # often would otherwise fill the table.
+        # Of the failed incidents that nobody acknowledged, each processor keeps the newest NEWEST_KEPT. Otherwise a
+        # fault that returns often would fill the table.
         + _prune(database, incidents, incidents.c.processor, *closed, ~answered, among=(*closed, ~answered)),
         _prune(database, actions, actions.c.subject, actions.c.finished_at < before),
     )
@@ -55,7 +55,7 @@ def _prune(
     *conditions: ColumnElement[bool],
     among: tuple[ColumnElement[bool], ...] = (),
 ) -> int:
-    """Delete rows that meet ``conditions``, but keep the ``NEWEST_KEPT`` newest rows of each owner.
+    """Delete rows that meet all ``conditions``, except the ``NEWEST_KEPT`` newest rows of each owner (processor).
 
     The newest rows are chosen among the rows that meet ``among``. Returns the number of deleted rows.
     """

@@ -26,7 +26,7 @@ DesiredState = Literal["deploying", "deployed", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class IncidentNote:
-    """One line in an incident's timeline: a step of the recovery, its result, and its duration in seconds."""
+    """One entry of an incident's timeline: a step of the recovery, its result, and its duration in seconds."""
 
     step: str
     text: str
@@ -43,7 +43,7 @@ class Incident:
     kind: str
     detail: Mapping[str, Any]
     opened_at: datetime
-    #: The id of the run that recovers the incident, and the time at which it claimed the incident.
+    #: The id of the run that recovers the incident. The next field is the time at which the run claimed the incident.
     claimed_by: str | None
     claimed_at: datetime | None
     #: Number of recovery attempts so far.
@@ -62,7 +62,7 @@ class Incident:
     acknowledgement: str = ""
     #: Time at which an operator last asked for a retry.
     retried_at: datetime | None = None
-    #: Slot -> fault that only a person can repair; recovery continues with the other slots.
+    #: Maps a slot to its fault if only a person can repair the fault; recovery continues with the other slots.
     asks: Mapping[str, str] = field(default_factory=dict)
     #: The token of the present claim. Each claim gets another token; writes with an earlier token have no effect.
     token: int = 0
@@ -82,7 +82,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The desired state of a processor: code version, slots, and whether it should run."""
+    """The desired state of a processor: code version, slots (worker processes), and whether it should run."""
 
     processor: str
     code_version: str
@@ -95,7 +95,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action in the registry's log: an executed verb with its operator, plan, times and outcome."""
+    """An entry of the registry's log of actions: an executed verb, with its operator, plan, times and outcome."""
 
     id: int
     verb: str

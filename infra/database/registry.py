@@ -43,7 +43,7 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: Reserved key in an incident's ``detail`` for the slots that need a person. All other keys of ``detail`` are slots.
+#: The key in an incident's ``detail`` that lists the slots (workers) which need a person. All other keys are slots.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
@@ -72,7 +72,7 @@ class Registry:
         self.releases = ReleaseBook(database)
 
     def fenced(self, fence: Callable[[], Fence]) -> Registry:
-        """This registry for the holder of an apply or incident; every write raises HoldLost if the hold is lost."""
+        """This registry for the run that holds an apply or incident; writes raise HoldLost once the run has lost it."""
         held = object.__new__(Registry)
         held._open(self._database.fenced(fence))
         return held
@@ -120,14 +120,14 @@ class Registry:
         return self._incidents(_RECORD.where(_IS_OPEN).order_by(_INCIDENT.id))
 
     def incidents(self, limit: int = 50, *, processor: str | None = None) -> tuple[Incident, ...]:
-        """The newest ``limit`` incidents, newest first; of all processors, or of one processor."""
+        """The newest ``limit`` incidents, newest first; only those of ``processor``, if it is given."""
         query = _RECORD
         if processor is not None:
             query = query.where(_INCIDENT.processor == processor)
         return self._incidents(query.order_by(_INCIDENT.id.desc()).limit(limit))
 
     def incidents_after(self, incident_id: int, limit: int) -> tuple[Incident, ...]:
-        """The first ``limit`` incidents with an id greater than ``incident_id``, oldest first."""
+        """The ``limit`` oldest incidents whose id is greater than ``incident_id``, oldest first."""
         return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
@@ -160,9 +160,9 @@ class Registry:
         return self._database.changed(beat)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
-        """End a run's claim of an open incident, so that another run may claim the incident.
+        """End a run's claim of an open incident, so that another run may claim the incident; False if it had no claim.
 
-        After the call, writes of this run are refused. Returns False if the run had no claim.
+        After the call, writes of this run are refused.
         """
         with self._database.writing() as connection:
             mine = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.claimed_by == run_id)
@@ -183,7 +183,7 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Subtract the last attempt from the count, because its fault (such as an absent broker) needs no repair."""
+        """Subtract the last attempt from the count, because its fault (for example an absent broker) ends by itself."""
         some = (_INCIDENT.attempts > 0, *self._unclaimed())
         self._change(incident_id, *some, attempts=_INCIDENT.attempts - 1)
 
@@ -192,7 +192,7 @@ class Registry:
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
-        """Record the slots that only a person can repair, with their faults; does nothing for a closed incident."""
+        """Record the slots (workers) that only a person can repair, with their faults; not for a closed incident."""
         open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
         with self._database.writing() as connection:
             detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()
@@ -253,7 +253,7 @@ class Registry:
     ) -> Deployment:
         """Set the desired version and slots of a processor; returns the new record.
 
-        The record's generation grows, and becomes greater than ``after``.
+        The record's generation (number of changes) grows, and becomes greater than ``after``.
         """
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         with self._database.writing() as connection:
@@ -271,7 +271,7 @@ class Registry:
     ) -> bool:
         """Record a deployment, unless the processor already has one; in this case returns False.
 
-        The generation of the new record is ``after`` + 1.
+        The generation (number of changes) of the new record is ``after`` + 1.
         """
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         there = select(tables.deployments).where(tables.deployments.c.processor == processor)
@@ -298,7 +298,7 @@ class Registry:
         return tuple(map(_deployment, self._database.rows(query)))
 
     def knows_nothing(self) -> bool:
-        """Whether the registry holds no record, because it is new or was lost and created again."""
+        """Whether the registry has no record at all, because it is new, or was lost and created again."""
         asked = (tables.deployments, tables.applies, tables.incidents, tables.releases, tables.actions)
         return not any(self._database.rows(select(each).limit(1)) for each in asked)
 
@@ -307,7 +307,7 @@ class Registry:
     def record_action(
         self, verb: str, subject: str, who: str, plan: str, outcome: str, started_at: datetime, finished_at: datetime
     ) -> Action:
-        """Add an executed verb to the log of actions, with its plan as text and its outcome."""
+        """Add an entry to the log of actions: an executed verb, its plan as text, and its outcome."""
         values: dict[str, Any] = {"verb": verb, "subject": subject, "who": who, "plan": plan, "outcome": outcome}
         values |= {"started_at": started_at, "finished_at": finished_at}
         with self._database.writing() as connection:
@@ -320,7 +320,7 @@ class Registry:
         return tuple(Action(**row._mapping) for row in rows)
 
     def actions_after(self, action_id: int, limit: int) -> tuple[Action, ...]:
-        """The first ``limit`` actions with an id greater than ``action_id``, oldest first."""
+        """The ``limit`` oldest actions whose id is greater than ``action_id``, oldest first."""
         table = tables.actions
         rows = self._database.rows(select(table).where(table.c.id > action_id).order_by(table.c.id).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
@@ -355,7 +355,7 @@ class Registry:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _change(self, incident_id: int, *conditions: Any, **values: Any) -> bool:
-        """Update an incident if it meets ``conditions``; returns whether it was updated."""
+        """Update an incident if it meets ``conditions``; returns whether a row was changed."""
         statement = update(tables.incidents).where(_INCIDENT.id == incident_id, *conditions).values(values)
         return self._database.changed(statement)
 
@@ -371,7 +371,7 @@ class Registry:
         return self._with_timelines(self._database.rows(query))
 
     def _with_timelines(self, rows: Sequence[Row[Any]]) -> tuple[Incident, ...]:
-        """The ``Incident`` of each row; one query reads the timelines of all rows."""
+        """Converts rows to ``Incident``; the timelines of all rows are read by one query."""
         column = tables.incident_notes.c
         query = select(column.incident_id, column.step, column.text, column.at, column.seconds)
         found: dict[int, list[IncidentNote]] = {row.id: [] for row in rows}

@@ -46,7 +46,7 @@ class ReleaseBook:
             upsert(connection, tables.releases, key, values, first={"made_at": now})
 
     def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
-        """Record that a release processes every partition now.
+        """Record that a release processes every input partition now.
 
         With ``newest=True``, the release becomes the newest version in the order of versions (``made_at``).
 
@@ -93,7 +93,7 @@ class ReleaseBook:
         return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
-        """The releases of a processor, ordered by the time when they last worked or were created, newest first."""
+        """The newest ``limit`` releases of a processor, by the time when they last worked or were created."""
         moment = func.coalesce(_RELEASE.worked_at, _RELEASE.made_at)
         query = select(tables.releases).where(_RELEASE.processor == processor).order_by(moment.desc()).limit(limit)
         return tuple(Release(**row._mapping) for row in self._database.rows(query))

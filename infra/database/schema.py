@@ -81,7 +81,7 @@ def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Eng
 
 
 def shown(url: URL) -> str:
-    """The URL for texts: without its password, and without the values of its query."""
+    """The URL without its password and the values of its query, for errors and logs."""
     return shown_url(url.render_as_string(hide_password=True))
 
 
@@ -150,7 +150,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, steady_s: Callable[[], float
     def logs_ahead() -> bool:
         if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
             return True
-        # The loop is needed because this statement, unlike others, does not wait for a lock but fails at once.
+        # The loop is needed because this statement fails at once on a locked database, unlike other statements, which
+        # wait.
         with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA journal_mode = WAL")
         return False

@@ -18,7 +18,7 @@ from holdfast.infra.system.sizes import room_of
 
 #: Minimum size of a file that is shrunk, bytes.
 SMALL_BYTES = 64 << 20
-#: Minimum share of unused pages in a file that is shrunk.
+#: Minimum fraction of unused pages in a file that is shrunk.
 UNUSED_PART = 0.5
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT for the connection's database type; it has ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+    """An INSERT for the connection's database, with ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -17,7 +17,7 @@ class Deployer(Protocol):
     """A service that runs programs (workers), for example a supervisor on one machine, or a cluster."""
 
     def start(self, timeout_s: float = ...) -> int:
-        """Start the deployer unless it runs; returns the deployer's process id. The deployer outlives the caller."""
+        """Start the deployer if it does not run yet; returns its process id. The deployer outlives the caller."""
 
     def running(self) -> bool:
         """Whether the deployer runs and answers; False if it does not run.
@@ -34,10 +34,10 @@ class Deployer(Protocol):
         """
 
     def differs(self, spec: ProgramSpec) -> bool:
-        """Whether the program is registered with another specification, so that ``apply`` would stop the program."""
+        """Whether the program's registration has another specification, so that ``apply`` would stop the program."""
 
     def start_program(self, name: str) -> None:
-        """Start a program unless it runs. Does not wait for the start; ``programs`` reports the program's state."""
+        """Start a program if it does not run yet, without waiting for the start; ``programs`` reports its state."""
 
     def stop_program(self, name: str) -> None:
         """Stop a program by SIGTERM, and by SIGKILL after 30 s; returns when the program's process has ended."""
@@ -55,7 +55,7 @@ class Deployer(Protocol):
         """Program name -> status, for every registered program."""
 
     def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
-        """The last ``lines`` lines of a program's output."""
+        """The last ``lines`` lines of the output of a program."""
 
 
 class LocalDeployer(Deployer, Protocol):

@@ -37,7 +37,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def read_mark(paths: Paths, processor: str) -> Mark | None:
-    """The mark of a processor; None if it is missing or damaged."""
+    """The mark (copied deployment row) of a processor; None if its file is missing or damaged."""
     return read_json(paths.deployment_mark(processor), Mark)
 
 

@@ -30,7 +30,7 @@ STOP_WAIT_S = 30
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.py"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-#: Matches text that would start a comment or a new line in supervisord's configuration, which has no quoting.
+#: Matches text that would begin a comment or a new line in supervisord's configuration, which cannot quote text.
 _COMMENT = re.compile(r"\s[;#]|[\r\n]")
 
 
@@ -84,11 +84,11 @@ class ProgramStatus:
     pid: int | None
     #: Exit code of the last process; None while a process runs, or if a signal ended the last process.
     exit_status: int | None
-    #: Start time of the running process, otherwise end time of the last process; None before the first start.
+    #: Start time of the running process. If none runs, end time of the last process; None before the first start.
     since: datetime | None
     #: The signal that ended the last process, for example ``SIGKILL``; None if no signal ended it.
     signal: str | None = None
-    #: Start time of the running process, otherwise of the last process.
+    #: Start time of the running process. If none runs, start time of the last process.
     started_at: datetime | None = None
 
     @property
@@ -98,7 +98,7 @@ class ProgramStatus:
 
 
 def as_state(name: str) -> ProgramState:
-    """The name as a ``ProgramState``; ``UNKNOWN`` if there is no such state."""
+    """Converts a name to a ``ProgramState``; returns ``UNKNOWN`` for an unknown name."""
     found: ProgramState = name if name in get_args(ProgramState) else "UNKNOWN"  # type: ignore[assignment]
     return found
 
@@ -120,7 +120,7 @@ def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]
 
 
 def asked_of(programs: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
-    """Command and environment from the launch file of one program; None if the file is missing or unreadable."""
+    """Command and environment that the launch file of one program contains; None if it is missing or unreadable."""
     try:
         document = json.loads((programs / f"{name}.json").read_text())
         command = tuple(str(word) for word in document["command"])
@@ -190,7 +190,7 @@ def _log_value(path: str) -> str:
 
 
 def _shell_word(word: str) -> str:
-    """A word for a command in supervisord's configuration, with backslash escapes.
+    """Escapes a word by backslashes, for a command in supervisord's configuration.
 
     Quotes would not work, because the configuration finds comment characters even inside quotes.
     """

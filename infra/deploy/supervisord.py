@@ -55,17 +55,17 @@ from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)
 
-#: Maximum length of a unix socket's path that is used, bytes; all systems allow at least 103.
+#: Maximum length, in bytes, of a unix socket's path. Longer paths are replaced; all systems allow at least 103 bytes.
 SOCKET_PATH_MAX = 100
 #: Timeout of a request to supervisord, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: Maximum seconds that supervisord runs without its socket, while it starts or ends.
+#: Maximum seconds for which a live supervisord has no socket, while it starts or ends.
 BETWEEN_S = 2.0
 #: Maximum seconds to wait for the end of a supervisord that does not answer: first without signal, then after SIGTERM.
 SILENT_STOP_S = 5.0
 #: Maximum seconds that the start of supervisord may take.
 START_WITHIN_S = 30.0
-#: Maximum seconds until a killed program's process has disappeared.
+#: Maximum seconds until the process of a killed program has ended.
 KILLED_WITHIN_S = 15.0
 #: Seconds in addition to ``STOP_WAIT_S`` that supervisord itself may need to stop a program.
 STOP_SLACK_S = 10.0
@@ -146,7 +146,8 @@ class Supervisord:
             config = self._write_config()
             command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)]
             environment = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-            # supervisord forks into the background. The exit code of this child only says whether the fork worked.
+            # supervisord forks into the background, so the exit code of this child process shows only whether the fork
+            # worked.
             child = completed(command, timeout_s, folder=self._folder, environment=environment)
             if child.returncode != 0:
                 output = (child.stdout + child.stderr).strip()
@@ -224,7 +225,7 @@ class Supervisord:
         return False
 
     def _texts(self, spec: ProgramSpec) -> dict[Path, str]:
-        """Path -> content of each file that describes a program."""
+        """Maps the path of each file that describes a program to its text."""
         path = self._launch_path(spec.name)
         return {path: launch_file(spec), self._program_path(spec.name): program_file(spec, sys.executable, path)}
 
@@ -241,7 +242,8 @@ class Supervisord:
         return changed
 
     def start_program(self, name: str) -> None:
-        # Wait first, because between two processes of a program supervisord would answer "already started".
+        # Wait first: between two processes of one program, supervisord would answer "already started" and start
+        # nothing.
         wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
@@ -428,7 +430,7 @@ def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
 
 
 def _how_it_ended(info: dict[str, Any], own_log: str) -> tuple[int | None, str | None]:
-    """Exit code and signal of a program's last process, read from supervisord's log.
+    """Exit code and signal with which a program's last process ended, read from supervisord's log.
 
     The log is needed because supervisord's answers contain no signals, and report exit code 0 for every process that
     ended within its first second.

@@ -40,7 +40,7 @@ class WorkersChange(msgspec.Struct, frozen=True):
     operator: str = ""
 
     def is_valid(self, now: float) -> bool:
-        """Whether the change is in progress at the time ``now``: it has not expired, and its operator still runs."""
+        """Whether the change is still in progress at the time ``now``: it has not expired, and its operator runs."""
         operator = ProcessIdentity.parse(self.operator)
         return self.since <= now < self.until and (operator is None or fate_of(operator) != "ended")
 
@@ -52,7 +52,7 @@ def new_change(before: tuple[str, ...], slots: tuple[str, ...], lasts_s: float) 
 
 
 def read_change(paths: Paths, processor: str) -> WorkersChange | None:
-    """The processor's change in progress; None if there is no valid file."""
+    """The change of the processor's workers that is in progress; None if there is no valid file."""
     found = read_json(paths.workers_change(processor), WorkersChange)
     return found if found is not None and found.is_valid(time.time()) else None
 

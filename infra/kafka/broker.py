@@ -109,7 +109,7 @@ class BrokerAddress:
 
     bootstrap: str
     pid: int
-    #: Start mark, which distinguishes the process from a later process with the same id (``infra.system.process``).
+    #: The kernel's start time of the process, as text; it distinguishes the process from a later one with the same id.
     mark: str
 
     @property
@@ -201,7 +201,7 @@ class EmbeddedBroker:
             return self.running() or self.start()
         except BrokerAlreadyRunning:
             there = self.running()
-            if there is None:  # the broker of the other process has ended already
+            if there is None:  # the broker that another process has started meanwhile has ended again
                 raise
             return there
 
@@ -284,7 +284,7 @@ def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
 
 
 def running_broker(folder: Path) -> BrokerAddress | None:
-    """Address and process of the broker that runs on this folder; None if no broker runs."""
+    """Address and process id of the broker that runs on this folder; None if no broker runs."""
     try:
         address = BrokerAddress(**json.loads(_address_file(folder).read_text()))
     except (OSError, ValueError, TypeError):

@@ -17,12 +17,12 @@ from holdfast.infra.kafka.topics import Topics
 #: Number of offsets that are read for each wanted record at first. It is more than one, because transaction markers and
 #: compaction leave offsets without a record.
 OFFSETS_EACH = 4
-#: Factor by which the number of offsets grows while too few records are found.
+#: If too few records are found, the next read covers this many times as many offsets.
 WIDER = 16
 
 #: A record, and the partition from which it was read.
 Found = tuple[Partition, Record]
-#: Function that reads the records of a partition from a start offset up to an end offset (exclusive).
+#: Function that reads the records of a partition from a start offset up to, but not including, an end offset.
 Read = Callable[[Partition, int, int], Iterator[Record]]
 
 
@@ -50,7 +50,7 @@ def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) 
 
 
 def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
-    """The newest ``count`` records of one partition; ``held`` is the partition's range of offsets."""
+    """The newest ``count`` records of one partition; ``held`` is its first offset and its end offset."""
     first, end = held
     offsets = count * OFFSETS_EACH
     while True:

@@ -43,7 +43,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a line; if a line of its kind was logged less than ``REPEAT_AFTER_S`` ago, only count the line."""
+        """Log a line. A line of the same kind as one in the last ``REPEAT_AFTER_S`` seconds is only counted."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -62,7 +62,7 @@ _SILENT.addHandler(logging.NullHandler())
 
 
 def library_logger() -> logging.Logger:
-    """The logger that every librdkafka client must use, with the rate-limited handler."""
+    """Returns the logger that every librdkafka client must use; its handler limits the rate of log lines."""
     logger = logging.getLogger("holdfast.librdkafka")
     if not logger.handlers:
         logger.addHandler(_RateLimited())
@@ -127,7 +127,7 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
 
 
 def listening_at(bootstrap: str) -> str | None:
-    """The first bootstrap address at which some program accepts connections; None if there is none."""
+    """The first bootstrap address at which a program accepts connections, even if it is no broker; None without one."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

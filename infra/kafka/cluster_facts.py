@@ -23,7 +23,7 @@ from holdfast.infra.kafka.topics import Topics
 
 #: Oldest version of brokers that support all requests that Holdfast sends.
 BROKER_FROM = (3, 0)
-#: Internal topics whose records have timestamps from the brokers' clocks.
+#: Internal topics whose records get timestamps from the brokers' clocks, so that these clocks can be compared.
 _STAMPED = ("__consumer_offsets", "__transaction_state")
 #: Broker setting that shows the version of brokers before Kafka 4.0; Kafka 4.0 removed the setting.
 _OLD_VERSION = "inter.broker.protocol.version"
@@ -141,7 +141,7 @@ def _stamp_ms(admin: AdminClient, listed: Any, timeout_s: float) -> int | None:
 
 
 def _answer(asked: Future[Any], timeout_s: float) -> Any:
-    """The answer to a request; None if the request was refused or timed out."""
+    """The result of a request to the cluster; None if the request was refused or timed out."""
     try:
         return asked.result(timeout_s)
     except (KafkaException, TimeoutError):

@@ -46,8 +46,8 @@ _OUT_OF_THE_GROUP = (
 
 #: ``fetch.queue.backoff.ms``: pause of fetching while the client's queue is full, milliseconds.
 FETCH_BACKOFF_MS = 10
-#: Maximum seconds of a single wait while no partition is assigned. It is short, because an assignment does not
-#: interrupt librdkafka's wait for records.
+#: Maximum seconds of one poll while no partition is assigned. It is short, because a new assignment does not interrupt
+#: librdkafka's wait for records.
 LOOK_FOR_PARTITIONS_S = 0.02
 #: Timeout of a request for committed offsets, seconds.
 LOOKUP_TIMEOUT_S = 10.0
@@ -58,7 +58,7 @@ SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 
 
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
-    """Groups messages by partition, in order; ``on_error`` is called with each message that has an error."""
+    """Groups consecutive messages into batches by partition; ``on_error`` is called with each error message."""
     if any(map(Message.error, messages)):
         # `is not None`, because comparing librdkafka's errors with None by `!=` raises an exception.
         for message in messages:
@@ -130,7 +130,7 @@ def _next_offset(place: TopicPartition) -> int | None:
 
 
 class GroupConsumer:
-    """A member of the consumer group; implements the engine's protocol ``GroupMember``.
+    """A consumer that is a member of a consumer group; implements the engine's protocol ``GroupMember``.
 
     ``config`` are librdkafka settings that override the defaults in this class.
 
@@ -144,12 +144,12 @@ class GroupConsumer:
         self._group, self._principal = group, principal_of(config or {})
         #: Partition that is assigned in librdkafka -> next offset that ``poll`` returns.
         self._next: dict[Partition, int] = {}
-        #: Whether an assignment from the group arrived during the last poll.
+        #: Whether the group assigned partitions to this member during the last poll.
         self._came = False
-        #: Partition that the group assigned, but ``resume`` has not started -> start offset.
+        #: Partitions that the group assigned but ``resume`` has not started yet -> offset from which they will start.
         self._held: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions for which a seek or a revocation happened since the last poll began.
+        #: Partitions that were sought or revoked since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
@@ -221,7 +221,7 @@ class GroupConsumer:
         return batches
 
     def _first(self, timeout_s: float) -> list[Message]:
-        """Waits for the first record. A new assignment ends the wait, so that its partitions start at once."""
+        """Waits for the first record. A new assignment ends the wait, so that reading of its partitions can start."""
         self._came = False
         left_s = timeout_s
         messages: list[Message]
@@ -234,9 +234,9 @@ class GroupConsumer:
         return messages
 
     def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
-        """Drops batches of partitions for which a callback made a seek or a revocation during this poll.
+        """Drops the batches of partitions that a callback sought or revoked during this poll.
 
-        Their records may be from before the seek. After a seek, the partition is read again from its new position.
+        These batches may be from before the seek. After a seek, the partition is read from its new position.
         """
         wanted = []
         for batch in batches:
@@ -321,8 +321,8 @@ class GroupConsumer:
                     topic=partition.topic,
                     partition=partition.number,
                 ) from failure
-        # The seek still fails. Perhaps librdkafka has not begun to fetch the partition, as ``_begin`` explains. So
-        # assign the partition again, at the new offset.
+        # If the seek still fails, librdkafka has perhaps not begun to fetch the partition; ``_begin`` explains this
+        # case. So assign the partition again, at the new offset.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
@@ -383,8 +383,8 @@ class GroupConsumer:
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
-        # Without a generation this member must not commit. While a group is empty, Kafka accepts offsets without a
-        # generation, so Kafka would not fence this member against its successor.
+        # Without a generation, this member must not commit. Kafka accepts offsets without a generation while a group is
+        # empty, so Kafka could not fence this member against the next owner of its partitions.
         if generation < 0:
             raise MembershipLost(
                 "This worker is no longer a member of its consumer group.",
@@ -447,7 +447,7 @@ class GroupConsumer:
             )
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = Partition(message.topic(), message.partition())
-            if partition not in self._moved:  # otherwise this end was reached before the seek, and is out of date
+            if partition not in self._moved:  # this end was reached before a seek, so it is out of date
                 self._ends.told(partition, message.offset())
         else:
             _log.warning("input error", error=error.str(), next="the client library retries")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 
-#: The text of the action in an ``OutcomeUnknown`` that the engine handles itself.
+#: The action in an ``OutcomeUnknown``, which the engine handles itself.
 READS_ON = "Nothing to do: the engine reads what was committed, and continues there."
 
 
@@ -50,7 +50,7 @@ class TopicUnusable(KafkaFailed):
 
 
 class TransactionAborted(KafkaFailed):
-    """The transaction failed and must be aborted, together with its local writes; its batch is processed again."""
+    """The transaction failed and must be aborted, and its local writes discarded; its messages are processed again."""
 
 
 class ProducerFenced(KafkaFailed):

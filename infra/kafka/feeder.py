@@ -22,10 +22,10 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Feeder:
-    """Sends records. Use it in a ``with`` block: its normal end calls ``close``, an error drops the queued records.
+    """Sends records. Use it in a ``with`` block: its normal end waits until all records are sent.
 
-    ``then`` is a sentence for errors that tells the operator how to continue. All methods raise KafkaFailed if Kafka
-    refused a record.
+    An error in the block drops the queued records. ``then`` is a sentence for errors that tells the operator how to
+    continue. All methods raise KafkaFailed if Kafka refused a record.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Feeder:
         partition: int = -1,
         headers: Headers = None,
     ) -> None:
-        """Put one record into the producer's queue; waits while the queue is full."""
+        """Put one record into the producer's queue; waits as long as the queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers or [])
@@ -76,7 +76,7 @@ class Feeder:
                 raise self._refused(failure.args[0]) from failure
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Process the acknowledgements that arrived; waits at most ``wait_s`` seconds for the first."""
+        """Process the acknowledgements that have arrived; waits at most ``wait_s`` seconds for the first one."""
         self._producer.poll(wait_s)
         if self._failed is not None:
             raise self._refused(self._failed)

@@ -36,7 +36,8 @@ class GuardedCalls:
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: Whether a call was abandoned. If so, every further call raises CallHangs at once.
+        #: Whether a call did not return by its deadline and was abandoned. Then every further call raises CallHangs at
+        #: once.
         self.lost = False
 
     def run(self, work: Callable[[], None], *, limit_s: float, on_wait: Callable[[], None]) -> None:
@@ -63,7 +64,7 @@ class GuardedCalls:
             raise call.failure
 
     def close(self) -> None:
-        """End the thread. If a call was abandoned, the thread ends only when this call returns."""
+        """End the thread. If a call was abandoned, the thread ends only when the abandoned call returns."""
         self._calls.put(None)
 
     def _make_calls(self) -> None:

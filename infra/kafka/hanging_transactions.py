@@ -28,7 +28,7 @@ class OpenTransaction:
     partition: Partition
     producer_id: int
     producer_epoch: int
-    #: Offset of the transaction's first record in the partition, and seconds since its last record.
+    #: Offset of the transaction's first record in the partition. The next field is the seconds since its last record.
     start_offset: int
     since_write_s: float
     #: Facts from the coordinator: transactional id, state, seconds since the start, and timeout in seconds. All are
@@ -37,12 +37,12 @@ class OpenTransaction:
     state: str | None = None
     age_s: float | None = None
     timeout_s: float | None = None
-    #: ``transaction.max.timeout.ms`` of the brokers, seconds.
+    #: The brokers' setting ``transaction.max.timeout.ms``, in seconds.
     max_timeout_s: float = MAX_TIMEOUT_S
 
     @property
     def open_for_s(self) -> float:
-        """Minimum number of seconds for which the transaction has been open."""
+        """Minimum seconds for which the transaction has certainly been open."""
         return max(0.0, self.since_write_s if self.age_s is None else self.age_s)
 
     @property

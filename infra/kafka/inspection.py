@@ -216,7 +216,7 @@ class Inspector:
         return known is not None
 
     def _committed_last(self, producer_id: int) -> bool:
-        """Whether the producer belongs to a worker, and its coordinator reports its last transaction as committed."""
+        """Whether the producer belongs to a worker, and its coordinator reports that its last commit succeeded."""
         right = Right("Describe", "transactional-id", "*")
         ask = partial(self._admin.list_transactions, producer_id_filters=[producer_id])
         listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())

@@ -24,13 +24,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 class BadLines(HoldfastError):
-    """Some lines are invalid, so no record was sent. Fields: bad (their number), line (number of the first)."""
+    """Some lines are invalid, so no record was sent. Fields: bad (number of such lines), line (the first one)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class _Unfit(Exception):
-    """A line is invalid; the text is the reason."""
+    """One line can't become a record; the text of the error is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def _read(consumer: Consumer, places: Mapping[Partition, int]) -> dict[str, Keys
 
 
 def _spread(offsets: Mapping[int, int]) -> dict[int, int]:
-    """Chooses at most ``PARTITIONS_MAX`` partitions, evenly spread over all partitions of a topic."""
+    """Chooses at most ``PARTITIONS_MAX`` partitions of a topic, evenly spread over its partition numbers."""
     numbers = sorted(offsets)
     step = -(-len(numbers) // PARTITIONS_MAX) or 1
     return {number: offsets[number] for number in numbers[::step]}

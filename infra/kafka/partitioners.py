@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.infra.kafka.records import KeysOf
 
 MURMUR2, CRC32 = "murmur2", "crc32"
-#: Further results of ``spread_of``. "unknown": there are no keys; "neither": the keys match neither hash function.
+#: Results of ``spread_of`` without a partitioner. "unknown": there are no keys; "neither": no hash function matches.
 UNKNOWN, NEITHER = "unknown", "neither"
-#: Further value of ``Placing.by``: each key matches one of the two hash functions, but no function matches all keys.
+#: Further value of ``Placing.by``: no hash function matches all keys, but each key matches one of the two functions.
 BOTH = "both"
-#: A detected partitioner is sure if the probability that its keys match by chance is below this value.
+#: A partitioner counts as certain if the probability that all its keys match by chance is below this value.
 CHANCE_MAX = 1e-3
 _MASK = 0xFFFFFFFF
 #: Minimum number of keys that are hashed together with numpy. For fewer keys, numpy's calls cost more than they save.
@@ -99,7 +99,7 @@ PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
 
 
 def partitions_of(partitioner: str, keys: Sequence[bytes], count: int) -> list[int]:
-    """The partition of each key by this partitioner, in a topic with ``count`` partitions."""
+    """The partition of each key, computed by this partitioner for a topic with ``count`` partitions."""
     if partitioner == MURMUR2:
         return [(each & 0x7FFFFFFF) % count for each in murmur2_of(keys)]
     place = PARTITIONERS[partitioner]
@@ -109,7 +109,7 @@ def partitions_of(partitioner: str, keys: Sequence[bytes], count: int) -> list[i
 def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
     """The name of the partitioner that matches all pairs (partition, key) of a topic with ``count`` partitions.
 
-    Otherwise ``UNKNOWN`` or ``NEITHER``.
+    ``UNKNOWN`` if there are no keys, and ``NEITHER`` if no partitioner matches.
     """
     seen = set(keys)
     if not seen:

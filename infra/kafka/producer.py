@@ -52,15 +52,16 @@ LINGER_IN_TRANSACTIONS_MS = 25
 #: Function that gets the offset of a delivered record.
 OnDelivered = Callable[[int], None]
 
-#: A librdkafka call that has not returned this long after its own timeout is abandoned, seconds.
+#: Seconds. A librdkafka call that does not return this long after its own timeout is abandoned.
 HANG_AFTER_S = 5.0
 #: Maximum seconds that an abort may take. After a broker's restart, librdkafka can hold the request for half a minute.
 #: A new producer is faster: it connects at once, and its start aborts the transaction.
 ABORT_WITHIN_S = 5.0
 
-#: ``retry.backoff.ms``: if an answer is lost, librdkafka silently repeats the request after at least 80 % of this time.
+#: ``retry.backoff.ms``. If an answer is lost, librdkafka repeats the request by itself, after at least 80 % of this
+#: time.
 RETRY_BACKOFF_MS = 500
-#: If a step of a commit took more than these seconds, its request may have been sent twice: a copy may still arrive.
+#: Seconds. If a step of a commit took longer, librdkafka may have sent its request twice, and a copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
 #: Pause before the retry of a transactional request, seconds.
 RETRY_EVERY_S = 0.02
@@ -72,7 +73,7 @@ _FENCED = (
     KafkaError.FENCED_INSTANCE_ID,
 )
 _TWO_PROCESSES = "Nothing is lost. Make sure that no two processes run with the same slot."
-#: Errors after which a retry is useless, because Kafka refuses the same record each time.
+#: Errors after which a retry is useless, because Kafka would refuse the same record each time.
 _FOR_GOOD = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -99,7 +100,7 @@ class EngineProducer:
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
-        #: The first record that Kafka refused in the present transaction: its error and its partition as text.
+        #: The first record that Kafka refused in the present transaction, as its error and its partition; None if none.
         self._refused: tuple[KafkaError, str] | None = None
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
@@ -258,7 +259,7 @@ class EngineProducer:
             raise self._fatal("deliver the records") from clash
 
     def _not_taken(self, error: KafkaError, topic: str) -> KafkaFailed:
-        """The error to raise for a record that librdkafka did not accept into its queue."""
+        """The error for a record that librdkafka did not take into its queue, for example because it is too large."""
         if error.code() == KafkaError._FATAL:
             return self._fatal(f"send a record to {topic}")
         if self._transactional and error.code() == KafkaError._STATE:
@@ -275,7 +276,7 @@ class EngineProducer:
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
-        """The error to raise for the first refused record; also resets ``_refused`` to None."""
+        """The error for the first record that Kafka refused; also resets ``_refused`` to None."""
         assert self._refused is not None
         (error, place), self._refused = self._refused, None
         if error.code() in _FENCED:
@@ -341,7 +342,10 @@ class EngineProducer:
                 raise self._translate(error, what) from failure
 
     def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call. If it took so long that librdkafka may have sent it twice, mark the epoch as doubtful."""
+        """Make a call, and mark the producer's epoch as doubtful if librdkafka may have sent the request twice.
+
+        This is so if the call took longer than ``DOUBTFUL_AFTER_S``.
+        """
         began = time.monotonic()
         try:
             self._call(call, timeout_s, what)
@@ -351,7 +355,7 @@ class EngineProducer:
                 self.doubts += 1
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has its own timeout; abandon the call ``HANG_AFTER_S`` after this timeout."""
+        """Make a call that has a timeout of its own; abandon the call ``HANG_AFTER_S`` seconds after this timeout."""
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:

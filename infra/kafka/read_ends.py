@@ -31,14 +31,14 @@ class ReadEnds:
             self._read_to.pop(partition, None)
 
     def came(self, partition: Partition) -> None:
-        """Note that records of a partition arrived.
+        """Record that messages of a partition arrived.
 
         The known end is then as new as these records, because librdkafka drops older fetch responses.
         """
         self._fetched.add(partition)
 
     def told(self, partition: Partition, offset: int) -> None:
-        """Note that librdkafka reported the end of a partition (PARTITION_EOF) at this offset."""
+        """Record the offset of the end that librdkafka reported for a partition (PARTITION_EOF)."""
         self._fetched.add(partition)
         self._read_to[partition] = offset
 

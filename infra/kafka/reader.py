@@ -60,7 +60,7 @@ def read_range(
 def read_range_for_proof(
     bootstrap: str, topic: str, partition: int, start: int, end: int, *, extra_config: ClientConfig | None = None
 ) -> Iterator[Record]:
-    """Like ``read_range`` for committed records, but a record with unreadable headers gets ``headers=None``."""
+    """The same as ``read_range`` for committed records, but a record with unreadable headers gets ``headers=None``."""
     place = Partition(topic, partition)
     for messages in _range(bootstrap, place, start, end, True, extra_config):
         yield from _records(place, messages, _readable_or_none)
@@ -92,7 +92,7 @@ def read_batches(
     extra_config: ClientConfig | None = None,
     places: bool = False,
 ) -> Iterator[Batch]:
-    """Like ``read_range`` for committed records, but yields batches of keys and values.
+    """The same as ``read_range`` for committed records, but yields batches of keys and values.
 
     With ``places=True``, the batches also have offsets and timestamps.
     """
@@ -140,7 +140,7 @@ class RangeReader:
         self._consumer.close()
 
     def move_to(self, place: Partition, offset: int) -> None:
-        """Continue to read at this partition and offset."""
+        """Continue to read at this offset of this partition."""
         self._place = place
         self._consumer.assign([TopicPartition(place.topic, place.number, offset)])
 

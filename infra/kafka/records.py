@@ -92,7 +92,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupShares:
-    """The assignment of a consumer group: member id -> partitions, and the name of the assignor."""
+    """How a consumer group's partitions are assigned: member id -> partitions, and the name of the assignor."""
 
     assignor: str
     members: Mapping[str, frozenset[Partition]]
@@ -139,7 +139,7 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
-#: Prefix of workers' transactional ids. The transactional ids of loads from the warehouse have this prefix and suffix.
+#: Workers' transactional ids have this prefix. Ids for loading state from the warehouse have this prefix and suffix.
 WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 #: Serialised group metadata of confluent_kafka; only ``infra.kafka.consumer`` decodes it.
 GroupMetadata = Any

@@ -34,7 +34,10 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
-    """Consecutive messages of one partition as a batch, without headers; timestamps only for topics in ``timed``."""
+    """Converts consecutive messages of one partition to a batch without headers.
+
+    The batch has timestamps only if its topic is in ``timed``.
+    """
     topic, number = _place(run[0])
     return Batch(
         Partition(topic, number),

@@ -46,9 +46,9 @@ def _one_of(*values: str) -> Callable[[str], bool]:
 
 
 def _number(fits: Callable[[int], bool]) -> Callable[[str], bool]:
-    """A test that allows numbers for which ``fits`` is true.
+    """Returns a function that tells whether a value is allowed: numbers only if ``fits`` is true for them.
 
-    It also allows text that is no number, because librdkafka itself reports such a value.
+    Text that is no number is allowed, too, because librdkafka itself reports such a value.
     """
 
     def allows(value: str) -> bool:

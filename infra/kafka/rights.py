@@ -46,7 +46,7 @@ class Right:
 
     @property
     def resource(self) -> str:
-        """The resource as part of a sentence, for example ``topic orders``."""
+        """The resource as words, for example ``topic orders``."""
         return "the cluster" if self.kind == "cluster" else f"{self.kind} {self.name}"
 
     def rule(self, principal: str) -> str:

@@ -17,7 +17,7 @@ from holdfast.infra.waiting import Deadline
 
 #: Maximum number of records that are read at one offset.
 RECORDS_MAX = 500
-#: Maximum seconds of reading at one offset.
+#: Maximum seconds for reading at one offset.
 PLACE_S = 5.0
 #: ``fetch.message.max.bytes``; it is small, because only few records are needed.
 FETCH_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The sampled records of a partition, from ``offset`` up to ``end`` (exclusive)."""
+    """The sampled records of a partition with offsets from ``offset`` up to, but not including, ``end``."""
 
     partition: Partition
     offset: int

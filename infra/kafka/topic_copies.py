@@ -31,14 +31,14 @@ from holdfast.infra.kafka.topics import Topics
 
 #: Maximum size of a record that librdkafka can send, bytes; used because the archive may have very large records.
 RECORD_BYTES_MAX = 1_000_000_000
-#: Acknowledgements are checked each time after this number of records.
+#: After each group of this many records, acknowledgements are checked.
 POLL_EVERY = 1_000
 #: Timeout of the request for a topic's configuration, seconds.
 DESCRIBE_WITHIN_S = 20.0
 
 
 class CopyUnreadable(HoldfastError):
-    """A file of a topic's archive is missing, damaged, or has another format."""
+    """A file in the archived copy of a topic is missing, damaged, or has another format."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -52,7 +52,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 def file_of(partition: int) -> str:
-    """The name of the archive file of a partition."""
+    """The name of the file with the archived records of a partition."""
     return f"partition-{partition}.jsonl.gz"
 
 
@@ -100,7 +100,7 @@ def copy_partition(topics: Topics, topic: str, partition: int, offsets: tuple[in
 
 
 def copied_records(file: Path) -> Iterator[Record]:
-    """Yield the records in an archive file, in order.
+    """Yields the records in a file of an archived topic, in order.
 
     Raises:
         CopyUnreadable: The file is missing or damaged.

@@ -30,7 +30,7 @@ REQUEST_TIMEOUT_S = 20.0
 SETTLE_TIMEOUT_S = 20.0
 #: Pause between two checks of offsets or of a topic's existence, seconds.
 SETTLE_CHECK_EVERY_S = 0.02
-#: Timeout of the first attempt of a request that Kafka may refuse without a response, seconds.
+#: Timeout of the first attempt of a request which Kafka may refuse without sending a response, seconds.
 _FIRST_TRY_S = 0.5
 #: Name of a topic that never exists, for a request whose only purpose is to check rights.
 _NO_TOPIC = "holdfast-no-topic"
@@ -77,7 +77,7 @@ class Topics:
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
         self._principal = principal_of(self._extra)
-        #: The last authentication error that a broker reported for this client; None if there was none.
+        #: The last authentication error that a broker reported to this client; None if there was none.
         self._not_admitted: KafkaError | None = None
         self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
@@ -237,7 +237,7 @@ class Topics:
     def offsets_of_all(
         self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
     ) -> dict[str, dict[int, int]]:
-        """Topic -> partition -> offset, for many topics in one request. Absent topics and partitions are left out.
+        """Topic -> partition -> offset, for many topics in one request; absent topics and partitions are left out.
 
         ``partitions`` maps a topic to its number of partitions. ``stable`` is the last stable offset, ``end`` the high
         watermark.
@@ -259,7 +259,8 @@ class Topics:
                     if answer is not None:
                         found[place.topic][place.partition] = answer.offset
             except LeaderMoving:
-                # The same error means "all topics are gone" or "no leader". Raise it only in the second case.
+                # The error means either that all these topics are gone, or that partitions have no leader. Only the
+                # second is raised.
                 if self.describe(partitions):
                     raise
 

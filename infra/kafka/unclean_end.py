@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 #: Timeout of a broker's session in the configuration of this controller, milliseconds.
 SESSION_MS = 500
-#: Maximum seconds until the controller has fenced every broker that was registered as alive.
+#: Maximum seconds until the controller has fenced all brokers that were registered as alive.
 FENCED_WITHIN_S = 4.0
 #: Maximum seconds that the controller may take to end.
 STOP_WITHIN_S = 5.0
@@ -59,7 +59,7 @@ def expire_registration(
         lines = _since(broker_log, from_here)
         if settled is None and "Kafka Server started" in lines:
             settled = Deadline(FENCED_WITHIN_S)
-        # If no line about fencing appears in time, the registration had already expired.
+        # If no line about fencing appears in time, the old registration had already expired.
         if _FENCED.search(lines) or (settled is not None and settled.passed):
             return "expired"
         return "" if process.poll() is None else "ended"

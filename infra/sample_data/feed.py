@@ -42,10 +42,10 @@ ORIGINS_TOPIC = "origins"
 WEATHER_TOPIC = "weather"
 PLANES_TOPIC = "planes"
 AIRLINES_TOPIC = "airlines"
-#: All topics of the demo. The first three get each flight once; the last three get the data to join with flights.
+#: All topics of the demo. The first three get every flight once. The last three get data to join with flights.
 TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
-#: Each time after this number of flights, the rate is checked, and the feed pauses if the rate is too high.
+#: After each group of this many flights, the rate is checked; if it is too high, the feed pauses.
 _PACE_EVERY = 200
 #: Minimum seconds between two calls of ``progress``.
 _PROGRESS_EVERY_S = 0.25
@@ -136,7 +136,7 @@ def feed(
 
 
 def _references(months: int) -> Iterator[tuple[str, str, Row, int]]:
-    """Yields the records to join with flights, as (topic, column with the key, row, timestamp in ms)."""
+    """Yields the records that processors join with flights, as (topic, column with the key, row, timestamp in ms)."""
     for plane in read_planes():
         yield PLANES_TOPIC, "tailnum", plane, YEAR_MS
     for airline in read_airlines():

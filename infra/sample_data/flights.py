@@ -36,7 +36,7 @@ _NUMBERS = (
     *("flight", "air_time", "distance", "hour", "minute"),
 )
 _ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
-#: Number of flights that are converted to dictionaries at once.
+#: Number of flights that are converted to dictionaries together.
 _BATCH_ROWS = 8_192
 #: Text that stands for a missing value in the CSV files.
 NOT_AVAILABLE = "NA"

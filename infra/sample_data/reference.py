@@ -32,7 +32,9 @@ def read_weather(months: int = 12) -> Iterator[Row]:
 
 
 def read_planes() -> Iterator[Row]:
-    """Yield the registered aircraft of the year. A sixth of the flights used an aircraft that is not among them.
+    """Yield the registered aircraft of the year.
+
+    A sixth of the flights used an aircraft that is not registered.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.

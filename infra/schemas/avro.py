@@ -12,18 +12,18 @@ from holdfast.infra.schemas.config import SchemaRegistryInvalid, SchemaRegistryS
 from holdfast.infra.schemas.subjects import properties_of, reading_properties
 
 TYPE = "AVRO"
-#: Bytes in front of a payload: 0, and the id of its schema.
+#: Length, in bytes, of the prefix of a message: a zero byte, and the id of the message's schema in four bytes.
 _PREFIX = 5
 
 
 def schema_text(schema: Any) -> str:
-    """A schema as JSON with sorted keys: the same text in each process.
+    """A schema as JSON text with sorted keys, so that the text is the same in each process.
 
     Args:
         schema: JSON as text or as Python objects, or confluent-kafka's ``Schema``, which may have references.
 
     Raises:
-        SchemaRegistryInvalid: It is no JSON.
+        SchemaRegistryInvalid: The schema is not JSON.
     """
     text = getattr(schema, "schema_str", schema)
     try:
@@ -37,18 +37,18 @@ def schema_text(schema: Any) -> str:
 
 
 def references_text(schema: Any) -> str:
-    """The references of confluent-kafka's ``Schema`` as text; empty without any."""
+    """The references of confluent-kafka's ``Schema`` to other schemas, as text; empty if it has none."""
     references = getattr(schema, "references", None) or ()
     return "".join(f" {each.name}={each.subject}@{each.version}" for each in references)
 
 
 def version_text(schema: Any) -> str:
-    """A schema with its references, for the version of a processor: the same text in each process."""
+    """A schema with its references as text, from which a processor's version is computed; the same in each process."""
     return "none" if schema is None else schema_text(schema) + references_text(schema)
 
 
 def registered_form(schema: Any, schema_type: str) -> Any:
-    """confluent-kafka's ``Schema`` of a schema, with its references."""
+    """Converts a schema to confluent-kafka's ``Schema``, with its references."""
     from confluent_kafka.schema_registry import Schema
 
     if hasattr(schema, "schema_str"):
@@ -58,7 +58,10 @@ def registered_form(schema: Any, schema_type: str) -> Any:
 
 
 def reader_of(schema: Any, *, return_record_name: bool) -> Maker:
-    """Makes a deserializer; ``schema`` is the reader's, or None for that of each writer."""
+    """Returns a function that creates a deserializer.
+
+    ``schema`` is the schema of the reader. If it is None, each message is read with the schema of its writer.
+    """
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -79,9 +82,10 @@ def reader_of(schema: Any, *, return_record_name: bool) -> Maker:
 def _quick(
     registry: OfOneFormat, read: Callable[[Any, Any], Any], wanted: Any, return_record_name: bool
 ) -> Callable[[Any, Any], Any]:
-    """The same deserializer, five times as fast for further messages of a schema without rules and references.
+    """Wraps a deserializer so that it is five times as fast from the second message of a schema on.
 
-    The first message of each schema goes through confluent-kafka's, which prepares rules again for each message.
+    The first message of each schema is read by ``read``, confluent-kafka's deserializer. This deserializer prepares
+    rules again for each message. A schema with rules or references is always read by it.
     """
     from fastavro import schemaless_reader
 
@@ -102,7 +106,7 @@ def _quick(
 
 
 def _without_rules(registry: OfOneFormat, raw: bytes, context: Any) -> Any:
-    """The schema of a message that was read, parsed; None for one with rules, references, or bytes alone."""
+    """The parsed schema of a message; None if the schema has rules or references, or is only ``bytes``."""
     schema = registry.get_schema(int.from_bytes(raw[1:_PREFIX], "big"), f"{context.topic}-{context.field}")
     if getattr(schema, "rule_set", None) is not None or schema.references:
         return None
@@ -112,7 +116,7 @@ def _without_rules(registry: OfOneFormat, raw: bytes, context: Any) -> Any:
 
 
 def writer_of(schema: Any, config: SchemaRegistrySerializationConfig, further: Mapping[str, Any]) -> Maker:
-    """Makes a serializer; ``further`` has properties of confluent-kafka's."""
+    """Returns a function that creates a serializer; ``further`` has more properties of confluent-kafka's serializer."""
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -126,7 +130,7 @@ def writer_of(schema: Any, config: SchemaRegistrySerializationConfig, further: M
 
 
 def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) -> Callable[[bytes], Any]:
-    """Reads Avro without a registry: the bytes are the payload alone, written with ``schema``."""
+    """Returns a reader of Avro without a registry: the bytes are only the payload, written with ``schema``."""
     from fastavro import schemaless_reader
 
     written, wanted = _parsed(schema), None if reader_schema is None else _parsed(reader_schema)
@@ -145,7 +149,7 @@ def plain_reader(schema: Any, reader_schema: Any, options: Mapping[str, Any]) ->
 
 
 def plain_writer(schema: Any, options: Mapping[str, Any]) -> Callable[[Any], bytes]:
-    """Writes Avro without a registry."""
+    """Returns a writer of Avro without a registry: the bytes are only the payload."""
     from fastavro import schemaless_writer
 
     parsed = _parsed(schema)
@@ -173,6 +177,9 @@ def _parsed(schema: Any) -> Any:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise SchemaRegistryInvalid for what is no Avro; a schema with references is checked at the worker's start."""
+    """Raises SchemaRegistryInvalid if a schema is not valid Avro.
+
+    A schema with references is not checked here, but when the worker starts.
+    """
     if not references_text(schema):
         _parsed(schema)

@@ -23,29 +23,29 @@ from holdfast.infra.schemas.errors import SchemaRegistryFailed, SchemaRegistryRe
 from holdfast.infra.schemas.registry import PatientRegistry, Registries
 
 Part = Literal["key", "value"]
-#: By part, the header with the id of its schema.
+#: "key" or "value" -> the record header with the id of its schema.
 ID_HEADERS: dict[str, str] = {"key": "__key_schema_id", "value": "__value_schema_id"}
-#: The greatest id of a schema: registries keep ids as signed integers of 32 bits.
+#: The greatest possible id of a schema, because registries store ids as signed 32-bit integers.
 _ID_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a codec is for: the key or the value of a topic's records."""
+    """Says which part of a topic's records a codec is for: the key or the value."""
 
     topic: str
     part: Part
 
     @property
     def context(self) -> Any:
-        """confluent-kafka's context, from which it makes the subject's name."""
+        """confluent-kafka's context of the codec, from which the name of its subject (in the registry) is made."""
         from confluent_kafka.serialization import SerializationContext
 
         return SerializationContext(self.topic, self.part)
 
 
 class OfOneFormat:
-    """A registry's client for the schemas of one format; a schema of another one is unknown."""
+    """A registry's client that returns only schemas of one format, such as Avro; other schemas count as unknown."""
 
     def __init__(self, registry: PatientRegistry, schema_type: str) -> None:
         self._registry, self._type = registry, schema_type
@@ -54,13 +54,13 @@ class OfOneFormat:
         return getattr(self._registry, name)
 
     def get_schema(self, schema_id: int, *rest: Any) -> Any:
-        """The schema with this id, cached by the client; raises SchemaUnknown for one of another format."""
+        """The schema with this id, cached by the client; raises SchemaUnknown if it has another format."""
         if schema_id > _ID_MAX:
             raise SchemaUnknown(f"no schema can have the id {schema_id}")
         return self._checked(self._registry.get_schema(schema_id, *rest), f"id {schema_id}")
 
     def get_schema_by_guid(self, guid: str, *rest: Any) -> Any:
-        """The same by its guid."""
+        """The schema with this guid (global id), cached by the client; raises SchemaUnknown for another format."""
         return self._checked(self._registry.get_schema_by_guid(guid, *rest), f"guid {guid}")
 
     def _checked(self, schema: Any, which: str) -> Any:
@@ -69,17 +69,18 @@ class OfOneFormat:
         return schema
 
 
-#: Takes the id of a schema from a serializer: gets payload, context and id, and returns the bytes of the record.
+#: A function that a serializer calls with payload, context and schema id. It keeps the id and returns the record's
+#: bytes.
 KeepId = Callable[[bytes, Any, Any], bytes]
-#: Makes confluent-kafka's deserializer or serializer from the client of a registry. A serializer gives the schema's id
-#: to the function, or writes it in front of the bytes if that is None.
+#: A function that creates confluent-kafka's deserializer or serializer from a client of the registry. If the second
+#: argument is a function, a serializer passes the schema's id to it. If it is None, the id is written before the bytes.
 Maker = Callable[[OfOneFormat, KeepId | None], Callable[[Any, Any], Any]]
 
 
 class Connected:
-    """What needs the client of a registry, which a worker makes at its start."""
+    """A codec that needs a client of the registry; a worker creates the client at its start (``connect``)."""
 
-    #: Where the id of a schema goes; None: in front of the bytes.
+    #: A function that takes the id of a schema from the serializer; None if the id is written before the bytes.
     keep_id: KeepId | None = None
 
     def __init__(self, use: Use, config: SchemaRegistryClientConfig, schema_type: str, make: Maker) -> None:
@@ -89,11 +90,11 @@ class Connected:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is made."""
+        """Whether ``connect`` has created the client and the (de)serializer."""
         return self._call is not None
 
     def connect(self, registries: Registries) -> None:
-        """Make the client and the (de)serializer.
+        """Create the client and the (de)serializer.
 
         Raises:
             SchemaRegistryFailed: A referenced schema can't be read.
@@ -125,15 +126,15 @@ class Connected:
 class RegistryReader(Connected):
     """Deserializes the keys or values of one topic."""
 
-    #: Makes an instance of what was read; None for topics without a model.
+    #: Converts the value that was read to an instance of the topic's model; None for topics without a model.
     then: Callable[[Any], Any] | None = None
 
     def __call__(self, raw: bytes) -> Any:
-        """The Python object of bytes whose schema's id is in front of them.
+        """Deserializes bytes that begin with the id of their schema.
 
         Raises:
-            ValueError: The bytes have another form, or no schema has their id.
-            SchemaRegistryFailed: The registry can't serve.
+            ValueError: The bytes have another form, or the registry has no schema with this id.
+            SchemaRegistryFailed: The registry does not answer, or refuses this client.
         """
         read = self._call or self._ready()
         try:
@@ -148,7 +149,7 @@ class RegistryReader(Connected):
             raise ValueError(_text_of(failure)) from failure
 
     def framed(self, raw: bytes, headers: Headers) -> bytes:
-        """The bytes with the id of their schema in front, if a header has it."""
+        """Puts the schema id before the bytes if a header of the record has it; otherwise returns ``raw`` unchanged."""
         for name, value in headers or ():
             if name == ID_HEADERS[self.use.part] and value is not None:
                 return value + raw
@@ -156,14 +157,14 @@ class RegistryReader(Connected):
 
 
 def _text_of(failure: BaseException) -> str:
-    """A library's error as text, with the path in the value if it has one: jsonschema's errors do."""
+    """The text of a library's error; errors of jsonschema also have the path of the invalid part, which is added."""
     text, seen = str(failure) or type(failure).__name__, failure.__cause__ or failure.__context__
     path = getattr(seen, "json_path", None)
     return text if path is None else f"{text} - at `{path}`"
 
 
 def without_value_id(headers: Headers) -> Headers:
-    """Headers without the id of the value's schema: it does not fit the values that steps make."""
+    """Removes the header with the schema id of the value, because steps change the value and the id no longer fits."""
     name = ID_HEADERS["value"]
     if not headers or all(each[0] != name for each in headers):
         return headers
@@ -171,17 +172,17 @@ def without_value_id(headers: Headers) -> Headers:
 
 
 class RegistryWriter(Connected):
-    """Serializes the keys or values of one topic, with the id of the schema in front of the bytes."""
+    """Serializes the keys or values of one topic, and writes the id of the schema before the bytes."""
 
-    #: Makes Python objects of an instance; None for topics without a model.
+    #: Converts an instance of the topic's model to plain Python objects; None for topics without a model.
     before: Callable[[Any], Any] | None = None
 
     def __call__(self, value: Any) -> bytes:
-        """The bytes of a value.
+        """Serializes a value.
 
         Raises:
             ValueError: The value does not fit the schema.
-            SchemaRegistryFailed: The registry can't serve, or refuses the schema.
+            SchemaRegistryFailed: The registry does not answer, or refuses the schema.
         """
         write = self._call or self._ready()
         try:
@@ -215,11 +216,14 @@ class StampingWriter(RegistryWriter):
         self.keep_id = self._kept
 
     def _kept(self, payload: bytes, context: Any, schema_id: Any) -> bytes:
-        """confluent-kafka's hook for the id: it is kept for the header; a registry without guids gives the number."""
+        """Called by confluent-kafka with the schema's id: stores the id for the header, and returns only the payload.
+
+        The header gets the guid of the schema; if the registry has no guids, it gets the number.
+        """
         self._stamp = schema_id.id_to_bytes() if schema_id.guid is None else schema_id.guid_to_bytes()
         return payload
 
     def stamped(self, headers: Headers) -> Headers:
-        """Headers of the record with the bytes that were written last."""
+        """The headers of a record, plus the header with the schema id of the value that was serialized last."""
         name = ID_HEADERS[self.use.part]
         return [*(each for each in headers or () if each[0] != name), (name, self._stamp)]

@@ -1,4 +1,4 @@
-"""What a client of a schema registry, and a serializer with one, are configured with."""
+"""Configuration of a schema registry's client, and of serializers that use the registry."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from holdfast.infra.masking import remember
 if TYPE_CHECKING:
     from holdfast.infra.settings.schema_registry import SchemaRegistrySettings
 
-#: Seconds until a request without an answer counts as failed.
+#: Timeout of a request to the registry, seconds.
 REQUEST_TIMEOUT_S = 10.0
-#: Returns the subject from the context (topic, field, headers) and the record's name, as in confluent-kafka.
+#: Function that returns the subject's name, as in confluent-kafka. Its arguments are the context (topic, field,
+#: headers) and the record's name.
 SubjectNames = Callable[[Any, str | None], str | None]
 STRATEGIES = ("topic", "record", "topic-record")
 
 
 class SchemaRegistryInvalid(BadConfiguration):
-    """An argument of a schema registry's client or serializer can't be used."""
+    """An argument for a client of a schema registry, or for a serializer, can't be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistryClientConfig:
-    """Where a schema registry is, and how its clients sign in.
+    """The address of a schema registry, and the credentials of its clients.
 
-    Without ``url``, everything that is left out comes from the settings of the group ``schema_registry``. With it,
-    nothing does, so that no secret of the settings goes to another host.
+    Without ``url``, each argument that is left out comes from the settings of the group ``schema_registry``. With
+    ``url``, no setting is used, so that no secret in the settings is sent to another host.
 
     Args:
-        url: Base URL, or several with commas; ``mock://name`` is a registry in memory, for tests.
-        ssl_ca_location: File or folder of the certificates that sign the registry's certificate.
-        ssl_key_location: File of the client's key.
-        ssl_certificate_location: File of the client's certificate.
+        url: Base URL, or several separated by commas. ``mock://name`` is a registry in memory, for tests.
+        ssl_ca_location: File or folder with the certificates that sign the registry's certificate.
+        ssl_key_location: File with the client's key.
+        ssl_certificate_location: File with the client's certificate.
         basic_auth_user_info: ``user:password``.
-        bearer_auth_token: A token that is sent as it is.
+        bearer_auth_token: A token that is sent unchanged with each request.
 
     Raises:
         SchemaRegistryInvalid: The arguments contradict each other.
@@ -73,10 +74,10 @@ class SchemaRegistryClientConfig:
         remember(secret for secret in (password, self.bearer_auth_token or "") if secret)
 
     def properties(self, settings: SchemaRegistrySettings) -> dict[str, Any]:
-        """The properties of confluent-kafka's client; they hold secrets.
+        """The properties for confluent-kafka's client, which include secrets.
 
         Raises:
-            SchemaRegistryInvalid: Neither the object nor the settings have a URL.
+            SchemaRegistryInvalid: Neither this object nor the settings have a URL.
         """
         given = {
             "url": self.url,
@@ -95,7 +96,8 @@ class SchemaRegistryClientConfig:
                 "A topic needs a schema registry, and no URL is set.",
                 action="Set `HOLDFAST_SCHEMA_REGISTRY__URL`, or pass `SchemaRegistryClientConfig(url=...)`.",
             )
-        return {"timeout": REQUEST_TIMEOUT_S, "max.retries": 0, **chosen}  # this package retries by itself
+        # no retries in the library, because `PatientRegistry` retries
+        return {"timeout": REQUEST_TIMEOUT_S, "max.retries": 0, **chosen}
 
 
 def _of_settings(settings: SchemaRegistrySettings, *, signs_in: bool) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _of_settings(settings: SchemaRegistrySettings, *, signs_in: bool) -> dict[st
 
 
 def _bearer(token: str) -> dict[str, str]:
-    # Confluent's cloud alone has logical clusters; `options` can name one.
+    # Only Confluent Cloud has logical clusters; the setting `options` can name one.
     return {
         "bearer.auth.credentials.source": "STATIC_TOKEN",
         "bearer.auth.token": token,
@@ -131,15 +133,17 @@ class SchemaRegistrySerializationConfig:
     """How a serializer uses its schema registry.
 
     Args:
-        auto_register_schemas: Register the schema with the first message. False: the schema must be registered.
-        normalize_schemas: Ask the registry for the normal form of the schema.
-        use_latest_version: Write with the newest version of the subject; needs ``auto_register_schemas=False``.
+        auto_register_schemas: Whether the schema is registered with the first message. If False, the schema must
+            already be registered.
+        normalize_schemas: Whether the registry converts the schema to its normal form.
+        use_latest_version: Whether to write with the newest version of the subject; needs
+            ``auto_register_schemas=False``.
         subject_name_strategy: ``topic`` (``orders-value``), ``record`` (``shop.Order``) or ``topic-record``
-            (``orders-shop.Order``); or a function of confluent-kafka.
-        skip_known_types: Protobuf: do not register the types that Google defines.
-        reference_subject_name_strategy: Protobuf: a function that names the subjects of imported files.
-        schema_id: Where the id of the schema goes: ``prefix``, in front of the bytes; or ``header``, in a header of the
-            record.
+            (``orders-shop.Order``); or a function as in confluent-kafka.
+        skip_known_types: Only for Protobuf: whether the types that Google defines are not registered.
+        reference_subject_name_strategy: Only for Protobuf: a function that names the subjects of imported files.
+        schema_id: The place of the schema's id: ``prefix`` (before the bytes) or ``header`` (in a header of the
+            record).
 
     Raises:
         SchemaRegistryInvalid: The arguments contradict each other.
@@ -173,7 +177,7 @@ class SchemaRegistrySerializationConfig:
 
     @property
     def text(self) -> str:
-        """The arguments in a line that is the same in each process."""
+        """The arguments as one line of text, which is the same in each process."""
         named = {each.name: getattr(self, each.name) for each in fields(self)}
         return " ".join(f"{name}={_name_of(value)}" for name, value in named.items())
 

@@ -1,4 +1,4 @@
-"""The errors of a schema registry. No message is at fault, so no failure policy puts a message aside for them."""
+"""Errors of a schema registry. They are not caused by a message, so no message goes to dead letters for them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAI
 
 
 class SchemaRegistryFailed(HoldfastError):
-    """The schema registry can't serve a request; the worker stops in front of the message, which is read again."""
+    """The schema registry can't serve a request. The worker stops before the message, which is read again later."""
 
 
 class SchemaRegistryAway(SchemaRegistryFailed):
-    """The schema registry did not answer within the time that a worker waits; a later start resumes."""
+    """The schema registry did not answer within the time that a worker waits; processing continues at a later start."""
 
     exit_code = EXIT_BROKER_UNAVAILABLE
     cause = "schema-registry-away"
 
 
 class SchemaRegistryRefuses(SchemaRegistryFailed):
-    """The schema registry refuses the client or its schema: address, rights or schema must be corrected first."""
+    """The schema registry refuses the client or its schema, so address, rights or schema must be corrected first."""
 
     exit_code = EXIT_BAD_CONFIGURATION
     cause = "bad-configuration"
 
 
 class SchemaUnknown(ValueError):
-    """The schema registry has no schema with the id of a message, or the schema has another format."""
+    """The registry has no schema with the id in a message, or that schema has another format, such as JSON for Avro."""

@@ -19,7 +19,11 @@ _write = partial(json.dumps, allow_nan=False, separators=(",", ":"))
 
 
 def reader_of(schema: Any) -> Maker:
-    """Makes a deserializer; ``schema`` checks all messages, None checks each with the schema that it names."""
+    """Returns a function that creates a deserializer.
+
+    All messages are checked against ``schema``. If it is None, each message is checked against the schema that it
+    names.
+    """
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.json_schema import JSONDeserializer
@@ -36,7 +40,7 @@ def reader_of(schema: Any) -> Maker:
 
 
 def writer_of(schema: Any, config: SchemaRegistrySerializationConfig) -> Maker:
-    """Makes a serializer; the schema needs a ``title``, which is the record's name."""
+    """Returns a function that creates a serializer; the schema needs a ``title``, which is the record's name."""
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.json_schema import JSONSerializer
@@ -50,7 +54,7 @@ def writer_of(schema: Any, config: SchemaRegistrySerializationConfig) -> Maker:
 
 
 def plain_reader(schema: Any) -> Callable[[bytes], Any]:
-    """Reads JSON without a registry, and checks it by a schema."""
+    """Returns a reader of JSON without a registry, which checks each value against ``schema``."""
     check = checker(schema)
 
     def read(raw: bytes) -> Any:
@@ -62,7 +66,7 @@ def plain_reader(schema: Any) -> Callable[[bytes], Any]:
 
 
 def plain_writer(schema: Any) -> Callable[[Any], bytes]:
-    """Writes JSON without a registry, after a check by a schema."""
+    """Returns a writer of JSON without a registry, which checks each value against ``schema``."""
     check = checker(schema)
 
     def write(value: Any) -> bytes:
@@ -73,10 +77,10 @@ def plain_writer(schema: Any) -> Callable[[Any], bytes]:
 
 
 def checker(schema: Any) -> Callable[[Any], None]:
-    """Raises ValueError, with the path, for a value that does not fit a schema.
+    """Returns a function that raises ValueError, with the path of the fault, for a value that does not fit ``schema``.
 
     Raises:
-        SchemaRegistryInvalid: It is no JSON Schema.
+        SchemaRegistryInvalid: ``schema`` is not a JSON Schema.
     """
     from jsonschema import exceptions, validators
 

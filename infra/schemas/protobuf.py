@@ -17,12 +17,12 @@ TYPE = "PROTOBUF"
 
 
 def is_message_class(given: object) -> bool:
-    """Whether it is a class that protoc generated."""
+    """Whether an object is a message class that protoc generated."""
     return isinstance(given, type) and hasattr(given, "DESCRIPTOR") and hasattr(given, "SerializeToString")
 
 
 def schema_hash(msg_type: Any) -> str:
-    """A hash of the file that defines a message and of the files that it imports."""
+    """A hash of the ``.proto`` file that defines a message, and of all files that it imports."""
     seen: dict[str, bytes] = {}
 
     def visit(file: Any) -> None:
@@ -36,14 +36,14 @@ def schema_hash(msg_type: Any) -> str:
 
 
 def version_text(msg_type: Any) -> str:
-    """A message's name and the hash of its definition: the same text in each process."""
+    """The message's name and the hash of its definition, as a text that is the same in each process."""
     return f"{msg_type.DESCRIPTOR.full_name} {schema_hash(msg_type)}"
 
 
 def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
-    """Makes a deserializer; ``made_of`` makes the value of a message.
+    """Returns a function that creates a deserializer; ``made_of`` converts a message to the value for the processor.
 
-    A message of another type is refused: its bytes could be read as the expected type, with wrong fields.
+    Messages of another type are refused. Otherwise their bytes could be read as the expected type, with wrong fields.
     """
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
@@ -64,7 +64,8 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
                 "use.deprecated.format": False,
                 "schema.id.deserializer": read_id,
             },
-            # The bytes need no schema beyond the type's; the client would be asked for it in another format.
+            # No registry client is passed, because the class ``msg_type`` is enough to read the bytes. The library
+            # would request the schema from the client in another format.
             None,
         )
         return lambda raw, context: made_of(read(raw, context))
@@ -73,7 +74,7 @@ def reader_of(msg_type: Any, made_of: Callable[[Any], Any]) -> Maker:
 
 
 class _Types:
-    """The type of message that each pair of a schema and its indexes stands for, as the registry has it."""
+    """Reads the message type that belongs to a schema id and message indexes from the registry, and checks it."""
 
     def __init__(self, registry: OfOneFormat, wanted: str) -> None:
         self._registry, self._wanted = registry, wanted
@@ -102,7 +103,7 @@ class _Types:
 
 
 def _messages_of(text: str) -> Any:
-    """The messages of a schema, which a registry returns in the form of a descriptor."""
+    """The message definitions in a schema; ``text`` is a Base64 file descriptor, as the registry returns it."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -113,13 +114,13 @@ def _messages_of(text: str) -> Any:
 
 
 def _path_of(descriptor: Any) -> str:
-    """The name of a message without its package: ``Order``, or ``Order.Item`` for a nested one."""
+    """The name of a message type without its package: ``Order``, or ``Order.Item`` for a nested type."""
     package = descriptor.file.package
     return str(descriptor.full_name.removeprefix(f"{package}.") if package else descriptor.full_name)
 
 
 def writer_of(msg_type: Any, config: SchemaRegistrySerializationConfig, message_of: Callable[[Any], Any]) -> Maker:
-    """Makes a serializer; ``message_of`` makes the message of a value."""
+    """Returns a function that creates a serializer; ``message_of`` converts a value to a message."""
 
     def make(registry: OfOneFormat, keep_id: KeepId | None) -> Callable[[Any, Any], Any]:
         from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
@@ -134,7 +135,7 @@ def writer_of(msg_type: Any, config: SchemaRegistrySerializationConfig, message_
 
 
 def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[bytes], Any]:
-    """Reads Protobuf without a registry: the bytes are the message alone."""
+    """Returns a reader of Protobuf without a registry: the bytes are only the message."""
 
     def read(raw: bytes) -> Any:
         try:
@@ -147,13 +148,13 @@ def plain_reader(msg_type: Any, made_of: Callable[[Any], Any]) -> Callable[[byte
 
 
 def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Callable[[Any], bytes]:
-    """Writes Protobuf without a registry."""
+    """Returns a writer of Protobuf without a registry; ``message_of`` converts a value to a message."""
 
     def write(value: Any) -> bytes:
         message = message_of(value)
         try:
             made: bytes = message.SerializeToString(deterministic=deterministic)
-        except Exception as failure:  # a required field is missing
+        except Exception as failure:  # for example, a required field is missing
             raise ValueError(str(failure)) from failure
         return made
 
@@ -161,7 +162,10 @@ def plain_writer(message_of: Callable[[Any], Any], *, deterministic: bool) -> Ca
 
 
 def message_of(msg_type: Any, *, ignore_unknown_fields: bool) -> Callable[[Any], Any]:
-    """Makes a message of a value: itself, or of a dict in the form of Protobuf's JSON."""
+    """Returns a function that converts a value to a message.
+
+    A message is returned unchanged. A dict is read as Protobuf's JSON form; anything else raises TypeError.
+    """
     from google.protobuf.json_format import ParseDict
 
     def made(value: Any) -> Any:
@@ -178,7 +182,10 @@ def message_of(msg_type: Any, *, ignore_unknown_fields: bool) -> Callable[[Any],
 
 
 def dict_of(*, integers_for_enums: bool, proto_names: bool) -> Callable[[Any], Any]:
-    """Makes a dict of a message, in the form of Protobuf's JSON: fields without presence are always there."""
+    """Returns a function that converts a message to a dict in Protobuf's JSON form.
+
+    Fields without presence (for example numbers in proto3) are always in the dict, even with their default value.
+    """
     from google.protobuf.json_format import MessageToDict
 
     def made(message: Any) -> Any:

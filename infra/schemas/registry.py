@@ -1,4 +1,4 @@
-"""The client of a schema registry: confluent-kafka's, whose calls wait while the registry does not answer.
+"""A client of a schema registry: confluent-kafka's client, but calls wait while the registry does not answer.
 
     answer                                     what the call does
     2xx                                        returns
@@ -30,34 +30,35 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("schemas.registry")
 
-#: Pause between two attempts: the first and the longest, seconds.
+#: Pauses between attempts, seconds: the first pause and the longest pause; each pause is twice the previous one.
 PAUSES_S = 0.2, 1.0
-#: Statuses of requests that a later attempt may answer; so may all from 500 on.
+#: HTTP statuses after which a request is repeated, in addition to all statuses from 500 on.
 _LATER = (408, 429)
-#: Error codes of subjects, versions and schemas that do not exist.
+#: The registry's error codes for subjects, versions and schemas that do not exist.
 _UNKNOWN = range(40400, 40500)
-#: Libraries whose errors say that no answer came.
+#: Libraries whose errors mean that no answer arrived.
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "authlib")
 
 
 @dataclass(slots=True)
 class Patience:
-    """How long calls wait for a registry, and what happens meanwhile; a worker changes it at its start."""
+    """Says how long calls wait for a registry, and what they do meanwhile; a worker sets the values at its start."""
 
-    #: Seconds until a call gives up.
+    #: Maximum seconds that a call waits for an answer; then it fails.
     limit_s: float = 0.0
-    #: Called before each pause with the monotonic time of the first failure.
+    #: Called before each pause, with the time of the first failure on the monotonic clock.
     on_wait: Callable[[float], None] = lambda since: None
-    #: Whether the wait shall end, because the worker stops.
+    #: Returns whether to end the wait early, because the worker stops.
     ends: Callable[[], bool] = lambda: False
 
 
 class PatientRegistry:
-    """confluent-kafka's client of one registry; each public method of it waits while the registry does not answer."""
+    """A wrapper of confluent-kafka's client. Each of its public methods waits while the registry does not answer."""
 
     def __init__(self, client: Any, url: str, patience: Patience) -> None:
         self._client, self._patience = client, patience
-        #: Since when the registry does not answer. After a call gave up, the next one has one attempt.
+        #: Time of the first failed call since the last answer; None while the registry answers. After a call failed
+        #: because it waited until the time limit, the next call makes only one attempt.
         self._since: float | None = None
         self.url = shown_url(url)
 
@@ -69,7 +70,8 @@ class PatientRegistry:
         def patiently(*arguments: Any, **named: Any) -> Any:
             return self._call(found, arguments, named)
 
-        setattr(self, name, patiently)  # the next call finds it without this method
+        # stored as an attribute, so that `__getattr__` is not called for this name again
+        setattr(self, name, patiently)
         return patiently
 
     def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -102,7 +104,7 @@ class PatientRegistry:
             pause = min(pause * 2, longest)
 
     def _reason_to_wait(self, failure: Exception) -> str | None:
-        """Why a later attempt may succeed; None for an answer that stands."""
+        """The reason why a later attempt may succeed; None if the answer is final."""
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         if isinstance(failure, SchemaRegistryError):
@@ -125,7 +127,10 @@ class PatientRegistry:
         return None
 
     def _is_registry(self) -> bool:
-        """Whether the URL is a registry's: some answer 404 without a code for an id that they can't have."""
+        """Whether the URL is that of a registry.
+
+        This is tested because some registries answer an impossible id by status 404 without an error code.
+        """
         try:
             self._client.get_schema_types()
         except Exception:
@@ -155,20 +160,20 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or seen.__context__
 
 
-#: By URL, the registries in memory of this process.
+#: URL -> registry in memory (``mock://…``) of this process.
 _in_memory: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
 class Registries:
-    """The clients of one worker: one for each registry, so that its topics share the cache of schemas."""
+    """The clients of one worker, one for each registry, so that all topics of a registry share its cache of schemas."""
 
     settings: SchemaRegistrySettings
     patience: Patience = field(default_factory=Patience)
     _known: dict[SchemaRegistryClientConfig, PatientRegistry] = field(default_factory=dict)
 
     def client(self, config: SchemaRegistryClientConfig) -> PatientRegistry:
-        """The client for a configuration.
+        """The client for a configuration; repeated calls return the same client.
 
         Raises:
             SchemaRegistryInvalid: The configuration can't be used.

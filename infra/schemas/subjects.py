@@ -1,4 +1,4 @@
-"""The properties of confluent-kafka's (de)serializers: the subject's name, and where the schema's id goes."""
+"""Properties of confluent-kafka's (de)serializers: the name of the subject, and the place of the schema's id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from holdfast.infra.schemas.config import SchemaRegistrySerializationConfig
 
 
 def properties_of(config: SchemaRegistrySerializationConfig, keep_id: Callable[..., bytes] | None) -> dict[str, Any]:
-    """The properties of a serializer; ``keep_id`` takes the schema's id, None writes it in front of the bytes."""
+    """The properties of a serializer.
+
+    ``keep_id`` is a function that takes the schema's id. If it is None, the id is written before the bytes.
+    """
     from confluent_kafka.schema_registry import prefix_schema_id_serializer
 
     return {
@@ -22,7 +25,7 @@ def properties_of(config: SchemaRegistrySerializationConfig, keep_id: Callable[.
 
 
 def reading_properties() -> dict[str, Any]:
-    """The properties of a deserializer: the schema's id is always in front of the bytes (``codecs``)."""
+    """The properties of a deserializer. It expects the schema's id before the bytes; ``codecs`` puts it there."""
     from confluent_kafka import schema_registry
 
     return {
@@ -32,7 +35,7 @@ def reading_properties() -> dict[str, Any]:
 
 
 def strategy_of(config: SchemaRegistrySerializationConfig) -> Callable[[Any, str | None], str | None]:
-    """confluent-kafka's function for the name of a strategy; a function of the user's is returned unchanged."""
+    """The function of confluent-kafka for the strategy in the configuration; a user's function stays unchanged."""
     from confluent_kafka import schema_registry
 
     given = config.subject_name_strategy

@@ -16,7 +16,7 @@ from holdfast.infra.settings.project_source import Origin, origin_of
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One setting with its explanation; ``value`` is JSON-ready, and masked if the setting is a secret."""
+    """One setting with its value, the source of the value, and its meaning; secret values are masked."""
 
     name: str
     variable: str

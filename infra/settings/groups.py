@@ -20,10 +20,10 @@ from holdfast.infra.settings.secret_fields import Group, Properties
 BASE_BYTES = 160 << 20
 #: Minimum memory in addition to ``BASE_BYTES``, bytes; with less memory, a buffer can't hold a single batch.
 SHARED_BYTES_MIN = 64 << 20
-#: Minimum value of a worker's memory limit (``HOLDFAST_MEMORY_MAX_MB``), bytes. ``processors.engine.memory_plan``
-#: divides the limit among RocksDB's buffers, caches and queues.
+#: Minimum value of a worker's memory limit (``HOLDFAST_MEMORY_MAX_MB``), in bytes. The module
+#: ``processors.engine.memory_plan`` divides the limit among RocksDB's buffers, caches and queues.
 MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
-#: Matches the name of a bucket, but no URL with a user or a query.
+#: Matches the name of an S3 bucket, but not a URL that contains a user or a query.
 _BUCKET = r"[A-Za-z0-9._-]+"
 #: Value of ``HOLDFAST_SPARK__MASTER`` that selects the Spark process started by `holdfast spark start`.
 WARM = "warm"
@@ -198,7 +198,7 @@ class WarehouseSettings(Group):
 
     @property
     def on_s3(self) -> bool:
-        """Whether the tables' files are in S3."""
+        """Whether the files of the warehouse's tables are in S3."""
         return (self.url or "").startswith("s3://")
 
     @field_validator("url")
@@ -424,7 +424,7 @@ class WebserverSettings(Group):
 
     @property
     def asks(self) -> bool:
-        """Whether each request must be authenticated, by a token or by a proxy that names the person."""
+        """Whether each request must be authenticated: by a token, or by a proxy that names the user."""
         return bool(self.tokens or self.proxies)
 
     @field_validator("path_prefix")

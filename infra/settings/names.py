@@ -41,7 +41,7 @@ class SettingName:
 
     @property
     def holds_keys(self) -> bool:
-        """Whether the value is an object whose keys the user chooses, for example ``workers``."""
+        """Whether the value is an object whose keys the user chooses, for example ``workers`` (processor -> number)."""
         return self.field.default_factory is dict
 
     @property
@@ -51,7 +51,7 @@ class SettingName:
 
 
 def settings_of(model: type[BaseModel], within: tuple[str, ...] = ()) -> Iterator[SettingName]:
-    """Yields every setting of a model and of its groups, in the order of declaration.
+    """Yields every setting of a settings class and of its groups, in the order of declaration.
 
     A group itself is also a setting, because one variable can set the whole group as JSON.
     """

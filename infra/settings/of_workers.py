@@ -19,14 +19,15 @@ from pydantic import BaseModel
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 
-#: Names of the groups and settings that a worker reads.
+#: Names of the groups of settings, and of single settings, that a worker reads.
 OF_WORKERS = frozenset(
     {
         *("kafka", "schema_registry", "serving", "checkpoints", "standby_replicas", "memory_max_mb"),
         *("log_format", "log_level"),
     }
 )
-#: Names of the groups and settings that workers do not read; they are for Dagster, warehouse, registry, daemon or home.
+#: Names of the groups of settings, and of single settings, that no worker reads. They are for Dagster, warehouse,
+#: registry, daemon or home.
 OF_OTHERS = frozenset(
     {
         *("home", "cache", "group_access", "project", "processors", "workers", "registry_url", "archive"),
@@ -62,7 +63,7 @@ def shown(recorded: Mapping[str, str | Secret | None]) -> dict[str, str | None]:
 
 
 def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | Secret | None]) -> dict[str, str]:
-    """The environment, in which the settings of workers are replaced by the recorded settings.
+    """A copy of ``environment`` with the recorded values of all settings that workers read.
 
     Secrets keep the values of ``environment``, because their values are not recorded.
     """

@@ -27,8 +27,8 @@ VARIABLE: Final = "HOLDFAST_PROJECT"
 FILE: Final = "holdfast.toml"
 _SHARED: Final = "pyproject.toml"
 _TABLE: Final = ("tool", "holdfast")
-#: ``_STATEMENT`` matches the header of a TOML table, or a key before ``=``. ``_KEY`` matches one bare or quoted part of
-#: a dotted key.
+#: ``_KEY`` matches one part of a dotted TOML key, bare or quoted. ``_STATEMENT`` matches a key before ``=``, or the
+#: header of a table.
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _STATEMENT = re.compile(rf"\s*(\[\s*)?({_KEY}(?:\s*\.\s*{_KEY})*)\s*([=\]])")
 
@@ -55,7 +55,7 @@ class ProjectFile:
         return self.path.parent
 
     def has(self, *key: str) -> bool:
-        """Whether the file sets this setting."""
+        """Whether the project file sets the setting with this key."""
         found: Any = self.table
         for part in key:
             if not isinstance(found, Mapping) or part not in found:

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from holdfast.infra.settings.names import PREFIX
 from holdfast.infra.settings.project_file import VARIABLE, ProjectFile, find_project
 
-#: Settings whose value is a path; in a project file, it is relative to the project's folder.
+#: Settings that are paths. In a project file, such a path is relative to the project's folder.
 _PATHS = ("home", "cache", "ivy_settings")
 #: Environment variable -> command-line option that set the variable in this process (``infra.settings.flags``).
 FLAGS: dict[str, str] = {}
@@ -23,7 +23,7 @@ FLAGS: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a setting's value. ``place`` is a file with line, a variable, an option, or ``default``."""
+    """The origin of a setting's value; ``place`` is a file with line number, a variable, an option, or ``default``."""
 
     kind: Literal["default", "project", "file", "variable", "flag"]
     place: str
@@ -98,7 +98,7 @@ def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
 
 
 def _of_group(variable: str | None, rest: tuple[str, ...]) -> str | None:
-    """Returns ``variable`` if its value is JSON (of a whole group) that contains the key ``rest``; otherwise None."""
+    """Returns ``variable`` if it sets a whole group as JSON and this JSON contains the key ``rest``; otherwise None."""
     if variable is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The settings of the schema registry: its address, its certificates, and how clients sign in."""
+"""The settings of the schema registry: its address, certificates, and credentials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.infra.settings.secret_fields import Group, Properties
 
 
 class SchemaRegistrySettings(Group):
-    """The schema registry of topics in Avro, JSON Schema and Protobuf."""
+    """The schema registry for topics in the formats Avro, JSON Schema and Protobuf."""
 
     url: str | None = Field(
         default=None,
@@ -44,6 +44,6 @@ class SchemaRegistrySettings(Group):
 
 
 class FormatSettings(BaseModel):
-    """The settings of topics' formats; ``Settings`` inherits them."""
+    """Settings about message formats. ``Settings`` inherits them, because their variables have no common prefix."""
 
     schema_registry: SchemaRegistrySettings = Field(default_factory=SchemaRegistrySettings)

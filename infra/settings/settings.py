@@ -39,11 +39,11 @@ from holdfast.infra.settings.secret_fields import Concealing
 
 _log = structlog.get_logger("settings")
 
-#: The parent folder of the default home folder: this checkout, or the working directory if a wheel is installed.
+#: The folder in which the default home folder lies: this checkout, or, with a wheel, the working directory.
 PROJECT = CHECKOUT or Path.cwd()
 #: Prefixes of the test suite's environment variables, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
-#: Environment variables of Dagster and of the AWS SDK that contain secrets, which must be masked too.
+#: Environment variables of Dagster and of the AWS SDK with secrets. They are no settings, but must be masked, too.
 _FOREIGN_SECRETS = ("DAGSTER_POSTGRES_PASSWORD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -184,7 +184,7 @@ class Settings(OrphanSettings, FormatSettings, Concealing, BaseSettings):
         return url or f"sqlite:///{self.paths.catalog}"
 
     def _storage(self, url: str | None, default: Path) -> str:
-        """Returns a URL unchanged, and the path of a folder as an absolute path."""
+        """Returns ``url`` unchanged if it is a URL; a folder (or ``default`` for None) becomes an absolute path."""
         if url is None or url == "":
             return str(default)
         folder = url.removeprefix("file://")
@@ -245,7 +245,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _nearest(variable: str) -> str | None:
-    """The variable of the setting whose name is most similar; None if none is similar."""
+    """The environment variable of the setting with the most similar name; None if no name is similar."""
     near = nearest_setting(Settings, variable)
     return None if near is None else near.variable
 

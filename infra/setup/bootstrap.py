@@ -37,12 +37,12 @@ LOCK = PROJECT / "requirements.lock"
 UV = ENVIRONMENT / "bin" / "uv"
 #: Name of the module that prepares Java, jars and a browser.
 MACHINE = "holdfast.infra.machine"
-#: Packages that pip installs; uv then installs all other packages.
+#: Packages that pip installs first; uv then installs all other packages.
 FIRST = ("uv",)
 #: uv's option to build pyspark's wheel without compression. pyspark has 455 MB of jars, which are already compressed;
 #: compressing them again takes 9 s.
 STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
-#: Minimum size of a download that gets a progress line, megabytes.
+#: Downloads of at least this many megabytes get a progress line.
 LARGE_MB = 20.0
 
 _DOWNLOAD = re.compile(r"Downloading \S+ \(([\d.]+)(\w+)\)")
@@ -88,7 +88,7 @@ def requirements_of(lock: str, names: tuple[str, ...]) -> str:
 
 
 def _fingerprint() -> str:
-    """A text that changes if a new installation is needed: hash of lock and pyproject.toml, Python version, folder."""
+    """A text that changes if packages must be installed again: hash of lock and pyproject.toml, Python, and folder."""
     seen = hashlib.sha256(LOCK.read_bytes() + (PROJECT / "pyproject.toml").read_bytes())
     return f"{seen.hexdigest()} {sys.version.split()[0]} {PROJECT}"
 
@@ -132,7 +132,7 @@ def _compile() -> None:
 
 
 def _fits() -> bool:
-    """Whether .venv was created by this version of Python, and in this folder (not copied from another folder)."""
+    """Whether ``.venv`` was created by this version of Python and in this folder, not copied from another one."""
     if not PYTHON.exists():
         return False
     ask = "import sys; print(sys.version.split()[0], sys.prefix)"

@@ -26,14 +26,14 @@ from holdfast.infra.setup.java import Java
 from holdfast.infra.system.files import replace_text
 from holdfast.infra.system.json_file import read_json
 
-#: JVM options that suppress warnings about an archive that does not match; they would go to standard output.
+#: JVM options that suppress warnings about an archive of classes which does not match; they would go to stdout.
 _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-#: JVM option that verifies the checksum of an archive before it is used.
+#: JVM option that verifies the checksum of an archive of classes before it is used.
 _CHECKED = "-XX:+VerifySharedSpaces"
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The content of the note file next to an archive: the archive's size in bytes, and the jars of its class path."""
+    """The note file next to an archive of classes: the archive's size in bytes, and its class path's jars."""
 
     size: int
     jars: tuple[str, ...]
@@ -44,12 +44,12 @@ class ClassData:
     """The archive of classes of one program; ``file`` may not exist yet."""
 
     file: Path
-    #: The jars of the program's class path.
+    #: The jars of the program's class path, in order.
     jars: tuple[Path, ...]
 
     @property
     def is_usable(self) -> bool:
-        """Whether the archive is complete, and no other user can have written it."""
+        """Whether the archive of classes is complete, and no other user can have written it."""
         note = read_json(_note(self.file), _Note)
         return (
             note is not None
@@ -59,20 +59,20 @@ class ClassData:
         )
 
     def options(self) -> tuple[str, ...]:
-        """The JVM options with which a program uses the archive; empty if there is no usable archive."""
+        """The JVM options with which a program loads classes from the archive; empty if the archive can't be used."""
         options = (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto", _CHECKED, *_SILENT)
         return options if self.is_usable else ()
 
     def recording(self) -> tuple[str, ...]:
-        """The JVM options with which the JVM writes the archive when it ends. Call ``keep`` after the JVM has ended."""
+        """The JVM options that make the JVM write its loaded classes to the archive at its end; then call ``keep``."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written.unlink(missing_ok=True)
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)
 
     def keep(self) -> bool:
-        """Give the archive that an ended JVM wrote its final name; returns whether a usable archive exists.
+        """Give the archive of classes its final name, after the JVM that wrote it has ended.
 
-        Also deletes archives whose jars no longer exist.
+        Returns whether a usable archive exists. Also deletes archives whose jars no longer exist.
         """
         with suppress(OSError):
             note = _Note(self._written.stat().st_size, tuple(map(str, self.jars)))

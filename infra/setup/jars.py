@@ -91,7 +91,7 @@ class JarPin:
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """The Java that runs Ivy, and an Ivy settings file that names a mirror; None for the public registry."""
+    """The Java that runs Ivy, and Ivy's settings file, which names a mirror; None for the public registry."""
 
     java: Java
     ivy_settings: Path | None = None
@@ -158,7 +158,7 @@ def fetch_jars(
 
 
 class _Verified:
-    """Remembers size and modification time of each verified jar in a folder, so that the jar is not hashed again."""
+    """Remembers size and modification time of each verified jar in a folder, so that it is hashed only once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -225,7 +225,8 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
         settings.unlink(missing_ok=True)
     absent = [pin.coordinate for pin in pins if not (folder / pin.file_name).exists()]
     if absent:
-        # If one jar is missing, Ivy copies none, so name only the unresolved jars. Ivy's cache is kept for a retry.
+        # If one jar is missing, Ivy copies no jar at all, so the error names only the jars that Ivy could not find.
+        # Ivy's cache is kept for the next attempt.
         unresolved = {":".join(match) for match in _UNRESOLVED.findall(output)}
         raise _unavailable([name for name in absent if name in unresolved] or absent, output)
     shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -271,7 +272,7 @@ def _ivy_file(pins: Sequence[JarPin]) -> str:
             f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" force="true" '
             f'conf="default->default">{archive if classifier else ""}</dependency>'
         )
-    # Ivy knows Maven's classifiers by this namespace. It is a name, no address: nothing is fetched from there.
+    # Ivy uses this namespace for Maven's classifiers. It is only a name: nothing is fetched from this address.
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="holdfast" module="jars"/>'

@@ -115,7 +115,7 @@ def _candidates(environment: Mapping[str, str], *, wheel: bool) -> list[tuple[st
 
 
 def _examine(source: str, executable: Path | None) -> Java | str:
-    """The ``Java`` of one candidate; if it can't be used, the reason as text."""
+    """The ``Java`` at this path, or, if it can't be used, the reason as text."""
     if executable is None:
         return f"{source}: {'not installed' if source == WHEEL else 'not set' if source == 'JAVA_HOME' else 'no java'}"
     if not executable.is_file():

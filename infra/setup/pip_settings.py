@@ -48,7 +48,7 @@ def pip_options(listing: str) -> dict[str, str]:
 def uv_variables(
     options: Mapping[str, str], environment: Mapping[str, str], *, system_certificates: bool
 ) -> dict[str, str]:
-    """The environment for uv, from pip's options and this process's environment.
+    """The environment variables for uv, made from pip's options and this process's environment.
 
     ``system_certificates`` is whether the operating system has certificates. pip uses them by default, but uv only if
     a variable is set.
@@ -62,7 +62,7 @@ def uv_variables(
             told[variable] = ("," if option == "find-links" else " ").join(words)
     if system_certificates and "SSL_CERT_FILE" not in {**told, **environment}:
         told["UV_SYSTEM_CERTS"] = "true"
-    # Like pip, uv chooses the best version from all indexes. This is safe here, because the lock has hashes.
+    # uv then chooses the best version from all indexes, as pip does. This is safe, because the lock has hashes.
     told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return {**told, **environment}
 

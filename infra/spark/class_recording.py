@@ -20,7 +20,7 @@ from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.system.files import locked
 from holdfast.infra.warehouse.properties import CATALOG
 
-#: Maximum seconds that the JVM may take to write the archive at its end; it takes ten seconds on two idle cores.
+#: Maximum seconds that the JVM may take at its end to write the archive of classes; two idle cores need ten seconds.
 WRITE_WITHIN_S = 300.0
 #: Number of rows in the test table. It is small, because only the loaded classes matter.
 _ROWS = 200
@@ -69,7 +69,7 @@ def record_classes(settings: Settings) -> Path:
         try:
             with TemporaryDirectory(prefix="holdfast-recording-") as folder:
                 _record(settings, Path(folder), recording)
-        except Exception as failed:  # any type, because Spark's client raises its own errors
+        except Exception as failed:  # any type of exception, because Spark's client raises its own types
             why = failed
         if why is not None or not archive.keep():
             raise ClassesNotArchived(

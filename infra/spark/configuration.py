@@ -24,7 +24,7 @@ from holdfast.infra.system.files import package_folder, replace_text
 from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
-#: Class of the Spark extension for MERGE, branches and tags; a Spark Connect server must be configured with it, too.
+#: Class of the Spark extension for MERGE, branches and tags. A Spark Connect server must be configured with it, too.
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _LOG4J = """\

@@ -51,7 +51,8 @@ def short_errors(doing: str) -> Iterator[None]:
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     """The SparkFailed for an exception of Spark; ``doing`` says what Spark was asked to do."""
-    texts = [masked(text) for text in _texts(failure)]  # masked before cutting, because half a secret is not recognised
+    # masked before the text is cut, because a part of a secret is not recognised
+    texts = [masked(text) for text in _texts(failure)]
     ours = _OURS.findall("\n".join(texts))
     if ours:
         return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=_MEND, doing=doing)
@@ -74,7 +75,8 @@ def _is_sparks(failure: BaseException) -> bool:
 
 def _texts(failure: BaseException) -> list[str]:
     """All texts of an exception: gRPC's details, the exception's message, and the server's stack trace."""
-    details = getattr(failure, "details", None)  # only in gRPC's errors: the message without a list of fields
+    # only gRPC's errors have it; it is the message without a list of fields
+    details = getattr(failure, "details", None)
     texts = [str(details() or "") if callable(details) else "", str(failure)]
     trace = getattr(failure, "getStackTrace", None)  # over Spark Connect, only the stack trace contains the causes
     with suppress(Exception):  # the call fails if the JVM has ended
@@ -83,7 +85,7 @@ def _texts(failure: BaseException) -> list[str]:
 
 
 def _cause(texts: list[str]) -> str:
-    """The innermost cause in the texts; without a cause, the first line."""
+    """The innermost cause that the texts contain; if they contain no cause, the first line."""
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if line.startswith("Caused by:")]
     # causes that are only the name of an exception class are skipped, because they say nothing
@@ -94,7 +96,7 @@ def _cause(texts: list[str]) -> str:
 
 _Known = tuple[str, type[SparkFailed], str]
 _MEND = "Mend the cause, then run it again. Published versions stay intact."
-#: The end of most actions, which says that a failed run has changed no published version.
+#: The end of most actions. It says that the failed run did not change any published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (

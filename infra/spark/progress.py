@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-#: Interval between two progress lines, seconds.
+#: Seconds between two progress lines.
 TOLD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Totals of Spark's running stages: number of tasks, of finished tasks, and of records read so far."""
+    """Totals over Spark's running stages: tasks, finished tasks, and records read so far."""
 
     tasks: int
     done: int

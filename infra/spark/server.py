@@ -65,7 +65,7 @@ class SparkServer:
 
 
 def running_server(settings: Settings) -> SparkServer:
-    """The running warm Spark of the settings' home folder.
+    """The Spark server of this home folder that stays up between runs (warm Spark).
 
     Raises:
         SparkUnavailable: No warm Spark runs.
@@ -80,7 +80,7 @@ def running_server(settings: Settings) -> SparkServer:
 
 
 def find_server(settings: Settings) -> SparkServer | None:
-    """The running warm Spark of the settings' home folder; None if it does not run."""
+    """The Spark server of this home folder that stays up between runs (warm Spark); None if it does not run."""
     try:
         found = SparkServer(**json.loads(_file(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -132,7 +132,7 @@ def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServ
 
 
 def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
-    """Stop the warm Spark, and kill it after ``within_s`` seconds; returns False if it did not run."""
+    """Stop the warm Spark server; it is killed after ``within_s`` seconds. Returns False if it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
         with suppress(ProcessLookupError):  # after a kill, the server's Python workers may still run in its group

@@ -57,7 +57,8 @@ END_WITHIN_S = 20.0
 _spill: Path | None = None
 #: Environment variable that tells pyspark's functions to create columns for Spark Connect.
 _OVER_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
-#: Number of open Spark Connect sessions in this process (all threads). The variable is set while it is above 0.
+#: Number of open Spark Connect sessions in this process, over all threads. While it is above 0, the environment
+#: variable ``_OVER_CONNECT`` is set.
 _connections = 0
 _counting = threading.Lock()
 
@@ -116,7 +117,7 @@ def stop_spark(session: Any) -> None:
 
 
 def _own(settings: Settings, app_name: str) -> SparkSession:
-    """A session in a JVM of this process, which executes queries itself or is the driver of a cluster."""
+    """A session in a JVM of this process. The JVM executes the queries itself, or is the driver of a cluster."""
     java = find_java()
     spill = _spill_folder(settings.paths.spark)
     jars = spark_jars(settings, java)
@@ -195,7 +196,7 @@ def _count_connections(change: int) -> None:
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:
-    """The properties in ``HOLDFAST_SPARK__CONF`` to set at the JVM's start, or ``late``: after the session has started.
+    """The properties in ``HOLDFAST_SPARK__CONF`` to set at the JVM's start or, if ``late``, after the session's start.
 
     The catalog's properties are set late, because they may be secrets. The secret of Spark's internal connections is
     left out; ``connection_secret`` returns it.

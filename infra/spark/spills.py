@@ -18,7 +18,7 @@ from typing import IO
 from holdfast.infra.system.files import locked
 from holdfast.infra.system.process import is_running, start_mark
 
-#: The open lock file in this process's folder; it stays open as long as the process lives.
+#: The open and locked file in this process's folder; it stays open until the process ends.
 _lock: IO[str] | None = None
 
 
@@ -54,7 +54,7 @@ def _delete_ended(folder: Path) -> int:
 
 
 def _spills(folder: Path) -> bool:
-    """Whether the process that created this folder of spilled data still runs."""
+    """Whether the process that created this folder for spilled data is still alive."""
     try:
         with (folder / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

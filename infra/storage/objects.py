@@ -35,7 +35,7 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30
 #: Maximum number of attempts of one request to S3.
 ATTEMPTS = 2
-#: Suffix of a file that is being written, and is no object yet.
+#: Suffix of a file that is still being written, so that it is not listed as an object.
 _PART = ".part"
 
 
@@ -72,7 +72,8 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            _ = self._driver  # to raise errors now; not for a folder: it needs no check, and fsspec imports slowly
+            # raises errors now; for a folder this is skipped, because it needs no check and fsspec imports slowly
+            _ = self._driver
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
         if ignored and self._is_folder:  # checked here, because fsspec's driver of folders accepts every option
             raise StorageUnusable(
@@ -183,7 +184,7 @@ class FsspecObjects:
         return None
 
     def _forget(self, file: Any, target: str) -> None:
-        """Discard a failed write, so that no incomplete object appears."""
+        """Discard a file or upload whose write failed, so that no incomplete object appears."""
         if file is None:
             return
         with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Names for the holders of applies. A name identifies a process, so that other processes can test whether it runs.
+"""Names of processes that carry out plans, from which other processes can test whether such a process still runs.
 
     HOST/BOOT/NAMESPACE/PID/START MARK/RANDOM
 
@@ -22,7 +22,7 @@ def new_holder() -> str:
 
 
 def is_gone(name: str) -> bool:
-    """Whether the holder's process has ended; False if this process can't see it, for example on another machine."""
+    """Whether the process with this holder name has ended; False if it is unknown, for example on another machine."""
     text = name.partition("/")[2].rpartition("/")[0]
     identity = ProcessIdentity.parse(text)
     return identity is not None and fate_of(identity) == "ended"

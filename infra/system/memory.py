@@ -22,7 +22,7 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
         return None
     try:
         limit, used = int((cgroup / "memory.max").read_text()), int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):  # no container, or the container has no limit (the text "max")
+    except (OSError, ValueError):  # not in a container, or the container has no limit (the file says "max")
         return free
     return max(0, min(free, (limit - used) // MIB))
 

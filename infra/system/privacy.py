@@ -23,7 +23,8 @@ import structlog
 
 from holdfast.infra.paths import Paths
 
-if TYPE_CHECKING:  # not imported at run time, because processes that only start other processes need no settings
+# not imported at run time, because processes that only start other processes do not need the settings
+if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("privacy")
@@ -36,7 +37,7 @@ GROUP_UMASK: Final = 0o007
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The correction of a home folder that other users could read.
+    """The result of correcting a home folder that other users could read.
 
     ``mode`` is its former mode, ``changed`` the number of corrected paths. ``left`` are paths that can't be corrected.
     """

@@ -31,7 +31,7 @@ from holdfast.infra.waiting import wait_until
 #: state is unknown here.
 Fate = Literal["running", "ended", "unseen"]
 
-#: Interval at which a wait checks whether a process has ended, seconds.
+#: Seconds between two checks of whether a process has ended.
 CHECK_EVERY_S = 0.02
 #: Maximum seconds until a killed process has disappeared.
 KILLED_WITHIN_S = 10.0
@@ -53,7 +53,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def running_for_s(pid: int) -> float | None:
-    """Seconds since the start of a process, by the kernel's clock since boot; None if it has ended, or if unknown."""
+    """Seconds since the start of a process, by the kernel's clock since boot; None if it has ended or is unknown."""
     mark = start_mark(pid)
     if mark is None or not mark.isdecimal():
         return None
@@ -278,7 +278,8 @@ def _below_in_group(pid: int) -> tuple[int, ...]:
         rows = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
     group = next((row[2] for row in rows if row[0] == pid), None)
     found = [pid]
-    for parent in found:  # the list grows during the loop, so that children of children are found too
+    # the loop also visits ids that are appended in the loop, so all generations of child processes are found
+    for parent in found:
         found += [row[0] for row in rows if row[1:] == (parent, group)]
     return tuple(found[1:])
 

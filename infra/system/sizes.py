@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _BLOCK_BYTES = 512
-#: Suffix of the file with the former content of a rotated log.
+#: Suffix of the file to which a log's old content is moved by a rotation.
 ROTATED = ".1"
 
 

@@ -49,7 +49,8 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
             file = _sqlite_file(settings.catalog)
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
-                # Wait here if the database is locked. Otherwise pyiceberg would query it twice, and wait both times.
+                # Wait here for a locked database. Otherwise pyiceberg would query it twice, and wait for the lock each
+                # time.
                 with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
                     asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):

@@ -37,7 +37,8 @@ class TableFacts:
     metadata: str
     #: Id of the current Iceberg snapshot; None if the table is empty.
     snapshot: int | None
-    #: Number of rows, and bytes of the data files, from the snapshot's summary; None if the summary lacks them.
+    #: Number of rows, from the snapshot's summary. The next field is the bytes of the data files. None if not in the
+    #: summary.
     rows: int | None
     size_bytes: int | None
 

@@ -45,7 +45,7 @@ class Logged(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
-    """The parts of an Iceberg table's metadata that Holdfast reads."""
+    """The fields of an Iceberg table's metadata that Holdfast needs; all others are ignored."""
 
     snapshots: tuple[Snapshot, ...] = ()
     refs: Mapping[str, Reference] = {}

@@ -24,11 +24,11 @@ class VersionReader:
         self.name = ".".join(table.name())
 
     def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and its ancestors; None if no summary has it.
+        """The newest value of a property in the summaries of this version and its ancestors; None if none has it.
 
-        Ancestors are searched because versions from maintenance or other writers lack Holdfast's properties. The
-        second part of the result is whether this version itself has the property. If maintenance deleted an ancestor,
-        older tagged versions are searched too. ``counts`` decides whether a value from another version is valid.
+        Ancestors are searched, because versions that maintenance or other programs wrote lack Holdfast's properties. If
+        maintenance deleted an ancestor, older tagged versions are searched, too. The second part of the result is
+        whether this version itself has the property. ``counts`` decides whether a value from another version is valid.
         """
         line = list(ancestors_of(self._snapshot, self._table.metadata))
         first = line[-1].sequence_number or 0
@@ -43,7 +43,10 @@ class VersionReader:
         return None
 
     def pairs(self, partition: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield (keys, values) of one store partition, at most ``ROWS_AT_ONCE`` rows each. Null becomes empty bytes."""
+        """Yield the keys and values of one store partition, at most ``ROWS_AT_ONCE`` rows at a time.
+
+        A null key or value becomes empty bytes.
+        """
         scan = self._table.scan(
             row_filter=f"store_partition = {partition:d}",
             selected_fields=("key", "value"),

@@ -22,7 +22,7 @@ def processors(incomplete: str) -> list[str]:
 
 
 def stores(incomplete: str) -> list[str]:
-    """The names of stores that begin with ``incomplete``.
+    """The names of stores that begin with ``incomplete``, for the shell's completion.
 
     If the command line already names a processor, the result has only this processor's stores. Otherwise it has the
     stores of all processors.
@@ -34,7 +34,7 @@ def stores(incomplete: str) -> list[str]:
 
 
 def _typed() -> set[str]:
-    """The words that the user has typed so far, from the variables of the shell.
+    """The words that the user has typed so far on the command line, from the variables of the shell.
 
     Typer's own parsing can't be used, because it stops at an option that has no value yet.
     """
@@ -44,7 +44,7 @@ def _typed() -> set[str]:
 
 
 def _deployed() -> list[tuple[str, list[str]]]:
-    """A pair (processor, names of its stores) for each release in the registry."""
+    """For each release in the registry, a pair: its processor, and the names of the processor's stores."""
     with suppress(Exception):  # an error must not disturb the shell; the command itself reports the error
         import sqlite3  # imported late because `holdfast --help` needs neither module
 

@@ -12,7 +12,7 @@ class _Document(BaseModel):
 
 
 class ShownRecord(_Document):
-    """One Kafka record."""
+    """One Kafka record in the JSON output of a command."""
 
     partition: int
     offset: int

@@ -35,7 +35,7 @@ class Lazy:
 
 
 class LazyCommand(TyperCommand):
-    """A placeholder in the list of commands for a command whose module is not imported yet."""
+    """A placeholder for a command whose module is not imported yet; ``--help`` can list it."""
 
     def __init__(self, lazy: Lazy) -> None:
         super().__init__(name=lazy.name, help=lazy.help)

@@ -40,8 +40,8 @@ def command_settings(log_level: str = "WARNING") -> Settings:
     from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
-    # The level is WARNING at first, so that every command prints the warning of `keep_private` about a home folder
-    # that other users can read.
+    # The first level is WARNING, so that every command prints the warning of `keep_private` that other users can read
+    # the home folder.
     configure_logging("WARNING", settings.log_format)
     keep_private(settings)
     configure_logging(log_level, settings.log_format)

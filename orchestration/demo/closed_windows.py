@@ -22,7 +22,7 @@ GAP_MS = rotations.GAP // MS
 
 @dataclass(slots=True)
 class Departures:
-    """The departure times of all keys of a topic."""
+    """The departure times of flights, by the key of their messages."""
 
     #: Key -> its departure times, milliseconds since 1970, in the order in which the flights are sent.
     times: dict[str, list[int]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """Turns sent windows (key, start) into (key, number): the place among the key's expected windows, from 1.
+    """Converts sent windows (key, start) to (key, number); the number is the window's place in ``expected``, from 1.
 
     The number is 0 for a window that is not expected.
     """
@@ -88,7 +88,7 @@ def _closed(
     wait_ms: int,
     partitions: int,
 ) -> dict[str, list[int]]:
-    """Key -> the starts of its closed windows. A window closes when stream time reaches its end plus ``wait_ms``."""
+    """Key -> start of each window that is closed, because stream time has reached its end plus ``wait_ms``."""
     place = {key: PARTITIONERS[MURMUR2](key.encode(), partitions) for key in departures.times}
     stream: dict[int, int] = {}
     for key, times in departures.times.items():

@@ -27,7 +27,7 @@ def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
 
 
 def _behind(topics: Topics, topic: str, committed: Mapping[Partition, int]) -> Iterator[Record]:
-    """The messages of a repartition topic after the committed offsets; all messages if no offset is committed."""
+    """The messages of a repartition topic after the committed offsets; without a committed offset, all messages."""
     starts = topics.start_offsets(topic)
     for number, end in topics.end_offsets(topic, committed=True).items():
         first = committed.get(Partition(topic, number), starts[number])

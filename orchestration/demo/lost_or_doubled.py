@@ -20,7 +20,7 @@ from holdfast.infra.kafka.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """Counts of one output topic. ``lost``, ``doubled``, ``disordered`` and ``unexpected`` should be 0."""
+    """Counts of lost, duplicate and disordered records in one output topic; without errors, all are 0."""
 
     records: int
     keys: int
@@ -31,7 +31,7 @@ class SequenceCheck:
 
     @property
     def mismatches(self) -> int:
-        """Sum of lost, duplicate, disordered and unexpected records."""
+        """The number of all errors: lost, duplicate, disordered and unexpected records."""
         return self.lost + self.doubled + self.disordered + self.unexpected
 
 
@@ -91,7 +91,7 @@ def committed(
 
 
 def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
-    """Yield (key, sequence number) of each record of an output topic; the number is the value's field ``flights``."""
+    """Yields key and sequence number of each record of an output topic; the value's field ``flights`` is the number."""
     decode = msgspec.json.Decoder(_Update).decode
     return (((record.key or b"").decode(), decode(record.value or b"{}").flights) for record in records)
 

@@ -47,17 +47,17 @@ _GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action=
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The Dagster runs that publish results. They start in the order in which ``begin`` got their processors."""
+    """The Dagster runs that publish results, at most ``SIDE_BY_SIDE`` at a time, in the order given to ``begin``."""
 
     settings: Settings
     instance: dg.DagsterInstance
     #: Executes the runs; has ``SIDE_BY_SIDE`` threads.
     threads: ThreadPoolExecutor
-    #: The Dagster ids of the started runs.
+    #: The Dagster ids of the runs that were started.
     run_ids: set[str] = field(default_factory=set)
-    #: This event is set if the demo failed or was interrupted; after that, no further run starts.
+    #: Set if the demo failed or was interrupted; after that, no further run starts.
     given_up: Event = field(default_factory=Event)
-    #: Maps each processor to the future result of its run.
+    #: Processor -> future result of its run.
     _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(
@@ -136,7 +136,7 @@ class Publishing:
 
 
 def result_of(definition: ProcessorDefinition) -> tuple[str, str]:
-    """The pair (processor name, name of the store that has the processor's result)."""
+    """The name of the processor, and the name of the store that has its result."""
     return definition.name, RESULTS[definition.name]
 
 

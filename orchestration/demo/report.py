@@ -42,5 +42,5 @@ def report(
 
 
 def command(settings: Settings, words: str) -> str:
-    """A ``holdfast`` command line that uses the demo's home folder, for example for ``words="down"``."""
+    """A ``holdfast`` command for the demo's home folder; for example, ``words="down"`` gives ``… holdfast down``."""
     return f"HOLDFAST_HOME={shlex.quote(str(settings.home))} holdfast {words}"

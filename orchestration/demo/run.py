@@ -79,19 +79,19 @@ from holdfast.processors.application.registration import ProcessorDefinition, lo
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: Processor -> share of the flights after which it is killed. Processors that take longer to catch up are killed
+#: Processor -> fraction of the flights after which it is killed. A processor that needs longer to catch up is killed
 #: earlier: carriers has groups, windows and tables; rotations has sessions; weather joins two streams.
 VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 #: Maximum seconds until a killed processor has recovered; and maximum seconds until processors have no lag.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
-#: Interval, in seconds, at which the feed's progress is checked to find the time of each kill. It is short because the
-#: feed may take only a few seconds on a fast machine.
+#: Seconds between two reads of the feed's progress, from which the time of each kill is decided. It is short, because
+#: the feed may take only a few seconds on a fast machine.
 _LOOK_EVERY_S = 0.5
 #: Final statuses of a Dagster run.
 _ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
-#: The topics to which each flight is sent.
+#: The topics to which the feed sends each flight once.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 #: Maximum seconds to wait for the end of recovery runs after their incidents are closed. If a run takes longer, the
 #: daemon keeps running.
@@ -103,7 +103,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Demo:
-    """The parts of one demo: settings, terminal output, processors and figures."""
+    """The parts that the steps of one demo share: settings, terminal output, processors and figures."""
 
     settings: Settings
     terminal: Terminal
@@ -210,7 +210,7 @@ def _await_results(
     spark: Future[SparkServer] | None,
     definition: ProcessorDefinition,
 ) -> None:
-    """Wait until this processor has no lag and has sent all due windows, and until Spark has started."""
+    """Wait until this processor has no lag and has sent all closed windows, and until Spark has started."""
     # This thread needs its own client, because other threads use the demo's client at the same time.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
 
@@ -288,7 +288,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """A thread pool whose threads end before the services are stopped.
+    """A thread pool that is closed, with its threads, before the services are stopped.
 
     Otherwise a service whose start is in progress would start after the stop, and keep running.
     """
@@ -296,7 +296,7 @@ def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecut
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
-    """Start the warm Spark process in a separate thread; None if the settings name a Spark cluster."""
+    """Start the Spark server of the demo in a separate thread; None if the settings name a Spark cluster."""
     if settings.spark.master != WARM:
         return None
     running.callback(stop_server, settings)
@@ -304,7 +304,7 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _end_queries(demo: Demo) -> None:
-    """End the running Spark queries by stopping the warm Spark process. A Spark cluster is not stopped."""
+    """End the running Spark queries by stopping the demo's Spark server; a Spark cluster is not stopped."""
     if demo.settings.spark.master == WARM:
         stop_server(demo.settings)
 
@@ -456,7 +456,7 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 
 
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
-    """Processor -> fingerprints of its store's three copies, from the asset check; if it has none, from an audit."""
+    """Processor -> fingerprints of its store's three copies, from the asset check; otherwise from an audit."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]
@@ -464,7 +464,7 @@ def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, M
 
 
 def _show(demo: Demo, move: Callable[[str, int], None]) -> int:
-    """Update the progress bars from Kafka's offsets; returns the number of flights sent."""
+    """Update the progress bars from the offsets in Kafka; returns the number of flights sent so far."""
     topics = demo.topics
     fed = _fed(topics)
     move("fed", fed)

@@ -53,7 +53,7 @@ CLOSED_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The checked output of a processor: counts of its sequence numbers, and the number of its dead letters."""
+    """The checks of a processor's output: counts of its sequence numbers, and the number of its dead letters."""
 
     sequences: SequenceCheck
     dead_letters: int
@@ -63,7 +63,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorVerdict:
-    """The results of all comparisons of one processor."""
+    """The result of all comparisons for one processor."""
 
     processor: str
     keys: int
@@ -75,7 +75,7 @@ class ProcessorVerdict:
     outputs: SequenceCheck
     dead_letters: int
     dead_letters_expected: int
-    #: The noun for the compared items in texts: ``keys`` or ``windows``.
+    #: The word for the compared items in texts: ``keys`` or ``windows``.
     things: str = "keys"
 
     @property
@@ -105,7 +105,7 @@ class ProcessorVerdict:
 
 
 def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
-    """Name -> value of each figure for the table that the demo prints."""
+    """Name -> value, for the table of figures that the demo prints."""
     shown: dict[str, str] = {}
     for one in verdicts:
         shown[f"{one.processor}: {one.things} equal to Spark's result"] = f"{one.keys - one.differing:,}"

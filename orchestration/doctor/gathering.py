@@ -57,7 +57,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _tried(name: str, check: Callable[[], Sequence[Finding]]) -> Sequence[Finding]:
-    """The findings of a check; one failed finding if the check raises an error."""
+    """Calls ``check`` and returns its findings; if it raises an error, returns one failed finding about the error."""
     try:
         return check()
     except HoldfastError as failure:
@@ -99,7 +99,7 @@ def _machine(settings: Settings) -> Iterator[Finding]:
 
 
 def _available() -> int | None:
-    """Memory that new processes can use, bytes; None if unknown. The smaller value of machine and control group."""
+    """Bytes of memory that new processes can use: the smaller value of machine and control group. None if unknown."""
     limits = []
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
@@ -107,7 +107,8 @@ def _available() -> int | None:
     except (OSError, KeyError, ValueError):
         return None
     group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):  # the group has no memory limit, or the system has no control groups (v2)
+    # no memory limit is set for the group, or the system has no control groups (v2)
+    with suppress(OSError, ValueError):
         limits.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return max(0, min(limits))
 

@@ -26,7 +26,7 @@ PYTHON_FROM, PYTHON_TO = (3, 11), (3, 14)
 MEMORY_LEAST, MEMORY_ENOUGH = 1 << 30, 3 << 30
 #: Minimum free disk space, bytes; with less space the finding fails.
 DISK_LEAST = 1 << 30
-#: Difference of two clocks, seconds: above the first value the finding warns, above the second value it fails. Kafka
+#: Limits for the difference of two clocks, in seconds: a warning above the first, a failure above the second. Kafka
 #: refuses records with a timestamp an hour ahead; leases tolerate one minute.
 SKEW_S, SKEW_MAX_S = 2.0, 30.0
 _GIB = 1 << 30
@@ -34,7 +34,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: the observed value, the expected value, and an action if the verdict is not ``ok``."""
+    """One line of the report: the observed value, the expected value, and an action (required unless all is ``ok``)."""
 
     name: str
     verdict: Verdict
@@ -92,7 +92,7 @@ def judge_disk(free: int, total: int, min_percent: float) -> Finding:
 
 
 def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
-    """Judges the port of Dagster's UI; ``ours`` is True if the webserver of this home folder uses the port."""
+    """Judges the port of Dagster's UI. ``ours`` says that this home folder's webserver already uses the port."""
     name, expected = f"port {port}", "free, or used by this home's webserver"
     if ours:
         return Finding(name, "ok", "used by this home's webserver", expected)
@@ -259,7 +259,7 @@ def judge_topic(topic: TopicFacts, brokers: int) -> Finding:
 
 
 def failed(name: str, failure: HoldfastError, *, verdict: Verdict = "fail") -> Finding:
-    """The finding for a check whose facts could not be read; message and action come from the error."""
+    """A finding for a check whose facts could not be read; its message and action come from the error."""
     return Finding(name, verdict, failure.message, "an answer", failure.action)
 
 

@@ -25,7 +25,7 @@ from holdfast.infra.system.files import locked
 #: The run tag with the run's id and the number of times it was queued. The id is part of the value because a run that
 #: repeats another run copies its tags.
 LAUNCHED_TAG = "holdfast/launched"
-#: Maps each event of a launched run to the run's status after the event.
+#: Maps Dagster's events about a launched run to the status that the run has after the event.
 TOLD = {
     DagsterEventType.RUN_START: DagsterRunStatus.STARTED,
     DagsterEventType.RUN_SUCCESS: DagsterRunStatus.SUCCESS,
@@ -56,19 +56,20 @@ def is_first(instance: DagsterInstance, run_id: str) -> bool:
 
 
 def restate(instance: DagsterInstance, run_id: str) -> None:
-    """Set a run's status from its newest event again, after a second daemon set the status to STARTING."""
+    """Set a run's status according to its newest event, after a second daemon wrongly set it to STARTING."""
     while records := instance.all_logs(run_id, of_type=set(TOLD)):
         event, run = records[-1].dagster_event, instance.get_run_by_id(run_id)
         if event is None or run is None or run.status is TOLD[event.event_type]:
             return
-        # the loop reads the events again, because the run may have ended at this moment
+        # the loop then reads the events again, because the run may have ended at this moment
         instance.run_storage.handle_run_event(run_id, event, datetime.fromtimestamp(records[-1].timestamp, UTC))
 
 
 def sql_run_storage(instance: DagsterInstance) -> SqlStorage | None:
     """The SQL storage in which the instance keeps its runs; None if the storage is not SQL."""
     found = instance.run_storage
-    found = getattr(getattr(found, "_storage", None), "run_storage", found)  # unwraps a combined storage
+    # a combined storage contains the storage of runs
+    found = getattr(getattr(found, "_storage", None), "run_storage", found)
     return found if isinstance(found, SqlStorage) else None
 
 

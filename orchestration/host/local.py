@@ -67,8 +67,8 @@ load_from:
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Default port of Dagster's UI; if the port is in use, a free port is chosen.
 PORT = 3000
-#: First 16 digits of the SHA-256 of each default ``dagster.yaml`` of older versions of Holdfast. A file with one of
-#: these digests was never edited, so the file is replaced by the present default.
+#: First 16 digits of the SHA-256 of every default ``dagster.yaml`` of older versions of Holdfast. A file with one of
+#: these hashes was never edited, so it is replaced by the present default.
 FORMER_DEFAULTS = frozenset(
     (
         "5e75ee48977587ab",
@@ -94,7 +94,7 @@ _FORMER_STORAGE = (
     (re.compile(r"\bKeptSqliteStorage\b"), "DagsterSqliteStorage"),
 )
 _POLL_EVERY_S = 0.1
-#: Maximum seconds to wait until a process has ended; and then until the processes that it started have ended.
+#: Maximum seconds to wait for the end of a process, and then for the end of the processes that it started.
 _STOP_S = 20.0
 _STOP_CHILDREN_S = 10.0
 _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
@@ -267,7 +267,7 @@ def workspace_of(settings: Settings) -> Path:
 
 
 def _reached(host: str) -> str:
-    """The address under which programs of this machine reach a server that listens on ``host``."""
+    """The address for programs on this machine that connect to a server which listens on ``host``."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 # nosec B104: compared, not bound
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
@@ -387,7 +387,7 @@ def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
 
 
 def _recorded(settings: Settings, name: str) -> LocalProcess | None:
-    """The process that the file of the last start names. It may have ended. None if there is no readable file."""
+    """The process in the file that the last start wrote; it may have ended. None without a readable file."""
     try:
         return LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):

@@ -51,7 +51,7 @@ class StorageUnknown(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Counts of deleted data; ``whole`` is False if the time limit was reached before all old data was deleted."""
+    """Numbers of deleted data; ``whole`` is False if time ran out before all old data was deleted."""
 
     runs: int = 0
     events: int = 0
@@ -96,7 +96,7 @@ def _candidates(
     needed: set[str],
     now: datetime,
 ) -> Iterator[OldRun]:
-    """Yields each run that was created more than ``keep.runs_days`` ago, with the facts that decide its deletion."""
+    """Yields the runs that were created more than ``keep.runs_days`` ago, with the facts that decide their deletion."""
     before = now - timedelta(days=keep.runs_days)
     needed = needed | _newest_runs(events, runs, now - timedelta(days=keep.asset_runs_days))
     wanted, after = dg.RunsFilter(created_before=before), None
@@ -116,7 +116,7 @@ def _candidates(
 
 
 def _newest_runs(events: SqlEventLogStorage, runs: SqlStorage, partitions_after: datetime) -> set[str]:
-    """Ids of runs that must be kept for Dagster's UI and for sensors.
+    """Ids of runs that Dagster's UI and sensors need, so that they must be kept.
 
     These are runs with the newest event of an asset, time partition or check, or with the newest row of a table.
     """
@@ -241,7 +241,7 @@ def _delete_rows(connect: Any, wanted: Any, kept: set[int], until: Deadline) -> 
 
 
 def _prune_checks(events: SqlEventLogStorage, keep: UpkeepSettings, now: datetime, until: Deadline) -> int:
-    """Delete old results of asset checks, but keep the newest result of each check; returns the deleted number."""
+    """Delete old results of asset checks, except the newest of each check; returns the number of deleted ones."""
     before = _naive(now - timedelta(days=keep.runs_days))
     newest = sa.select(sa.func.max(_CHECK.id)).group_by(_CHECK.asset_key, _CHECK.check_name)
     count = 0

@@ -19,7 +19,7 @@ from holdfast.infra.settings import UpkeepSettings
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """The facts about a run that decide its deletion. ``ended_at`` is seconds since 1970; None if it has not ended."""
+    """The facts about a run from which its deletion is decided. ``ended_at`` is seconds since 1970, None if it runs."""
 
     run_id: str
     succeeded: bool

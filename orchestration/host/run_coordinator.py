@@ -43,7 +43,7 @@ Lane = Literal["recovery", "urgent", "verb", "long", "shared"]
 
 #: Jobs of short verbs that an operator may need while other verbs run.
 _URGENT = frozenset({"stop_processor", "rollback_processor", "adopt_processor"})
-#: Jobs of verbs that may take hours.
+#: Jobs of verbs that may run for hours.
 _LONG = frozenset({"backfill_store", "restore_state"})
 
 

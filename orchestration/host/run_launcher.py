@@ -58,7 +58,7 @@ GRACE_S = 20.0
 
 
 class LaunchUnclear(Exception):
-    """A code server was asked to start a run, but its answer was lost, so the run may or may not have started."""
+    """A code server was requested to start a run, but no answer arrived, so the run may or may not have started."""
 
 
 class LocalRunLauncher(DefaultRunLauncher):
@@ -128,7 +128,8 @@ class LocalRunLauncher(DefaultRunLauncher):
         process = self._own_process(run)
         try:
             asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
-        except Exception as unreachable:  # the code server is gone or hangs; the run's process is ended below anyway
+        # the code server is gone or hangs; the run's process is ended in the next step
+        except Exception as unreachable:
             if process is None:
                 raise
             asked = False
@@ -200,17 +201,17 @@ class LocalRunLauncher(DefaultRunLauncher):
         return identity
 
     def recorded(self, run_id: str) -> ProcessIdentity | None:
-        """The identity of a run's process from the run's log; None if it was not recorded."""
+        """The process identity that the run's log contains; None if it was not recorded."""
         text = self._last_told(run_id, PROCESS_ENTRY)
         return None if text is None else ProcessIdentity.parse(text)
 
     def _process_of(self, run_id: str) -> int | None:
-        """The process id that the run itself logged last; None if the run logged none."""
+        """The process id that the run logged last; None if it logged none."""
         pid = self._last_told(run_id, "pid")
         return None if pid is None else int(pid)
 
     def _last_told(self, run_id: str, entry: str) -> str | None:
-        """The newest value of a metadata entry in the run's log; None if the log has no such entry."""
+        """The newest value of this metadata entry in the run's log; None if the log has no such entry."""
         for record in reversed(self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)):
             event = record.dagster_event
             value = None if event is None else event.engine_event_data.metadata.get(entry)

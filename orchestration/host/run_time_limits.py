@@ -21,7 +21,7 @@ Kind = Literal["snapshot", "verb", "recovery", "audit", "rehearsal", "maintenanc
 MAX_RUNTIME_TAG = "dagster/max_runtime"
 #: The run tag with the kind of the run.
 KIND_TAG = "holdfast/run-kind"
-#: The tag of a run that was ended at its limit; the value is the runtime at the end, seconds.
+#: Tag of a run that was ended at its limit. The value is the number of seconds that it had run.
 OVERDUE_TAG = "holdfast/ended-after"
 
 _BY_JOB: Mapping[str, Kind] = {
@@ -34,7 +34,7 @@ _BY_JOB: Mapping[str, Kind] = {
     "maintain_warehouse": "maintenance",
     "upkeep": "upkeep",
 }
-#: First part of an asset's key -> the kind of a run that materialises the asset.
+#: First part (layer) of an asset's key -> the kind of run that materialises this asset.
 _BY_LAYER: Mapping[str, Kind] = {
     "changelogs": "verb",
     "processors": "verb",
@@ -55,7 +55,7 @@ def kind_of(job: str, tags: Mapping[str, str], assets: Collection[AssetKey], *, 
     if only_checks:
         return "audit"
     kinds = {_of_asset(key) for key in assets}
-    # if the assets have several kinds, the kind with the longest default limit
+    # for assets of several kinds, the kind with the longest default limit
     return next((kind for kind in ("verb", "snapshot", "maintenance") if kind in kinds), "other")
 
 

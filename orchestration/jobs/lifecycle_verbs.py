@@ -67,7 +67,7 @@ class VerbConfig(PlanConfig):
 
 
 class CleanConfig(PlanConfig):
-    """The run config of the job ``archive_orphans``: the orphans to archive."""
+    """The run config of the job ``archive_orphans``: the orphans (resources without an owner) to archive."""
 
     only: list[str] = Field(
         default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
@@ -214,7 +214,7 @@ def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Reques
 
 
 def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
-    """After an apply, check the changelogs and report the results to Dagster. A failed check never fails the run."""
+    """After an apply, check the changelogs and report the results to Dagster; a failed check never fails the run."""
     if isinstance(request, OfInstallation):
         return
     try:
@@ -272,7 +272,7 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 class _Job(NamedTuple):
-    """Name, purpose and config class of one verb's job. The config class creates the request.
+    """Describes the job of one verb: name, purpose and config class, which creates the request.
 
     The default class ``VerbConfig`` is for verbs whose only argument is the processor.
     """
@@ -283,7 +283,7 @@ class _Job(NamedTuple):
 
 
 #: Maps each class of request to its job. Provision and deploy have no job, because the materialisation of an asset
-#: carries them out. Put-back has no job, because only a person may run it, by command.
+#: carries them out. Put-back has no job, because only a person may request it, by a command.
 _JOBS: Mapping[type[Request], _Job] = {
     Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
     Backfill: _Job(

@@ -66,5 +66,8 @@ def prune_exports(root: Path, days: float | None, now: datetime) -> int:
 
 
 def in_words(parts: Sequence[tuple[int, str]]) -> str:
-    """Counts as text, for example ``12 runs, 3 events``; counts of 0 are left out, and ``nothing`` if all are 0."""
+    """Counts of deleted things as text, for example ``12 runs, 3 events``; counts of 0 are left out.
+
+    The text is ``nothing`` if all counts are 0.
+    """
     return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "nothing"

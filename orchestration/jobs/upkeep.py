@@ -23,13 +23,13 @@ from holdfast.orchestration.jobs.old_files import in_words, prune_archive, prune
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 
-#: Maximum seconds that one run deletes from Dagster's storage; the next run continues.
+#: Maximum seconds for which one run deletes data in Dagster's storage; the next run deletes the rest.
 DELETING_S = 600.0
 
 
 @dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
 def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Delete each kind of old data. If one kind can't be deleted, the rest is still deleted, and then the run fails."""
+    """Delete each kind of old data. If one kind can't be deleted, the others still are, and then the run fails."""
     settings = load_settings()
     had_room = _had_room(context.instance)
     # The check is also updated before the deletions, because the deletions may fail on a full disk.
@@ -61,7 +61,7 @@ def _had_room(instance: dg.DagsterInstance) -> bool:
 def _parts(
     context: dg.OpExecutionContext, settings: Settings, lifecycle: LifecycleResource
 ) -> dict[str, Callable[[], str]]:
-    """Kind of data -> function that deletes old data of this kind and returns a text, such as ``12 runs``."""
+    """Kind of data -> function that deletes old data of this kind, and returns a text such as ``12 runs``."""
     keep, paths, now = settings.upkeep, settings.paths, lifecycle.world.clock()
 
     def dagster() -> str:

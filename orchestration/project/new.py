@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
-#: The placeholder in the template that is replaced by the name of the new project.
+#: The name in the template that is replaced by the name of the new project.
 TEMPLATE_NAME = "my_project"
 _SUFFIX = ".txt"
 #: Names that a project can't have, because they would hide packages that the project imports.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The result of the start of one processor; ``running`` is False if a person must correct something."""
+    """The result of starting one processor; ``running`` is False if a person must correct something."""
 
     processor: str
     sentence: str
@@ -43,7 +43,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The facts about one processor that decide whether it is started: its last deployment and its live workers."""
+    """The facts that decide whether a processor is started: its last deployment and its live workers."""
 
     defined_version: str
     #: The recorded desired state, ``deployed`` or ``stopped``; None if the processor was never deployed.
@@ -70,7 +70,7 @@ def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Star
 
 
 def judged(name: str, found: Found) -> Started | None:
-    """The result for a processor that already runs or was stopped on purpose; None if it must be started."""
+    """The result for a processor that needs no start, because it runs or was stopped on purpose; otherwise None."""
     if found.living:
         others = sorted(set(found.living) - {found.defined_version})
         if not others:

@@ -30,7 +30,7 @@ def record_tick(instance: dg.DagsterInstance, name: str) -> None:
 
 
 def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
-    """Whether the copy of this sensor in the code location `recovery` ticked within the last ``FRESH_S``."""
+    """Whether the copy of this sensor in the code location `recovery` has ticked in the last ``FRESH_S`` seconds."""
     told = instance.daemon_cursor_storage.get_cursor_values({f"{_KEY}{name}"}).get(f"{_KEY}{name}")
     try:
         return told is not None and abs(time.time() - float(told)) < FRESH_S

@@ -41,10 +41,10 @@ class AssetFacts:
     name: str
     layer: str
     materialized: bool
-    #: Whether a Dagster run can materialise the asset.
+    #: Whether a Dagster run can materialise the asset; False for example for a topic.
     runnable: bool
-    #: Checks that did not run since the last materialisation. ``checks_alone`` can run without the asset;
-    #: ``checks_inside`` are part of the run that materialises the asset.
+    #: Names of checks that did not run since the last materialisation. Those in ``checks_alone`` can run without the
+    #: asset; those in ``checks_inside`` only run together with a materialisation.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
     #: For an asset that stands for a topic: whether the topic exists. True for all other assets.
@@ -61,7 +61,7 @@ class Subject:
     works: bool = True
     #: Whether a run for this subject is queued or in progress.
     busy: bool = False
-    #: Number of consecutive failed runs, and seconds since the last run ended.
+    #: Number of consecutive failed runs. The next field is the seconds since the last run ended.
     failed: int = 0
     since_failure_s: float = 0.0
 
@@ -78,7 +78,7 @@ class Memory:
 
     @property
     def allows(self) -> bool:
-        """Whether there is enough memory to start a run with Spark."""
+        """Whether enough memory is available to start a run with Spark."""
         return self.available_mb is None or self.available_mb >= self.needed_mb
 
     @property
@@ -92,7 +92,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run to request. It materialises ``assets`` and runs all their checks.
+    """A run to request: it materialises ``assets`` and executes all their checks.
 
     It also runs ``checks`` of other assets, as pairs (asset, check).
     """
@@ -100,8 +100,9 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. If False, the run is requested later, because other sensors may soon report its
-    #: checks. Or they may report that a command deployed an asset; then this run can execute this asset's checks too.
+    #: Whether the run is requested now. If False, it is requested later, because other sensors may soon make it
+    #: unnecessary or larger. They may report these checks, or an asset that a command deployed and whose checks this
+    #: run can execute.
     at_once: bool = True
 
     @property
@@ -112,9 +113,10 @@ class Wanted:
 
 @dataclass
 class Decision:
-    """The result of ``decide``: reports to make, runs to request, and reasons for grey assets."""
+    """The result of ``decide``: reports to make, runs to request, and the reasons why assets stay grey."""
 
-    #: Existing assets that no run can materialise (topics): the sensor reports a materialisation for each of them.
+    #: Existing assets that no run can materialise (topics). The sensor reports a materialisation for each of them
+    #: instead.
     present: list[str] = field(default_factory=list)
     #: Deployed assets whose checks have not run. The sensor evaluates these checks itself and reports the results,
     #: because a run with these checks would deploy the processor again.
@@ -158,7 +160,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         withheld = [each for each in missing if each.layer in SPARK_LAYERS]
         decision.reasons |= {each.name: memory.sentence for each in withheld}
         missing = [each for each in missing if each.layer not in SPARK_LAYERS]
-    # The state is materialised too, because that makes a checkpoint, from which the snapshot (`warehouse`) is made.
+    # The state is materialised, too, because this takes the checkpoint from which the snapshot is written.
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
     # Checks of assets that this run materialises are left out, because the run executes these checks anyway.
@@ -177,7 +179,7 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
 
 
 def _waiting(subject: Subject) -> str:
-    """The reason why no run may start for a subject now; empty if a run may start."""
+    """The reason why no run may start for this subject now; empty if one may start."""
     if not subject.works:
         return f"Nothing; it is done as soon as processor {subject.name} works." if subject.name else ""
     if subject.busy:

@@ -38,11 +38,11 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: Seconds to wait for reports of other sensors (checks, deployed assets) before a run is requested instead.
+#: Maximum seconds to wait for reports of other sensors; then the run is requested without them.
 OTHERS_WAIT_S = 45.0
 #: Minimum seconds between two observations of a topic. It is long because each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
-#: Dagster tag on each run that this sensor requests.
+#: Dagster tag of the runs that this sensor has requested.
 GREEN_TAG = "holdfast/green"
 #: Number of newest runs with the tag ``GREEN_TAG`` that a tick reads, to count failures.
 _RUNS_MAX = 50
@@ -106,7 +106,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
 
 
 class _Reading:
-    """Reads the facts for one tick from Dagster and the workers."""
+    """Reads the facts that one tick needs from Dagster and the workers."""
 
     def __init__(
         self, context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, topics: Mapping[str, dict[str, Any]]
@@ -172,11 +172,11 @@ class _Reading:
         )
 
     def _is_run(self, check: dg.AssetCheckKey, last: dg.EventLogRecord | None) -> bool:
-        """Whether a check ran since the last materialisation of its asset; Dagster's UI uses the same rule."""
+        """Whether a check was executed since its asset was last materialised; Dagster's UI uses the same rule."""
         run = self._checks.get(check)
         event = None if run is None or run.event is None else run.event.dagster_event
         if run is None or event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return False  # the check is only planned: its run has not executed it yet, or failed first
+            return False  # only planned: its run has not executed the check yet, or failed before it
         if last is None or run.run_id == last.run_id:
             return True
         target = event.asset_check_evaluation_data.target_materialization_data
@@ -193,12 +193,12 @@ _ACTIVE = (
 
 
 def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
-    """The assets that a run materialises or checks."""
+    """The keys of the assets that a run materialises or whose checks it executes."""
     return set(run.asset_selection or ()) | {each.asset_key for each in run.asset_check_selection or ()}
 
 
 def _tell(file: Path, decision: Decision) -> None:
-    """Write the reasons why assets are grey. Creates the file's folder, because DAGSTER_HOME may be another folder."""
+    """Write the reasons why assets are grey to a file; its folder is created if it is missing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_text(file, json.dumps(decision.reasons))
 
@@ -218,7 +218,7 @@ def _judged(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Evaluates the checks of changelogs and processors that a command deployed, by the same code as in a run."""
+    """Evaluates the checks of assets that a command deployed, with the same code that a Dagster run uses."""
     topics = cluster.topics(REQUEST_S)
     for name in decision.judged:
         layer, processor, last = dg.AssetKey.from_user_string(name).path
@@ -249,7 +249,7 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to request a run now; False while the run still waits for reports of other sensors."""
+    """Whether to request the run now; False as long as it waits for the reports of other sensors."""
     return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
@@ -272,7 +272,7 @@ def _request(wanted: Wanted, settings: Settings, checks_of: _ChecksOf) -> dg.Run
 
 
 def _memo(cursor: str | None) -> Memo:
-    """The decoded cursor of the last tick; an empty cursor if another version of Holdfast wrote it."""
+    """Decodes the cursor of the last tick; returns an empty one if another version of Holdfast wrote it."""
     try:
         return msgspec.json.decode(cursor or "{}", type=Memo)
     except msgspec.MsgspecError:

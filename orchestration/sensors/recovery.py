@@ -66,13 +66,13 @@ TELEMETRY_EVERY_S = 60
 OBSERVE_EVERY_S = 300.0
 #: A lag that doubled or halved since the last observation is logged at once, unless it is below this number of records.
 LAG_NEWS = 1_000
-#: Maximum number of stores for which one tick logs observations; the next tick continues with the next stores.
+#: Maximum number of stores about which one tick logs observations; the next tick continues with the remaining stores.
 STATES_PER_TICK = 20
 #: Figures of a processor that are also logged as observations of the processor's stores.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
 #: Dagster's tag that holds the ``run_key`` of a run request.
 RUN_KEY_TAG = "dagster/run_key"
-#: Key in the cursor for the store with which the next tick starts. No processor can have this name.
+#: Key in the cursor for the store with which the next tick begins. It can't clash with the name of a processor.
 _NEXT_STATE = "/next state"
 #: Key in the cursor for the last reported result of the check ``messages_arrive`` of each processor.
 _ARRIVALS = "/arrivals"
@@ -136,7 +136,7 @@ def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinitio
 
 
 class _Remembered(msgspec.Struct):
-    """The part of the sensor's cursor about one processor."""
+    """The facts about one processor that the sensor keeps in its cursor from tick to tick."""
 
     #: Slot -> time at which its worker last answered a status request.
     answered: dict[str, datetime] = {}
@@ -209,7 +209,7 @@ class _Tick:
             self._report(name, judge_pause(answer, last_apply(name, world)), incident)
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
-        """Report an interrupted apply in the check ``working``. While an apply runs, the check is not updated."""
+        """Report an interrupted apply in the check ``working``. A running apply changes nothing in the check."""
         if begun is not None and is_broken_off(begun):
             incident = incident_of(begun.processor, self.lifecycle.world)
             self._report(begun.processor, judge_interrupted(begun, found, incident), None)
@@ -225,7 +225,7 @@ class _Tick:
 def _request(
     context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident: Incident
 ) -> dg.RunRequest | None:
-    """The request for the next recovery run of an open incident; None while no run is due."""
+    """A request for the next recovery run of an open incident; None if no run is due now."""
     records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
     key = next_run(incident.id, [_run_of(record) for record in records], lifecycle.world, context.log.warning)
     if key is None:
@@ -262,7 +262,7 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
-    """The decoded cursor: processor -> its part. Empty if another version of Holdfast wrote the cursor."""
+    """Decodes the cursor: processor -> remembered facts; empty if another version of Holdfast wrote it."""
     try:
         return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
     except msgspec.MsgspecError:
@@ -351,7 +351,7 @@ def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, no
 
 
 def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str]], list[str]]:
-    """The stores to observe in this tick, at most ``STATES_PER_TICK``, and the first store for the next tick.
+    """The stores to observe in this tick, at most ``STATES_PER_TICK``, and the store to begin with in the next tick.
 
     ``states`` are all pairs (processor, store); ``first`` is the first store of this tick, from the cursor.
     """

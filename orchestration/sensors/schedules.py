@@ -107,7 +107,7 @@ def _maintenance() -> dg.ScheduleDefinition:
 
 
 def no_memory(settings: Settings) -> str | None:
-    """The reason why no run with Spark may start now (too little memory); None if a run may start."""
+    """The reason, about memory, why no run with Spark may start now; None if a run may start."""
     memory = spark_memory(settings)
     return None if memory.allows else memory.sentence
 

@@ -27,15 +27,15 @@ REPORT_EVERY_S = 10
 RECORDS_MAX = 200
 #: Maximum number of events that one tick reports; later ticks report the rest. Dagster stores about 20 events a second.
 EVENTS_PER_TICK = 40
-#: An action is reported only this long after its end, seconds. Otherwise an action with a smaller number, whose
-#: database transaction commits later, would be skipped.
+#: Seconds between the end of an action and its report. Without this pause, an action with a smaller number would be
+#: skipped if its database transaction commits later.
 ACTION_SETTLES_S = 5.0
 #: Key under which Dagster's storage keeps this sensor's cursor.
 STORED = "holdfast/timeline"
 
 
 class Cursor(msgspec.Struct):
-    """For each table of the registry, the records already reported; and the event that is being reported now."""
+    """The sensor's cursor: the records already reported, by registry table, and the event that is reported now."""
 
     applies: Series
     incidents: Series
@@ -98,7 +98,7 @@ def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int
 def _records(
     registry: Registry, cursor: Cursor, now: float, events: Callable[[Sequence[Entry]], tuple[Event, ...]]
 ) -> Mapping[str, list[Record]]:
-    """Name of a table -> its records that are not fully reported. Open and retried incidents are read again."""
+    """Name of a table -> records that may have unreported events. Open and retried incidents are read each time."""
     applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
     for number in cursor.applies.above.keys() - applies.keys():
         if (open_one := registry.journal.apply_of(number)) is not None:
@@ -124,7 +124,7 @@ def _records(
 
 
 def _stored(instance: dg.DagsterInstance) -> Cursor:
-    """The cursor of the last tick, even if that tick was killed; an empty cursor in a new Dagster instance."""
+    """The cursor that was stored last, even by a killed tick; an empty cursor in a new Dagster instance."""
     text = instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
     try:
         return msgspec.json.decode(text or "", type=Cursor)

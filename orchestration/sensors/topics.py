@@ -100,7 +100,7 @@ def _judge(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> tuple[list[topic_health.Finding], WatchMemory]:
-    """The findings about all topics, and the facts to remember for the next tick."""
+    """The findings about all topics, and the facts that the next tick compares with."""
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)
@@ -116,7 +116,7 @@ def _judge(
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> ids of the topics from which running workers built their state, as the workers report them."""
+    """Changelog -> ids of the topics from which workers have built their state, as the running workers report them."""
     found: dict[str, set[str]] = {}
     for name in processors:
         for slot in slots_at_work(name, lifecycle.world):
@@ -129,7 +129,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> end of its last successful apply of one of ``REPLACING_VERBS``, seconds since 1970."""
+    """Processor -> end of its newest successful apply of a verb in ``REPLACING_VERBS``, seconds since 1970."""
     found: dict[str, float] = {}
     for name in processors:
         for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):

@@ -100,7 +100,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
                 break
             position = reached
         after = sending.outbox
-        if is_readable:  # without the registry, it is unknown which ids are still needed
+        if is_readable:  # without the registry, it is unknown which ids the next ticks need
             after = webhook_messages.forget(after, [each.id for each in found])
         cursor = Cursor(after, position, states)
         _store(context, cursor)
@@ -148,7 +148,7 @@ def _needs_of_machine(settings: Settings) -> list[Need]:
 
 
 def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:
-    """The cursor that the last tick stored, even if that tick was killed; None at the first tick."""
+    """The cursor that was stored last, even by a killed tick; None at the first tick."""
     stored = context.instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
     return webhook_messages.decoded(stored) or webhook_messages.decoded(context.cursor)
 
@@ -158,7 +158,7 @@ def _store(context: dg.SensorEvaluationContext, cursor: Cursor) -> None:
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
-    """For each incident, oldest first, its messages: one when it was opened, one when it ended."""
+    """The messages of each incident, oldest incident first: about its opening and, if it has ended, its end."""
     found = {incident.id: incident for incident in lifecycle.registry.incidents(INCIDENTS_MAX)}
     found |= {incident.id: incident for incident in lifecycle.registry.open_incidents()}
     return [webhook_messages.of_incident(found[number]) for number in sorted(found)]
@@ -196,7 +196,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, No
 
 
 def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
-    """The error of the run's first failed step; if no step failed, the message of the run's failure event."""
+    """The error text of the run's first failed step; if no step failed, the text of the run's failure event."""
     for entry in instance.all_logs(failure.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         event = entry.dagster_event
         data = None if event is None else event.step_failure_data

@@ -54,12 +54,12 @@ class Check(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def last(self) -> Execution | None:
-        """The check's execution since the asset was last materialised; None if it did not run since that time."""
+        """The last execution of the check since the asset was materialised; None if it was not executed since then."""
         return self.execution_for_latest_materialization
 
 
 class Partitions(msgspec.Struct, frozen=True, rename="camel"):
-    """Numbers of an asset's time partitions: materialised, all, and failed."""
+    """Three counts of an asset's time partitions: materialised, all, and failed."""
 
     num_materialized: int
     num_partitions: int
@@ -107,7 +107,7 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
 
 
 def _failed_runs(found: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
-    """Asset key -> id of its last run, only for assets whose last run failed before it materialised the asset."""
+    """Asset key -> id of the last run, for assets whose last run failed before it materialised them."""
     return {
         tuple(each["assetKey"]["path"]): run["runId"]
         for each in found

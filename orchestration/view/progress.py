@@ -39,14 +39,14 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Two texts to show: ``state`` is printed as a new line when it changes; ``now`` is overwritten every second."""
+    """Two texts: ``state`` is printed as a new line when it changes; ``now`` is overwritten every second."""
 
     state: str
     now: str = field(default="", compare=False)
 
 
 def progress(run: SeenRun, others: Sequence[SeenRun], now: float, *, daemon_runs: bool = True) -> Progress:
-    """The texts about a run. ``others`` are all unfinished runs; ``now`` is seconds since 1970.
+    """The progress texts for a run; ``others`` are all unfinished runs, ``now`` is seconds since 1970.
 
     ``daemon_runs`` is whether Dagster's daemon runs, without which no queued run starts.
     """

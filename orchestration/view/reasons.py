@@ -22,25 +22,25 @@ from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 #: Colours in order of severity, most severe first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
-#: The text between the description and the action in the text of a check (``assets.checks.result.worded``).
+#: The text that precedes the action in the text of a check (``assets.checks.result.worded``).
 _TODO = " What to do: "
-#: Service -> a sentence about the features that are missing while the service does not run.
+#: Service -> sentence about the features that do not work while the service is down.
 _MISSED = {
     "kafka": "The broker does not run: no processor works.",
     "supervisor": "The supervisor does not run: it starts and ends the processors.",
     "daemon": "Dagster's daemon does not run: nothing is recovered, checked or published.",
     "dagster": "Dagster's webserver does not run: results of its checks are not shown here.",
 }
-#: Matches the line of a traceback that begins with the class of the error, except Dagster's own errors.
+#: Matches the line of a traceback that begins with an error class, unless this is an error class of Dagster.
 _ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: Suffix of the status text of a supervisor that runs but does not answer.
 HANGS = "does not answer"
-#: The action to show if the sensor `kept_green` will act without the user.
+#: The action for the user if the sensor `kept_green` will soon make the asset green by itself.
 _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
     "that sensor in Dagster."
 )
-#: The action to show for an asset of the project that has no automation condition.
+#: The action for an asset of the user's project that has no automation condition.
 _OWN = "Materialise it on its page in Dagster, or give it an automation condition there (docs/projects.md)."
 _NOTHING = "Nothing; it passes without an action."
 
@@ -96,7 +96,7 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
 
 
 def _last_line(error: str) -> str:
-    """The last line of a traceback that names an error, as a sentence; the first line if no line names an error."""
+    """The last line of a traceback that names an error, as a sentence; without such a line, the first line."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
     return said[:300].rstrip(".") + "."
@@ -140,7 +140,7 @@ def of_assets(
             found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
         elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
-        elif absent > 0:  # `absent` does not count the newest partition, because the schedule will materialise it
+        elif absent > 0:  # `absent` leaves out the newest partition, because the schedule will materialise it
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
@@ -160,7 +160,7 @@ def ordered(reasons: Iterable[Reason]) -> list[Reason]:
 
 
 def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
-    """Merges reasons with the same text: pairs (all subjects, reason), in the order of the first subjects."""
+    """Merges reasons with equal texts to pairs (all their subjects, reason), in the order of the first subjects."""
     found: dict[tuple[str, str, str], list[Reason]] = {}
     for each in reasons:
         found.setdefault((each.colour, each.reason, each.action), []).append(each)
@@ -173,7 +173,7 @@ def colour_of(reasons: Sequence[Reason]) -> Colour:
 
 
 def _next_of_own(page: AssetPage) -> str:
-    """The next action for a grey asset of the project."""
+    """The next action for a grey asset that the user's project defines."""
     if page.condition is None:
         return _OWN
     return (
@@ -183,7 +183,7 @@ def _next_of_own(page: AssetPage) -> str:
 
 
 def _next_of_failed(page: AssetPage) -> str:
-    """The next action for an asset of the project whose last run failed."""
+    """The next action for an asset of the user's project whose last run failed."""
     again = "" if page.condition is None else f"; its automation condition ({page.condition}) repeats no failed run"
     return f"Read the run's log in Dagster, then materialise the asset on its page{again}."
 
@@ -200,7 +200,7 @@ def _of_check(subject: str, check: Check) -> Reason | None:
 
 
 def _is_told(page: AssetPage, check: Check) -> bool:
-    """Whether the line about the processor already reports this check, so that it is not reported twice.
+    """Whether the line about the processor already contains the result of this check.
 
     The line about the processor contains no warning (growing lag), so the check reports a warning.
     """

@@ -53,11 +53,11 @@ _UNFINISHED = f"""{_SEEN}
 {{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
   ... on Runs {{ results {{ ...Seen }} }} }}
   instance {{ daemonHealth {{ daemonStatus(daemonType: "QUEUED_RUN_COORDINATOR") {{ lastHeartbeatTime }} }} }} }}"""
-#: Age of the daemon's last heartbeat at which the daemon counts as dead, seconds. A busy daemon may write a heartbeat
-#: only every 30 s or later.
+#: Seconds since the last heartbeat after which Dagster's daemon counts as dead. A busy daemon may write heartbeats only
+#: every 30 s, or less often.
 _DAEMON_SILENT_S = 120.0
 _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
-#: Interval between two queries for the state of a run, seconds.
+#: Seconds between two queries for the state of a run.
 _LOOK_EVERY_S = 1.0
 
 

@@ -1,1 +1,1 @@
-"""The public part of processors: declaring an application, importing it, and starting its worker."""
+"""The package with which users declare an application. It also imports declarations, and starts a worker for one."""

@@ -1,8 +1,8 @@
 """The class ``Application``, with which users declare a processor and run it.
 
 A declaration accesses neither Kafka nor the disk. ``topology()`` returns its frozen description, ``run()`` starts a
-worker. ``run`` imports the modules that only a worker needs, because the Dagster code server reads descriptions without
-RocksDB.
+worker. ``run`` imports the modules that only a worker needs, because the Dagster code server only reads declarations
+and has no need of RocksDB.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ class Application(ApplicationTables, ApplicationClients):
             added after the first start is read from its first offset.
         commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
             it catches up.
-        commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` is then used while
-            it catches up.
+        commit_interval_min: Seconds between commits while the worker keeps up. If it is given, ``commit_interval``
+            applies only while the worker catches up.
         commit_every: The number of messages after which the worker commits; 0 commits by time only.
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
         state_dir: The root folder of local state; None uses the settings.
-        use_changelog_topics: Whether each store has a changelog. Without changelogs, state is lost with the disk.
+        use_changelog_topics: Whether each store has a changelog. Without changelogs, state can't be restored after the
+            loss of a disk.
         renamed_stores: Maps the new name of a store to its former name, under which the state stays stored.
         changelog_config: For each store, configuration entries of its changelog in addition to the standard ones. An
             entry that could lose state is refused.
@@ -96,7 +97,8 @@ class Application(ApplicationTables, ApplicationClients):
         slot: The worker's slot on this machine; None takes the first free slot.
         standby_replicas: The number of other processes that follow each task's changelogs, so that a failover replays
             only the newest records. None uses the settings.
-        state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
+        state_backend: ``rocksdb`` keeps state on disk. ``memory`` keeps it in the process, and each start restores it
+            from the changelogs.
         memory_max_bytes: Maximum memory of the process; None uses the settings.
         max_wait: Maximum time, in milliseconds or a timedelta, for which streams that share a store wait for a stream
             that still has input. None waits without limit, so that messages are processed in the order of event times.
@@ -230,7 +232,7 @@ class Application(ApplicationTables, ApplicationClients):
 
     @property
     def frames(self) -> Mapping[str, StreamingDataFrame]:
-        """The stream of each input topic, including the repartition topics of ``group_by``."""
+        """Maps each input topic to its stream. Repartition topics of ``group_by`` are included."""
         return self._frames
 
     def _trial(self, frame: StreamingDataFrame, *given: Any) -> list[Any]:
@@ -379,7 +381,8 @@ class Application(ApplicationTables, ApplicationClients):
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
-        # State in memory ends with the process. In a re-seed, a standby could overwrite the state to re-seed from.
+        # State in memory ends with the process, so no standby follows it. During a re-seed, a standby could overwrite
+        # the local state that is to be written to the changelog.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
             return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
@@ -412,7 +415,7 @@ class Application(ApplicationTables, ApplicationClients):
     def clear_state_on(
         self, cluster: Cluster, settings: Settings, *, rewind: Literal["stay", "earliest"] = "stay"
     ) -> None:
-        """Empties all stores as ``clear_state`` does, on a given cluster."""
+        """Does the same as ``clear_state`` (empties all stores), but on the Kafka cluster that the caller passes."""
         from holdfast.processors.engine.commands.clean_slate import CleanSlate
 
         one_of("rewind", rewind, ("stay", "earliest"))
@@ -434,7 +437,10 @@ class Application(ApplicationTables, ApplicationClients):
         return settings
 
     def configure_logging(self, settings: Settings) -> None:
-        """Configures logging to stderr from ``loglevel`` on. If logging is already configured, only sets the level."""
+        """Logs to stderr all messages of level ``loglevel`` and above.
+
+        If logging is already configured, only sets the level. Without ``loglevel``, does nothing.
+        """
         if self._log_level is not None:
             configure_level(self._log_level.upper(), settings.log_format)
 
@@ -464,7 +470,7 @@ class Application(ApplicationTables, ApplicationClients):
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """Sets the options that a deployed worker receives as arguments of its command line.
+        """Sets options that a deployed worker receives on its command line, in place of those of the declaration.
 
         Raises:
             ApplicationInvalid: ``start`` asks to re-seed a store without a changelog.

@@ -14,9 +14,10 @@ from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.topology import StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
-#: The minimum and the maximum of the default commit interval, which adapts to the load, in seconds.
+#: Seconds between commits if the user sets no interval: 0.1 while the worker keeps up, 1.0 while it catches up.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
-#: Maximum commit interval in seconds. It is well below ``TRANSACTION_S``, after which the broker aborts a transaction.
+#: Maximum ``commit_interval`` that a user may set, in seconds. It is well below ``TRANSACTION_S``, after which the
+#: broker aborts a transaction.
 COMMIT_INTERVAL_MAX_S = 10.0
 
 
@@ -137,7 +138,7 @@ def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str
 
 
 def check_renamed_stores(renamed: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Checks and returns the renames (new name to former name).
+    """Checks the argument ``renamed_stores`` and returns it: a mapping from new names of stores to their former names.
 
     Raises:
         ApplicationInvalid: A name is not a text, or a former name occurs twice.
@@ -191,7 +192,7 @@ def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
 
 
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
-    """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
+    """Raises ApplicationInvalid if an exactly-once application without changelogs uses windows, TTL or timers.
 
     Windows close, timers fire and values expire in commits that may not change any input offset. Only a changelog shows
     whether such a commit has happened.
@@ -207,11 +208,11 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
 
 
 def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
-    """Raises ApplicationInvalid for timers and TTL before ``group_by`` in an application without changelogs.
+    """Raises ApplicationInvalid if an application without changelogs uses timers or TTL before a ``group_by``.
 
     A timer fires in a commit that may not change any input offset. Without a changelog, nothing shows whether such a
-    commit has happened, so its messages could be grouped twice. ``feeds`` maps each repartition topic to the inputs
-    whose messages reach this topic.
+    commit has happened, so the messages that the timer sends could reach the repartition topic twice. ``feeds`` maps
+    each repartition topic to the inputs whose messages reach this topic.
     """
     for store in stores:
         topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)

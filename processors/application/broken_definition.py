@@ -1,4 +1,4 @@
-"""A processor that can't be imported or used: the user's line with the fault, and the edit that repairs it."""
+"""Describes a processor that can't be imported or used: the line of the user's code, and the edit that repairs it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BrokenDefinition:
 
     @property
     def fault(self) -> str:
-        """The fault, without its location and without a full stop."""
+        """Returns the fault, without its place and without a full stop: ``reason``, or the traceback's last line."""
         lines = self.error.strip().splitlines() or ["no reason was given"]
         return (self.reason or lines[-1]).rstrip(".")
 
@@ -58,7 +58,7 @@ class BrokenDefinition:
 
 
 def broken_by(target: str, failure: BaseException) -> BrokenDefinition:
-    """Describes a target whose import, attribute or declaration failed with this error."""
+    """Returns the description of a target whose import or declaration raised ``failure``."""
     error = "".join(traceback.format_exception(failure, limit=-_FRAMES))
     module, _, attribute = target.partition(":")
     if _is_path(module):
@@ -102,7 +102,7 @@ def _nearest_module(missing: str) -> str | None:
 
 
 def _own_folders() -> list[str]:
-    """Returns the folders on the import path that belong neither to Python nor to installed packages."""
+    """Returns the folders of the import path, except those of Python and of installed packages."""
     return [folder for folder in sys.path if not _is_library(folder or ".")]
 
 

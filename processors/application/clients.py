@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.processors.engine.runtime.ports import Cluster, TransactionProducer
 
-#: Seconds that a flush waits at most for the brokers, without another choice.
+#: Maximum seconds that ``flush`` waits for the brokers if the caller gives no ``timeout``.
 FLUSH_S = 60.0
 
 
 class MessageInvalid(HoldfastError):
-    """A message can't be sent as it is; no message was sent for it."""
+    """A message has an invalid argument, or its producer is closed. The message is not sent."""
 
 
 class Producer:
-    """Sends messages to Kafka; ``app.get_producer()`` makes one, for a ``with`` block.
+    """Sends messages to Kafka. ``app.get_producer()`` returns an instance, which is used in a ``with`` block.
 
     The end of the block waits until the brokers have all messages. The messages belong to no transaction of a stream.
     """
@@ -45,15 +45,17 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> None:
-        """Queues a message; ``flush`` and the end of the ``with`` block wait for it.
+        """Queues a message and returns at once.
+
+        ``flush`` and the end of the ``with`` block wait until the brokers have the message.
 
         Args:
             topic: The topic, or its name.
             value: The value as bytes or text; None deletes the key in a compacted topic.
-            key: The key as bytes or text; None for none.
-            headers: Names with bytes, texts or None.
-            partition: The partition; None for that of the key, as in Kafka's own clients.
-            timestamp: Milliseconds since 1970; None for now.
+            key: The key as bytes or text; None means that the message has no key.
+            headers: Header names with values, which are bytes, texts or None.
+            partition: The partition; None computes the partition from the key, as Kafka's own clients do.
+            timestamp: Milliseconds since 1970; None means the present time.
 
         Raises:
             MessageInvalid: The producer is closed, or an argument has another type.
@@ -81,7 +83,7 @@ class Producer:
         """Waits until the brokers have all messages, and returns 0.
 
         Args:
-            timeout: Seconds to wait at most; None for a minute.
+            timeout: Maximum seconds to wait; None means 60 seconds.
 
         Raises:
             OutcomeUnknown: The brokers did not answer in time.
@@ -92,7 +94,7 @@ class Producer:
         return 0
 
     def close(self) -> None:
-        """Ends the connection; messages that are not flushed are dropped."""
+        """Closes the connection. Messages that are queued but not yet sent are lost, so call ``flush`` first."""
         self._closed = True
         self._made = None
         self._stack.close()
@@ -165,18 +167,20 @@ class ApplicationClients:
         return Consumer(connect, self.consumer_group, self._offset_reset, lambda: bool(self.frames), commits=commits)
 
     def get_producer(self) -> Producer:
-        """A producer for messages outside of streams, such as test data, with the application's client settings.
+        """Returns a producer for messages outside of streams, such as test data.
 
-        Use it in a ``with`` block. A message that a function sends with it is sent at once, also if the function's own
-        message fails; ``to_topic`` sends with the transaction.
+        It has the application's client settings.
+
+        Use it in a ``with`` block. If a function of a stream uses it, the message is sent at once, even if the
+        function's own message fails later. ``to_topic`` sends in the stream's transaction instead.
         """
 
         return Producer(lambda: _connected(self.cluster(self._settings())))
 
     def get_producer_on(self, cluster: Cluster) -> Producer:
-        """Like ``get_producer``, on a given cluster.
+        """Returns a producer as ``get_producer`` does, but for the Kafka cluster that the caller passes.
 
-        For one in memory: ``app.get_producer_on(cluster.connect(InlineProcess(cluster.clock)))``.
+        Example for a cluster in memory: ``app.get_producer_on(cluster.connect(InlineProcess(cluster.clock)))``.
         """
         return Producer(lambda: _connected(cluster))
 

@@ -39,7 +39,7 @@ from holdfast.processors.engine.topology import (
     subtopologies_of,
 )
 
-#: `min.compaction.lag.ms` of a new topic that a table is restored from: one day.
+#: `min.compaction.lag.ms` of a new topic from which a table's store is restored: one day.
 SOURCE_LAG_MS = "86400000"
 
 
@@ -66,14 +66,17 @@ class Declared:
 
     @property
     def topics(self) -> list[Topic]:
-        """The topics that are read or written, each object once."""
+        """The topics that are read or written, without duplicates of the same ``Topic`` object."""
         written = [node.topic for node in steps_of(frame.source for frame in self.frames.values()) if node.topic]
         read = [*(frame.topic for frame in self.frames.values()), *(each.topic for each in self.global_tables.values())]
         return list({id(topic): topic for topic in (*read, *written)}.values())
 
     @property
     def format_lines(self) -> list[str]:
-        """The lines of formats with a schema, which are part of the version."""
+        """Text lines that describe the topics' serializers with a schema.
+
+        They are part of the application's version hash.
+        """
         return sorted({f"{topic.name} {line}" for topic in self.topics for line in topic.formats.lines})
 
 
@@ -83,9 +86,9 @@ def describe(app: Declared) -> Topology:
     Raises:
         ApplicationInvalid: Parts of the application contradict each other.
         StepInvalid: Steps that share a store contradict each other.
-        AsyncInvalid: A step that awaits calls comes after a step with state or outputs.
+        AsyncInvalid: A step that awaits async calls comes after a step with state or outputs.
         SchemaInvalid: A model can't become columns.
-        JoinInvalid: A join by a foreign key would wait for itself.
+        JoinInvalid: A join by a foreign key would send messages to the tasks that write them.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users: dict[str, list[str]] = {}
@@ -158,7 +161,7 @@ def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Where steps stand whose text does not show it: behind which of all steps."""
+    """Returns the positions of those steps whose text does not show them: ``before<at kind``, with numbers of steps."""
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
     return [
@@ -183,7 +186,7 @@ def _inputs(app: Declared) -> tuple[TopicSpec, ...]:
 def _check_source_tables(
     app: Declared, stores: Sequence[StoreSpec], subtopologies: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid for tables that can't be restored from their topics."""
+    """Raises ApplicationInvalid if a table with ``changelog="source"`` can't be restored from its topic."""
     named = None if app.changelog_config is None else (*app.stores, *app.changelog_config)
     check_source_tables(app.source_logs, _sources(app), named, skips_old=app.skips_old, aside=aside)
     check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
@@ -192,7 +195,7 @@ def _check_source_tables(
 def _grouped(
     frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
 ) -> tuple[RepartitionSpec, ...]:
-    """Returns the repartition topics, upstream first."""
+    """Returns the repartition topics' specifications; a topic comes before the topics that get messages from it."""
     return tuple(
         RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
         for topic, frame in frames.items()
@@ -201,7 +204,7 @@ def _grouped(
 
 
 def _check_circles(described: Topology, topics: Iterable[str]) -> None:
-    """Raises JoinInvalid if one of these topics gets its messages from the tasks that read this topic."""
+    """Raises JoinInvalid if the tasks that read one of these topics also write its messages."""
     for name in topics:
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)

@@ -1,4 +1,4 @@
-"""Prevents that a worker starts while a module with definitions is imported.
+"""Refuses to start a worker while a module with definitions of processors is being imported.
 
 Invariants:
     - ``Application.run`` is refused during an import. Otherwise `holdfast status`, a deployment or Dagster would start

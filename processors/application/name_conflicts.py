@@ -1,7 +1,7 @@
-"""Finds conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
+"""Finds names that two processors can't both use: names of groups, changelogs, topics and warehouse tables.
 
 All functions are pure: they compare only descriptions of processors. ``processors.engine.changelog.names`` checks
-single names.
+whether Kafka allows a single name.
 
 Invariants:
     - Only one processor writes to a changelog: the processor that owns its store.
@@ -31,7 +31,10 @@ class NameConflict:
 
 
 def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple[NameConflict, ...]:
-    """Returns the conflicts of a processor, with other processors and within itself; empty if it can run."""
+    """Returns the conflicts of a processor's names, with each other and with the names of other processors.
+
+    The result is empty if the processor can run.
+    """
     return (*_within(topology), *(conflict for other in others for conflict in _between(topology, other)))
 
 
@@ -119,7 +122,7 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
 
 
 def _alike(topology: Topology, other: Topology) -> Iterator[NameConflict]:
-    """Yields names that differ only in dots and underscores, because Kafka refuses the second of two such topics."""
+    """Yields topic names that differ only in dots and underscores; Kafka refuses the second of two such topics."""
     theirs = {spec.name for spec in other.topics()}
     by_form = {name.replace(".", "_"): name for name in sorted(theirs)}
     for name in sorted({spec.name for spec in topology.topics()} - (theirs if other is not topology else set())):

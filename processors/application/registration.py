@@ -24,20 +24,23 @@ from holdfast.processors.engine.topology import Topology
 
 
 class ProcessorUnknown(HoldfastError):
-    """No loaded definition has this name."""
+    """None of the definitions that were imported without an error has this name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ProcessorBroken(HoldfastError):
-    """A definition can't be imported or used. The error's field ``target`` is the definition's place in the code."""
+    """A definition can't be imported or used. The field ``target`` names it, for example ``shop.orders:app``."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDefinition:
-    """A processor that can run. ``target`` is its place in the code, as ``module:attribute``."""
+    """A processor that can run.
+
+    ``target`` names it in the code, as ``module:attribute``, for example ``shop.orders:app``.
+    """
 
     name: str
     application: Application
@@ -123,7 +126,7 @@ def _in_the_way(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition],
     conflicts: Sequence[NameConflict],
 ) -> BrokenDefinition:
-    """Returns a ``BrokenDefinition`` for the later one of two conflicting definitions, with the reasons."""
+    """Returns a ``BrokenDefinition`` in place of a definition whose names conflict with an earlier definition."""
     reasons = [conflict.text for conflict in conflicts]
     if isinstance(found, ProcessorDefinition):
         both = (each for each in loaded if isinstance(each, ProcessorDefinition) and each.name == found.name)

@@ -14,7 +14,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 
-#: The deserializers whose values can be rows.
+#: Names of the deserializers that a table with ``changelog="source"`` may have.
 VALUES = ("json", "str")
 _OWN = "Leave `changelog` out: the table then has a changelog of its own."
 
@@ -64,9 +64,11 @@ def check_source_tables(
     Args:
         logs: The descriptions of the topics of these tables.
         sources: For each topic, the source node of its steps.
-        declared: The stores that ``app.store`` or ``changelog_config`` names; None without changelogs.
-        skips_old: Whether a partition without a committed offset is read from its end.
-        aside: Whether failed messages go to a dead-letter topic or to ``on_processing_error``.
+        declared: The stores that ``app.store`` or ``changelog_config`` names; None if the application has no
+            changelogs.
+        skips_old: Whether the application has ``auto_offset_reset="latest"``.
+        aside: Whether the worker continues after a failed message: it has a dead-letter topic or
+            ``on_processing_error``.
     """
     for log in logs:
         if declared is None:
@@ -105,9 +107,10 @@ def check_source_tables(
 def check_time_of_tables(
     logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
 ) -> None:
-    """Raises ApplicationInvalid if a table's message may fail because of its event time, and the worker continues.
+    """Raises ApplicationInvalid if the worker may skip a table's message because of the message's event time.
 
-    ``aside`` is True if the worker continues after a failed message.
+    A restore from the topic would then bring the skipped row back. ``aside`` is True if the worker continues after a
+    failed message.
     """
     timed = {store.name for store in stores if store.timed or store.kind == "window"}
     for log in logs:

@@ -50,7 +50,7 @@ class ApplicationTables:
         ``AvroDeserializer(...)``, or a function.
 
         ``value`` is the class of the values: a pydantic model, a dataclass, a ``msgspec.Struct``, or a class of
-        Protobuf. Functions get instances. A message that does not fit fails, and so does a result of another class.
+        Protobuf. Functions get instances of the class. A message or a result that does not fit the class fails.
 
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). In an
         application with windows, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's
@@ -97,8 +97,8 @@ class ApplicationTables:
                 that no second topic is needed.
 
         Raises:
-            ApplicationInvalid: The topic already has a stream, whose ``to_table`` can be used; or the topic can't serve
-                as changelog.
+            ApplicationInvalid: The topic already has a stream, so call the stream's ``to_table``. Or ``changelog`` is
+                ``source``, and the rows can't be restored from the topic.
             StepInvalid: The argument is not a topic, or the store's name is invalid.
             DurationInvalid: ``history_retention`` is out of range.
         """
@@ -113,7 +113,7 @@ class ApplicationTables:
         return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:
-        """The error for a second stream or table of the same topic."""
+        """Returns the error for a topic for which a second stream or table is declared."""
         if is_table := topic in self._table_topics:
             action = (
                 "Keep the first `app.table(topic)` in a variable and use it again; `table.to_stream()` is its stream."

@@ -1,4 +1,4 @@
-"""Runs a worker: connects its parts, its signal handlers, its HTTP server and its progress line."""
+"""Runs a worker: connects its loop with signal handlers, the HTTP server and the progress line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_worker(
     folder: StateFolder,
     settings: Settings,
 ) -> Worker:
-    """A worker with its failure policy, its transactional id, and formats that reach their schema registries.
+    """Returns a worker whose formats are connected to their schema registries.
 
     Raises:
         SchemaRegistryFailed: A schema registry refuses the client, or does not answer.
@@ -69,7 +69,7 @@ def make_worker(
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)
     real = isinstance(cluster.clock, SystemClock)
-    # In virtual time, nothing waits for a schema registry.
+    # With a virtual clock, a worker does not retry a schema registry that does not answer.
     patience = Patience(options.broker_timeout_s, worker.while_waiting, lambda: worker.stopping) if real else Patience()
     functions = [each for topic in declared.topics for each in topic.functions]
     connect_all(functions, Registries(settings.schema_registry, patience))

@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """Names the one copy that differs from two equal copies of a key, or all copies that differ from each other."""
+    """Which copy of a key differs: the one that is unlike two equal copies, both of two copies, or all three."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -48,7 +48,7 @@ class Odd(Enum):
 
     @property
     def where(self) -> str:
-        """The copies that differ, as the end of a sentence, for example ``in the store only``."""
+        """Names the copies that differ, as the end of a sentence, for example ``in the store only``."""
         if self is Odd.ALL:
             return "in all three"
         return f"between {self.value}" if " and " in self.value else f"in the {self.value} only"
@@ -56,7 +56,7 @@ class Odd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The content of one copy for one key.
+    """The value of one key in one copy of the store.
 
     ``values`` is empty if the key is absent, and normally has one value otherwise. ``offset`` and ``timestamp_ms`` are
     those of the key's newest record; None if unknown.
@@ -87,7 +87,7 @@ Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in a changelog: its topic id, and an offset; the state contains all records before that offset."""
+    """A point in a changelog, given by topic id and offset. Its state has all records before that offset."""
 
     topic_id: str
     offset: int
@@ -95,7 +95,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose copies differ, with the entry of each copy."""
+    """One key whose value differs between the copies, with its entry in each copy."""
 
     partition: int
     offset: int
@@ -123,7 +123,7 @@ class Moment:
 
     @property
     def wholes(self) -> dict[Side, Fingerprint]:
-        """The fingerprint of the whole content of each copy."""
+        """Maps each copy to the fingerprint of all its keys in this partition."""
         return {side: prints.whole for side, prints in self.prints.items()}
 
     @property

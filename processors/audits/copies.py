@@ -41,7 +41,7 @@ class AuditImpossible(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Committed changelog records after the worker's offset ``end`` that the worker did not write.
+    """Committed records of another program after the worker's last record in a changelog, which ends at offset ``end``.
 
     ``records`` is the number of these records. ``offset`` and ``timestamp_ms`` belong to the first of these records.
     """
@@ -121,12 +121,12 @@ class ChangelogCopy:
         self._bootstrap, self._partition, self._config = topics.bootstrap, partition, config
         self.start = topics.start_offsets(partition.topic).get(partition.number, 0)
         self.end = end
-        #: Number of records that the last read of the changelog returned, including meta records.
+        #: Number of records that the last read of the changelog returned, meta records included.
         self.records = 0
         self._stable = _reaching(topics, partition, end)
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of the buckets. Memory holds only a hash for each key, not its value."""
+        """The fingerprints of the buckets. Only a hash for each key is kept in memory, not its value."""
         newest: dict[bytes, int | None] = {}
         self.records = 0
         for keys, values in self._read(self.start, self.end):
@@ -198,7 +198,7 @@ class ChangelogCopy:
                 yield rows_of(self._log, batch.keys, batch.values, batch.timestamps)
 
     def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
-        """The parsed record.
+        """The parsed record: key, value, offset and timestamp.
 
         A record of a table's source topic is converted to a row; its key is None if it is no row.
         """
@@ -233,7 +233,7 @@ class TableCopy:
 
 
 def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
-    """The hashes of key-value pairs; None for a deletion."""
+    """The hash of each pair of key and value; None for a pair without a value, which is a deletion."""
     if None in keys:
         keys = [b"" if key is None else key for key in keys]
     seeds = map(xxh64_intdigest, keys, repeat(SEED))
@@ -247,7 +247,7 @@ def _reaching(topics: Topics, partition: Partition, end: int) -> int:
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # the records exist, but their transaction can be open for a short time after the commit
+        try:  # the records exist, but for a short time after the commit their transaction can still be open
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]

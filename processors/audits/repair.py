@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import SourceLog
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The store to repair, with the names that its repair commands need."""
+    """The store that a repair concerns, with the names that the repair commands need."""
 
     processor: str
     store: str
@@ -37,7 +37,7 @@ class Subject:
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
-    """The repair steps in order, each as one text; empty if no copy differs."""
+    """The repair steps in order, each as one text; empty if all copies are equal."""
     partitions: dict[Odd, set[int]] = defaultdict(set)
     keys: dict[Odd, int] = defaultdict(int)
     for moment in moments:
@@ -63,7 +63,7 @@ _IN_ORDER = (
 
 
 def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    """The repair of one kind of difference, as a sentence: the wrong copy, and the command that repairs the copy."""
+    """The sentence that repairs one kind of difference: it names the wrong copy and the command to run."""
     if subject.log is not None:
         return (
             f"store and topic {subject.log.topic} differ. The rows are what the topic has, so the store is wrong. "
@@ -124,7 +124,7 @@ def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[
 
 
 def _equal_owners(moments: Sequence[Moment]) -> set[int]:
-    """The partitions in which store and changelog were compared and are equal."""
+    """The partitions whose store and changelog were compared and are equal."""
     return {
         moment.partition
         for moment in moments
@@ -144,7 +144,7 @@ def _recreate_changelog(subject: Subject) -> str:
 
 
 def _has_warehouse(moments: Sequence[Moment]) -> bool:
-    """Whether the warehouse was among the compared copies."""
+    """Whether the comparisons included the table in the warehouse."""
     return any(Side.WAREHOUSE in moment.prints for moment in moments)
 
 

@@ -55,7 +55,7 @@ def _key(key: bytes) -> tuple[str, str]:
 
 
 def _shown(entry: Entry | None) -> str:
-    """The values of a copy as text; empty if the copy was not compared."""
+    """The values of one copy as text; empty if this copy was not part of the comparison."""
     if entry is None:
         return ""
     if not entry.values:

@@ -52,13 +52,13 @@ class StorePartition:
 
     @property
     def place(self) -> Place:
-        """The partition's point in the changelog."""
+        """The point in the changelog (topic id and offset) whose state the checkpoint contains."""
         return Place(self.topic_id, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPartition:
-    """One compared partition.
+    """One partition of the checkpoint after its comparison.
 
     ``mib`` is the size of the checkpoint. ``records`` is the number of changelog records that were read. ``stray``
     describes records after the checkpoint's offset that other programs wrote.
@@ -83,7 +83,7 @@ class MeasuredPartition:
 
 @dataclass(frozen=True, slots=True)
 class StoreAudit:
-    """The audit of one store; ``differences`` is empty if all copies are equal."""
+    """The result of auditing one store; ``differences`` is empty if all copies are equal."""
 
     subject: Subject
     partitions: tuple[MeasuredPartition, ...]
@@ -293,7 +293,7 @@ def measure(
 
 
 def size_of(folder: Path) -> int:
-    """The total bytes of all files in a folder and its subfolders."""
+    """Total size, in bytes, of all files in a folder and its subfolders."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -342,7 +342,7 @@ def _earlier(
     manifests: Sequence[Mapping[str, Any]],
     config: Config,
 ) -> tuple[tuple[Moment, ...], tuple[str, ...]]:
-    """Compares table partitions at the table's offsets, if these differ from the newest checkpoint's offsets."""
+    """Compares the table at its own offsets, for partitions where they differ from the newest checkpoint's offsets."""
     facts = topics.describe([subject.changelog]).get(subject.changelog)
     kept = {(part.partition, part.place): part for part in _parts(manifests, subject.store)}
     moments, unproved = [], []
@@ -360,7 +360,7 @@ def _earlier(
         elif now.get(number) != place:
             changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
-            # this folder may be deleted: taking a newer checkpoint deletes the oldest one
+            # the folder may be gone, because taking a newer checkpoint deletes the oldest one
             if (number, place) in kept and kept[number, place].path.is_dir():
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
             copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotUnknown(HoldfastError):
-    """No version of a table has the manifest of a snapshot."""
+    """The table has no version that is a snapshot with a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """The changelog topic id and offset of a table partition; None if the snapshot does not have the partition."""
+        """The changelog topic id and offset up to which the table has a partition's state; None if it has none."""
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 
@@ -70,7 +70,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
-    """The subject of a repair plan for one store; ``log`` is the source topic that restores a table, otherwise None."""
+    """The names that a repair plan needs; ``log`` is the topic that restores a table, None for other stores."""
     full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
     return Subject(processor, store, changelog, full, log)
 

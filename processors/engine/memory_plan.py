@@ -1,14 +1,15 @@
-"""Splits the memory limit of a worker process into shares for the worker's parts.
+"""Splits the memory limit of a worker process into shares: uncommitted writes, the state cache, and fetched records.
 
-This is a pure function. To stay within its share, a part flushes, evicts, fetches less or commits early. For a short
-time, a part may use more than its share.
+The functions are pure. To stay within its share, the worker commits early, evicts cached values, or fetches less. For a
+short time, more than a share may be used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: An uncommitted write needs this many times the bytes of its key and value, because both are Python objects.
+#: An uncommitted write needs this many times the bytes of its key and value, because Python objects need more memory
+#: than their content.
 OVERLAY_FACTOR = 3
 
 
@@ -19,8 +20,8 @@ class MemoryPlan:
     Attributes:
         overlay: Keys and values of uncommitted writes. Above this share, the worker commits early.
         state_cache: Values that were recently read or committed.
-        fetched: Records that the client library has prefetched: those of changelogs during a restore, those of inputs
-            after it.
+        fetched: Records that the client library has prefetched: changelog records during a restore, input records after
+            it.
     """
 
     total: int

@@ -53,7 +53,7 @@ class TopicWorld(Protocol):
         """Returns the number of brokers."""
 
     def names(self) -> Sequence[str]:
-        """Returns the names of all topics that this client may see."""
+        """Returns the names of all topics that this client is allowed to see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """Returns the actual properties of those topics in ``names`` that exist."""
@@ -136,7 +136,7 @@ class ProvisionPlan:
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: Differences that are accepted without a change of the topic, as one sentence each.
+    #: Accepted differences from the expected configuration, as one sentence each; the topics are not changed.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
@@ -151,7 +151,7 @@ def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """Returns the number of brokers if an internal topic is missing; otherwise None.
+    """Asks Kafka for the number of brokers if an internal topic is missing. Otherwise returns None without a request.
 
     The replication of a topic that is to be created depends on the number of brokers.
     """
@@ -161,7 +161,7 @@ def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str,
 
 
 def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
-    """Returns the names of all topics if an input is missing, to suggest a similar name; otherwise no names."""
+    """Asks Kafka for the names of all topics if an input is missing, to suggest one; otherwise returns no names."""
     return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
@@ -255,7 +255,7 @@ def plan(
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
-    """Applies all stages; raises TopicUnusable if the plan has a refusal. Applying a stage twice is harmless."""
+    """Applies all stages; raises TopicUnusable if the plan has a refusal. It is safe to apply a stage twice."""
     decided.raise_refusals()
     for stage in decided.stages:
         match stage:
@@ -373,7 +373,7 @@ def _repartition_spec(
     facts: Mapping[str, TopicFacts],
     brokers: int | None,
 ) -> TopicSpec:
-    """Returns the specification of a repartition topic, with its partition count and its replication."""
+    """Returns the repartition topic's specification, completed with its partition count and its replication."""
     spec = next(each for each in topology.inputs if each.name == grouped.topic)
     beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
     known = [resolved[name][1] for name in (beside or grouped.sources)]
@@ -391,9 +391,9 @@ def _partitions_of(
 ) -> int:
     """Returns the partition count of a repartition topic; ``seen`` are topics whose counts are being computed.
 
-    A count that is declared for the topic itself is used first. Without it, source topics that share a store with the
-    topic give their largest count. Without these, repartition topics that share a store with it give their largest
-    declared count. Otherwise, the source topics whose messages reach this topic give their largest count.
+    The first of these rules that gives a count is used: (1) the count declared for this topic; (2) the largest count of
+    source topics that share a store with it; (3) the largest declared count of repartition topics that share a store
+    with it; (4) the largest count of the source topics whose messages reach this topic.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:
@@ -415,7 +415,7 @@ def _partitions_of(
 
 
 def _shortens(stage: RepairConfig, processor: str) -> TopicUnusable:
-    """The error for a repartition topic whose configuration may delete messages before they are processed."""
+    """The error for a repartition topic whose retention may delete messages before workers have processed them."""
     seen = ", ".join(f"{name}={stage.seen[name]}" for name in stage.expected)
     expected = ", ".join(f"{name}={value}" for name, value in stage.expected.items())
     return TopicUnusable(

@@ -1,6 +1,7 @@
 """The maximum size of a record that a topic accepts.
 
-The engine checks the size before it sends a record, so that only one message fails, and not the whole commit.
+The engine checks the size before it sends a record, because a record that is too large should fail its message, not the
+whole commit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.infra.kafka.records import TopicFacts
 OVERHEAD_BYTES = 128
 #: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000
-#: The maximum size in bytes for a store without a changelog, which practically means no limit.
+#: The limit, in bytes, that is used for a store without a changelog. It is so large that no record reaches it.
 UNLIMITED = 1 << 62
 
 
@@ -27,7 +28,8 @@ def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_
     """Returns the maximum bytes of key, value and headers together, for a record of each topic.
 
     ``client_max`` is the producer's ``message.max.bytes``; None means librdkafka's default. The topic's
-    ``max.message.bytes`` limits a compressed batch. So ``max.message.bytes`` is used only if ``client_max`` is None.
+    ``max.message.bytes`` is used only if ``client_max`` is None, because it limits the compressed batch and not the
+    record.
     """
     limits = {}
     for name in names:

@@ -13,8 +13,9 @@ the check, the margin is widened.
 
 A worker's clock may be far behind. An input record then proves a lower bound of the broker's time: the broker accepted
 the record, so its clock showed at least ``time - after`` of the input topic. This bound advances with the monotonic
-clock of this machine. The later of bound and worker's clock is used, so a corrected clock is used at once. After a
-broker has refused a record, no further bounds are computed, because the input topics may have had other limits earlier.
+clock of this machine. The present time is the later of this bound and the worker's clock, so a corrected clock takes
+effect at once. After a broker has refused a record, no further bounds are computed, because the input topics may have
+had other limits earlier.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 _log = structlog.get_logger("record_times")
 
 BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-#: In milliseconds. A limit of a century or more is treated as no limit, because Kafka's default is still larger.
+#: Milliseconds (a century). A topic's limit of this length or more is treated as no limit; Kafka's default is
+#: larger.
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The initial margin in milliseconds, and the factor by which each refusal multiplies it.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
-#: After a warning about a slow clock, the next warning comes when the clock lags by this many more milliseconds.
+#: Milliseconds. After a warning about a slow clock, the next warning comes when the clock is slow by this much more.
 _LOG_STEP_MS = 60_000
 
 
@@ -72,9 +74,9 @@ class RecordTimes:
         self._logged_ms = 0.0
 
     def learn(self, topic: str, time_ms: int) -> bool:
-        """Raises the lower bound of the broker's time, if an input record proves that the broker's time is later.
+        """Raises the lower bound of the broker's time if an input record proves that the broker's time is later.
 
-        Returns True if the bound was raised; the worker's clock is then behind it.
+        Returns True if the bound was raised, which means that the worker's clock is slow.
         """
         if topic not in self._inputs or (seen_ms := time_ms - self._inputs[topic]) <= self._now_ms():
             return False
@@ -90,7 +92,7 @@ class RecordTimes:
         return True
 
     def limits(self, topic: str) -> bool:
-        """Whether the topic refuses some record times."""
+        """Whether the topic has a limit for record times, so that the broker refuses some times."""
         return topic in self._topics
 
     def bounds(self, topic: str) -> tuple[float, float]:
@@ -98,7 +100,7 @@ class RecordTimes:
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        # A time that an input has proved needs no margin, because the brokers' clock has reached it.
+        # The broker's clock has certainly reached a time that an input record proved, so this time needs no margin.
         own_ms, told_ms = self._own_ms(), self._told_ms()
         latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
         return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest
@@ -109,7 +111,7 @@ class RecordTimes:
         return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
     def refused(self) -> None:
-        """Widens the margin and drops the bound, because a broker refused a time that had passed the check."""
+        """Increases the margin and drops the lower bound, because a broker refused a time that had passed the check."""
         self._margin_ms *= MARGIN_FACTOR
         self._seen_ms = float("-inf")
         self._inputs.clear()
@@ -132,7 +134,7 @@ class RecordTimes:
         )
 
     def now_ms(self) -> int:
-        """Returns the time of the worker's clock, in milliseconds since 1970."""
+        """Returns the present time of the worker's own clock, in milliseconds since 1970."""
         return int(self._own_ms())
 
     def _now_ms(self) -> float:
@@ -142,7 +144,7 @@ class RecordTimes:
         return self._clock.time() * 1000
 
     def _told_ms(self) -> float:
-        """Returns the lower bound of the broker's time that the inputs have proved."""
+        """Returns the present lower bound of the broker's time: the proved time plus the seconds since then."""
         return self._seen_ms + (self._clock.monotonic() - self._seen_at) * 1000
 
 
@@ -189,7 +191,7 @@ def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
 def record_times(
     written: Iterable[str], inputs: Iterable[TopicSpec], facts: Mapping[str, TopicFacts], clock: Clock
 ) -> RecordTimes:
-    """Makes the checks of record times for a processor's topics, from their Kafka configuration."""
+    """Returns the checks of record times for a processor's topics, made from the topics' Kafka configuration."""
     read = tuple(inputs)
     stamped = stamped_topics({spec.name: facts[spec.name].config for spec in read if spec.name in facts})
     return RecordTimes(time_limits(written, facts), clock, input_limits(read, facts), stamped)

@@ -5,9 +5,10 @@ key by murmur2. confluent-kafka and librdkafka choose it by crc32, unless `parti
 partitioners, the messages of a key can be in two tasks, which do not share state.
 
 Invariants:
-    - A start is refused only if the keys prove that each topic has one partitioner, and that they differ. Everything
-      else gives a warning, because a topic whose producers were corrected has keys of both partitioners for some time.
-    - Missing knowledge is not a fault. A topic without keys, or one that this client may not read, gives no finding.
+    - A start is refused only if the keys prove that each topic has one partitioner, and that these partitioners differ.
+      Any other difference gives a warning, because after a correction of its producers a topic has keys of both
+      partitioners for some time.
+    - A topic without keys, or a topic that this client may not read, gives no finding.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A finding: keys of a topic are in partitions of different tasks. It has the observation and the action."""
+    """A finding: equal keys are in partitions of different tasks. It has a sentence about the fault, and the action."""
 
     topic: str
     sentence: str
@@ -57,7 +58,7 @@ def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[s
 
 
 def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
-    """Returns the findings; those that prevent a start come first. ``keys`` has the known keys of ``judged_topics``."""
+    """Returns the findings for topics with these newest ``keys``. Findings that prevent a start come first."""
     counts = judged_topics(topology, facts)
     placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
     alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
@@ -88,7 +89,7 @@ def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, T
 
 
 def _alone(topic: str, placed: Placing) -> Parted | None:
-    """Returns a finding if the producers of one topic use different partitioners; otherwise None."""
+    """Returns a finding if the producers of one topic use different partitioners for its keys; otherwise None."""
     moved = placed.moved
     if moved is not None:
         lies = " and ".join(map(str, sorted(placed.places[moved])))

@@ -1,7 +1,7 @@
 """Describes how a store's content depends on time: windows, values that expire, timers.
 
-Two kinds of text are made from these descriptions: the lines of a store's definition, and sentences of messages. A
-duration in a text is an ``Ms``, because a definition shows milliseconds, and a sentence a larger unit.
+Two kinds of text are made from these descriptions: lines of a store's definition, and sentences for users. A duration
+in a text is an ``Ms``, because definitions show it in milliseconds, and sentences in a larger unit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class WindowUse:
     Attributes:
         kind: ``tumbling``, ``hopping``, ``session`` or ``sliding``.
         counted: Whether windows are defined by a number of messages, not by a time span.
-        parts: The text about the windows' lengths and how they close.
+        parts: The parts of a text about the windows' lengths and about how windows close.
         silence_ms: Milliseconds without messages after which stream time advances with the wall clock; None means that
-            it never does.
+            only messages advance it.
     """
 
     kind: str
@@ -61,7 +61,8 @@ class TtlUse:
 class TimerUse:
     """The store has timers.
 
-    ``of_join``: a join uses the timers to send messages that found no match. Only stream time fires such timers.
+    ``of_join`` is True if the timers belong to a join, which uses them to send messages without a match. Only stream
+    time fires such timers.
     """
 
     of_join: bool = False

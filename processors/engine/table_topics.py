@@ -1,4 +1,4 @@
-"""Checks the topics of tables: Kafka may delete, or may have deleted, rows that have no newer record for their key."""
+"""Warns about topics of tables from which Kafka may delete, or has deleted, the only record of a row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple
 
 
 def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
-    """Returns the topics that restore tables but lose rows: for each its name, the fault and the suggested action."""
+    """Returns the topics from which tables are restored but Kafka may delete rows.
+
+    Each item has the topic's name, the fault and the suggested action.
+    """
     return tuple(
         (
             log.topic,
@@ -73,7 +76,7 @@ def _compaction_lag_ms(seen: TopicFacts) -> int:
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
-    """Returns the configuration by which Kafka deletes rows that have no newer record.
+    """Returns a text with the topic's configuration entries because of which Kafka deletes the only record of a row.
 
     Returns an empty text for a topic whose rows Kafka does not delete.
     """

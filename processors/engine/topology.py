@@ -20,7 +20,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
-#: The kind of stores that user functions read and write.
+#: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
 
 
@@ -29,8 +29,8 @@ class StoreSpec:
     """The description of one store.
 
     ``inputs`` are the topics whose streams use the store. ``columns`` has one line for each column of a built-in
-    aggregation. It also has a line for each part of a declaration on which state depends, such as a TTL. ``schema`` has
-    the typed columns of the store's warehouse table; None without typed columns.
+    aggregation. It also has a line for each argument of a declaration on which state depends, such as a TTL. ``schema``
+    has the typed columns of the store's warehouse table; None without typed columns.
     """
 
     name: str
@@ -40,7 +40,8 @@ class StoreSpec:
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
-    #: Text lines about those arguments of earlier steps on which the store's state depends (``steps.meaning``).
+    #: Text lines about arguments of earlier steps, if the store's state depends on these arguments (see
+    #: ``steps.meaning``).
     meaning: tuple[str, ...] = ()
     #: How the store's content depends on time. The version hash leaves this field out, because ``columns`` has the same
     #: facts. The field is empty if the description comes from the registry.
@@ -85,7 +86,8 @@ class SourceLog:
 class RepartitionSpec:
     """The repartition topic of one ``group_by``.
 
-    The processor writes messages of its inputs ``sources`` to this topic, and reads the topic as a further input.
+    The processor reads the inputs ``sources``, writes their messages to this topic with another key, and reads this
+    topic, too.
 
     ``label`` is the topic's name without the processor's name. Default names of stores after the ``group_by`` begin
     with ``label``.
@@ -98,10 +100,7 @@ class RepartitionSpec:
 
     @property
     def step(self) -> str:
-        """The name of the step that uses the topic.
-
-        This is ``group_by``, or ``join`` for a join by a foreign key.
-        """
+        """The name of the step that writes to the topic: ``group_by``, or ``join`` for a join by a foreign key."""
         return "join" if self.label == self.name else "group_by"
 
 
@@ -118,7 +117,7 @@ class Subtopology:
         return f"{self.name}-{partition}"
 
     def width(self, partitions: Mapping[str, int]) -> int:
-        """Returns the number of tasks. ``partitions`` has the partition count of each input topic."""
+        """Returns the number of tasks. ``partitions`` maps each input topic to its partition count."""
         return max((partitions.get(name, 0) for name in self.inputs), default=0)
 
 
@@ -159,7 +158,9 @@ class Topology:
         return any(spec.topic == topic for spec in self.repartitions)
 
     def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
-        """Returns the groups of subtopologies that are connected by repartition topics, upstream first.
+        """Returns the groups of subtopologies that are connected by repartition topics.
+
+        In a group, upstream comes first.
 
         To read a subtopology again from the beginning, its whole group must be read again.
         """
@@ -205,7 +206,7 @@ class Topology:
 
     @property
     def log_names(self) -> dict[str, str]:
-        """Maps each store to the topic that restores it: the store's changelog, or the topic of a table."""
+        """Maps each store to the topic from which it is restored: the store's changelog, or the topic of a table."""
         topics = {log.store: log.topic for log in self.source_logs}
         return {spec.store: spec.topic.name for spec in self.changelogs} | topics
 
@@ -253,7 +254,7 @@ class Topology:
         return (*self.inputs, *self.global_tables, *self._made())
 
     def _made(self) -> tuple[TopicSpec, ...]:
-        """Returns the topics that the processor writes, except repartition topics, because those are also inputs."""
+        """Returns the topics that the processor only writes: outputs, dead letters and changelogs."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
@@ -305,5 +306,5 @@ def source_of(function: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _text_of(code: CodeType) -> str:
-    """Returns the source text of a code object. Cached, because each read of a source accesses the file."""
+    """Returns the source text of a code object. The result is cached, because a call reads the file of the source."""
     return inspect.getsource(code)

@@ -1,1 +1,1 @@
-"""Changes of processors by plan: read facts, plan, explain, apply. Imports ``audits``, ``snapshots``, ``engine``."""
+"""Plans and applies changes of processors, after explaining them. Imports ``audits``, ``snapshots`` and ``engine``."""

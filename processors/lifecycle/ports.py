@@ -1,4 +1,4 @@
-"""The ports through which deployments and recovery act: supervisor, worker statuses, registry, paths, clock.
+"""The objects (ports) through which deployments and recovery act: supervisor, worker statuses, registry, paths, clock.
 
 The deployer is a port with one implementation for each platform (``infra.deploy.deployer``). The registry is one class
 on top of SQLAlchemy, which supports several databases.
@@ -39,7 +39,7 @@ def now_utc() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ports that deployment and recovery act through."""
+    """The objects through which deployment and recovery read and change the outside world."""
 
     deployer: Deployer
     #: Function of processor and slot that returns the status source of that instance.

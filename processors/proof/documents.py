@@ -6,7 +6,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of an input topic, with the key, value, timestamp and headers that it has in Kafka."""
+    """One message of an input topic, with its key, value, timestamp and headers as in Kafka."""
 
     offset: int
     key: bytes | None
@@ -39,12 +39,12 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset of the message."""
+        """Topic, partition and offset of the failed message."""
         return self.topic, self.partition, self.offset
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of one version that processed the messages of a proof.
+    """The result of running one version on the messages of a proof.
 
     Args:
         processed: Number of messages that did not fail.

@@ -47,7 +47,7 @@ LAST_WORDS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Carries out the stage ``ProveVersion``.
+    """Tests versions of processors before they are deployed (carries out the stage ``ProveVersion``).
 
     Args:
         topics: Access to topics and to the group's offsets.
@@ -96,7 +96,7 @@ class Prover:
         return Done(refusal.words(stage.code_version, stage.former_version, new, running), new.processed)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
-        """Run one version in a separate process; returns its result."""
+        """Run one version on the material in a separate process; returns the result of that process."""
         rollout = self.rollout(processor, release)
         with _emptied(self.scratch(processor)) as folder, _open_files(3) as (given, result, log):
             given.write(msgspec.json.encode(material))
@@ -132,7 +132,7 @@ class Prover:
 
 @contextmanager
 def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
-    """Opens files without names.
+    """Opens this number of empty files that have no name in the file system.
 
     Other programs cannot read these files. The kernel deletes them when the processes that opened them end.
     """
@@ -142,9 +142,9 @@ def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
 
 @contextmanager
 def _emptied(folder: Path) -> Iterator[Path]:
-    """Creates an empty folder for the block, and deletes it after the block.
+    """Creates an empty folder, which is deleted when the block ends.
 
-    A folder that a killed run left is deleted before.
+    If a killed run left the folder, its content is deleted first.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)

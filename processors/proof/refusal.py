@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.proof.documents import Failure, Outcome
 
-#: Prefixes of the result of a proof that tested nothing, or only a part; the check `proven` searches for them.
+#: Prefixes of the text about a proof that tested nothing, or not everything. The check `proven` searches for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
 #: Prefix of the traceback that a process writes when it exceeds its time limit.
 TIMED_OUT = "Timeout ("
@@ -38,7 +38,7 @@ class NotProven(ApplyFailed):
 
 
 def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
-    """The failures of the new version at messages that the running version processes.
+    """The messages that fail in the new version but not in the running version.
 
     ``running`` is None if the running version was not tested.
     """
@@ -47,12 +47,12 @@ def new_failures(new: Outcome, running: Outcome | None) -> tuple[Failure, ...]:
 
 
 def is_broken_alone(new: Outcome, running: Outcome | None) -> bool:
-    """Whether the new version could process no message at all, while the running version could process messages."""
+    """Whether only the new version could not process any message, while the running version could."""
     return bool(new.broken) and not (running is not None and running.broken)
 
 
 def refusal(processor: str, version: str, former: str, new: Outcome, running: Outcome | None) -> NotProven | None:
-    """The error to raise if the new version may not replace the running version; None if it may.
+    """The error that refuses the new version; None if it may replace the running version.
 
     ``former`` is the running version's code version.
     """
@@ -104,7 +104,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """Texts about topics to which only the running version sent outputs for these messages."""
+    """A text for each topic to which only the running version, not the new one, sent outputs for these messages."""
     if running is None or running.broken:
         return []
     return [
@@ -115,7 +115,7 @@ def _silent(version: str, former: str, new: Outcome, running: Outcome | None) ->
 
 
 def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """A text about input partitions whose tasks have state, but are in no manifest; empty if there are none.
+    """A text about input partitions that have messages, but whose state is in no manifest; empty if there are none.
 
     ``partitions`` maps each input topic to the partitions whose messages the proof uses.
     """
@@ -139,10 +139,10 @@ def hung(seconds: float, traceback: str) -> str:
 
 
 def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
-    """Whether the running version was proven before it was deployed, and a sentence with the reason.
+    """Whether the running version was tested (proven) by its deploy, and a sentence with the reason.
 
-    ``results`` has the results of the version's proof, and is empty if the version was not proven. ``results`` is None
-    if the registry has no record of the version's deploy.
+    ``results`` has the results of these tests. An empty sequence means that there was nothing to compare, and passes.
+    None means that the registry has no record of the version's deploy.
     """
     if results is None:
         return False, "Not proven: no deploy of the version that runs is recorded."
@@ -153,7 +153,7 @@ def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
 
 
 def places(messages: Mapping[str, Mapping[int, Sequence[object]]]) -> int:
-    """The total number of messages in all partitions of all topics."""
+    """The total number of messages, over all topics and partitions."""
     return sum(len(each) for parts in messages.values() for each in parts.values())
 
 

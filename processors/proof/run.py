@@ -48,7 +48,7 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 #: The second number is small, because several runs are needed to find one such message.
 FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
-#: Topic, partition, offset.
+#: Topic, partition and offset of a message.
 Place = tuple[str, int, int]
 #: A message with its topic and partition.
 Placed = tuple[Partition, Message]
@@ -106,7 +106,7 @@ def prove(application: Application, material: Material) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The result of one run.
+    """The result of processing the messages once.
 
     ``behind`` is the first failure of a record in an internal topic, for example the repartition topic of a
     ``group_by``. ``between`` has the names of the internal topics to which the run wrote records.
@@ -121,7 +121,7 @@ class _Tried:
 
 
 class _Replay:
-    """One version of an application, and the messages to process."""
+    """Runs one version of an application on the given messages, several times if some fail."""
 
     def __init__(self, application: Application, material: Material) -> None:
         self._application = application
@@ -139,11 +139,11 @@ class _Replay:
         self._messages = sorted(placed, key=lambda each: each[1].timestamp_ms)
 
     def without(self, left_out: Set[Place]) -> list[Placed]:
-        """All messages except the ones at these places."""
+        """All messages except those whose topic, partition and offset are in ``left_out``."""
         return [each for each in self._messages if _place(each) not in left_out]
 
     def gaps(self) -> tuple[str, ...]:
-        """Texts about state that the run does not have, for example a store without changelog, which began empty."""
+        """Texts about state that this test lacks, for example of a store without changelog, which began empty."""
         bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
         tables = sorted(log.store for log in self._topology.source_logs)
         return (
@@ -176,7 +176,7 @@ class _Replay:
         return _Tried(len(messages) - len(direct), sent, tuple(direct), behind, between=between)
 
     def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
-        """The source message that caused the failure of an internal record, after ``group_by`` or a join.
+        """Finds the source message that caused the failure of an internal record, after ``group_by`` or a join.
 
         The message is found by bisection: runs with only the first n messages search for the smallest n with such a
         failure. The cause is then message number n.

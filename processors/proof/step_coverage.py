@@ -33,11 +33,11 @@ class StepCoverage:
                 node.children[:] = [self._counted(child) for child in node.children]
 
     def begin(self) -> None:
-        """Start a new record: no step counts as reached."""
+        """Forget all reached steps; from now on, steps that a message reaches are recorded."""
         self._seen.clear()
 
     def missed(self, between: Collection[str]) -> tuple[str, ...]:
-        """The first step of each branch that no message reached; ``between`` has the internal topics with records."""
+        """The first unreached step of each branch; ``between`` has the internal topics that got records."""
         found: list[Node] = []
         for topic, source in self._sources.items():
             if not is_repartition_topic(topic) or topic in between:
@@ -45,7 +45,7 @@ class StepCoverage:
         return tuple(dict.fromkeys(map(named, found)))
 
     def sources_without(self, messages: Collection[str]) -> Iterable[str]:
-        """A text for each input topic that is not in ``messages``."""
+        """A text for each input topic from which the proof has no message."""
         for topic in self._sources:
             if topic not in messages and not is_repartition_topic(topic):
                 yield f"no committed message of topic {topic} was left"
@@ -69,7 +69,7 @@ class StepCoverage:
 
 
 def named(node: Node) -> str:
-    """The step as text, as the user's code writes it."""
+    """The step as text, in the notation of the user's code."""
     if node.topic is not None:
         return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
     if node.window is not None:

@@ -26,7 +26,7 @@ CHAIN_PROPERTY = "holdfast.chain"
 
 
 def chain_link(manifest: SnapshotManifest, base: SnapshotManifest | None) -> str:
-    """The link of a version as JSON: its fingerprints and offsets by partition, and the fingerprints of its base.
+    """The link of a version as JSON: its fingerprints and offsets by partition, and its base's fingerprints.
 
     ``base`` is None for a version that was written in full.
     """

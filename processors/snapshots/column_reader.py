@@ -100,7 +100,7 @@ class _ValueReader:
 
 
 class _Names:
-    """Builds pydantic schemas that only rename: fields get the names of the columns, and values stay unchanged."""
+    """Builds pydantic schemas that read a value by the model's field names and return it by column names, unchanged."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, Any] = {}
@@ -119,7 +119,10 @@ class _Names:
         return core_schema.any_schema()
 
     def of_fields(self, said: Mapping[str, tuple[ColumnType, Any]], core: Any) -> Any:
-        """The schema of an object; ``said`` maps each column to its type and, for fields without a model, its paths."""
+        """The schema of an object with these columns.
+
+        ``said`` maps each column to its type and, for fields without a model, to the paths in the value.
+        """
         core, config = self._unwrapped(core)
         fields = _fields(core)
         names = {column_name(name): name for name in fields}
@@ -134,7 +137,7 @@ class _Names:
         return core_schema.typed_dict_schema(made, config=by_name)
 
     def _unwrapped(self, core: Any) -> tuple[Any, Mapping[str, Any]]:
-        """The schema inside all wrapping schemas (optional, default, function, model); and the innermost config."""
+        """The innermost schema and its config, without wrappers such as optional, default, function and model."""
         config: Mapping[str, Any] = {}
         while core is not None and core["type"] not in _FIELDS:
             if core["type"] == "definitions":
@@ -166,7 +169,7 @@ def _fields(core: Any) -> dict[str, Any]:
 
 
 def _alias(field: Any) -> Any:
-    """The names under which a model reads a field.
+    """The names (aliases) by which a pydantic model reads a field.
 
     Paths into other fields are left out, because they are not columns.
     """
@@ -182,7 +185,7 @@ def _item(core: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A JSON value without null members, because SQL cannot distinguish them from absent members."""
+    """A JSON value without members that are null, because SQL treats these like missing members."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -197,7 +200,7 @@ def _part(state_key: str, column: Column) -> int | None:
 
 
 def _shown(column: Column, said: Any) -> Any:
-    """The column's value for a stored value: a mean is computed, a time becomes text; other values stay unchanged."""
+    """A stored value as its column shows it: a mean is computed, a time becomes text, other values are unchanged."""
     match column.type:
         case Quotient() if isinstance(said, dict):
             count = said.get("count")
@@ -216,7 +219,7 @@ def _shown(column: Column, said: Any) -> Any:
 
 
 def is_same(seen: Any, said: Any) -> bool:
-    """Whether a column's content, as JSON, equals the stored JSON value.
+    """Whether the content of a table's column, as JSON, equals the stored JSON value.
 
     Two notations of the same time or number are equal, for example ``1`` and ``1.0``.
     """
@@ -227,7 +230,7 @@ def is_same(seen: Any, said: Any) -> bool:
         return len(seen) == len(said) and all(map(is_same, seen, said))
     if isinstance(seen, str) and isinstance(said, str):
         return seen == said or _same_time(seen, said) or _same_number(seen, said)
-    if isinstance(seen, str):  # a text column contains values that are not text as JSON
+    if isinstance(seen, str):  # a text column shows stored values that are no text, for example numbers, as JSON
         try:
             return is_same(_without_nulls(json.loads(seen)), said)
         except (ValueError, RecursionError):

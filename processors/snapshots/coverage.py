@@ -42,7 +42,7 @@ def seconds_of(moment: datetime | float) -> float:
 
 
 def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
-    """The manifests of a table, each with ``latest_at``: an upper bound for the times of its checkpoints.
+    """The manifests of a table, each with ``latest_at``: the time at or before which all its checkpoints were taken.
 
     Manifests of earlier versions of Holdfast have only the earliest checkpoint time. For these manifests, the bound is
     the commit time of the table version, because checkpoints are made before the commit. With a single partition, the
@@ -121,15 +121,15 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
 
 
 def _span(begin: float, end: float) -> str:
-    """A time span as text.
+    """A covered time span as text.
 
-    The first snapshot covers only its own time, and so does a snapshot after a gap.
+    The span of a first snapshot, and of a snapshot after a gap, is a single point in time.
     """
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
-    """The reason why the history has a gap at the time ``at``, and the way to avoid such gaps."""
+    """Why the history lacks changes around the time ``at``, and how to avoid such gaps."""
     taken = [each for each in manifests if not each.from_history]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)

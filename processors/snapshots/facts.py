@@ -11,7 +11,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 @dataclass(frozen=True, slots=True)
 class StorePoint:
-    """One partition of a store in a checkpoint: the folder of its files, and its offsets.
+    """One partition of a store in a checkpoint: the folder of its files, and the offsets of its state.
 
     ``taken_at`` is in seconds since 1970. ``files`` is true if the files are still on this machine.
     """
@@ -65,7 +65,7 @@ class ChangelogNow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHead:
-    """The changelog offsets up to which the history table has every change.
+    """The changelog offset of each partition up to which the history table has every change.
 
     These are the offsets of the newest snapshot, or later offsets if a snapshot run was interrupted.
     """
@@ -78,7 +78,7 @@ class HistoryHead:
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """The table before the snapshot.
+    """The store's table before the new snapshot is written.
 
     ``base`` is the newest snapshot. ``full_at`` is the time of the newest full snapshot.
     """
@@ -90,7 +90,10 @@ class TableNow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """All facts of a plan; ``changelog`` is None if the topic is missing, ``now`` is in seconds since 1970."""
+    """All facts from which a snapshot is planned.
+
+    ``changelog`` is None if the topic is missing; ``now`` is in seconds since 1970.
+    """
 
     processor: str
     store: str

@@ -36,7 +36,7 @@ def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> Change
 
 
 def table_topic_now(topics: Topics, topic: str, group: str) -> ChangelogNow | None:
-    """The source topic that restores a table, up to the group's committed offsets; None if the topic does not exist.
+    """Offsets of the source topic that restores a table, up to the group's commits; None if the topic does not exist.
 
     Raises:
         KafkaFailed: Kafka does not answer.

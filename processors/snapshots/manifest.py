@@ -102,7 +102,7 @@ class SnapshotManifest:
 
     @property
     def from_history(self) -> bool:
-        """Whether this is a past version made from the history, not a snapshot published from an owner's state."""
+        """Whether this is a past version made from the history, not a snapshot taken from a worker's state."""
         return self.source == HISTORY
 
     @property

@@ -29,7 +29,7 @@ SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
 #: Suffixes that a store's name must not have, because another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
-#: The tag of that version of the history table whose summary has the end offsets of the history.
+#: The tag on the version of a history table whose summary records up to which offsets the history is complete.
 REACH_TAG = "holdfast-reach"
 #: The namespace of side tables. A side table is the table of a store under a second name, while its columns change.
 SIDES = f"{CATALOG}._sides"
@@ -58,7 +58,7 @@ def snapshots_name(processor: str) -> str:
 
 
 def tables_of(processor: str, store: str) -> tuple[str, ...]:
-    """The names of all tables that a store may have, first the table of the present state."""
+    """The names of all tables that a store may have; the first is the table of the present state."""
     return (table_name(processor, store), *(table_name(processor, store + suffix) for suffix in SUFFIXES))
 
 
@@ -107,7 +107,7 @@ def new_branch_name(snapshot_id: str, now: datetime) -> str:
 
 
 def sides_prefix(table: str) -> str:
-    """The prefix of the names of a table's side tables."""
+    """The common prefix of the names of all side tables that belong to a table."""
     return f"{'__'.join(table.split('.')[1:])}__{BRANCH}"
 
 

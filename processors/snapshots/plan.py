@@ -23,10 +23,11 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: Part of a compaction lag or retention time during which records count as safe from deletion.
-#: The rest is a margin, because the broker's clock may differ from this machine's.
+#: Fraction of a compaction lag or retention time during which records count as safe from deletion. The rest is a
+#: margin, because the broker's clock may differ from this machine's.
 WINDOW_PART_SAFE = 0.75
-#: Maximum seconds between two full snapshots, because only a full snapshot removes an error of incremental snapshots.
+#: Maximum seconds between two full snapshots, because an error in an incremental snapshot lasts until the next full
+#: one.
 FULL_EVERY_S = 7 * 86_400.0
 _CHECKPOINT_FIRST = (
     "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
@@ -52,7 +53,11 @@ class ChangelogMoved(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """One partition: the table reads changelog offsets ``[start, end)``, the history reads ``[feed_start, end)``."""
+    """One partition of a planned snapshot.
+
+    The table reads changelog offsets from ``start`` up to, not including, ``end``. The history reads from
+    ``feed_start``.
+    """
 
     partition: int
     topic_id: str
@@ -69,7 +74,7 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """The changelog records after a published snapshot, merged into that snapshot."""
+    """A source: the changelog records after a published snapshot, which are merged into that snapshot."""
 
     base: SnapshotManifest
     name: ClassVar[str] = INCREMENTAL
@@ -77,14 +82,14 @@ class Incremental:
 
 @dataclass(frozen=True, slots=True)
 class FromCheckpoint:
-    """All keys of the worker's checkpoint, read from its files."""
+    """A source: all keys of the worker's checkpoint, read from its files."""
 
     name: ClassVar[str] = CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
 class FromChangelog:
-    """The whole changelog, reduced to the newest value of each key."""
+    """A source: the whole changelog, reduced to the newest value of each key."""
 
     name: ClassVar[str] = CHANGELOG
 
@@ -130,7 +135,7 @@ class SnapshotPlan:
 
     @property
     def builds_on(self) -> SnapshotManifest | None:
-        """The snapshot into which an incremental snapshot is merged; None for a full snapshot."""
+        """The snapshot into which this incremental snapshot is merged; None for a full snapshot."""
         return self.source.base if isinstance(self.source, Incremental) else None
 
 
@@ -199,7 +204,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
 
 
 def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history gets every change between base and snapshot: compaction cannot have removed one of them."""
+    """Whether the history gets every change since the base, because compaction cannot have removed one."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -209,7 +214,7 @@ def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: 
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
-    """The checkpoint's point of every partition, with offset 0 for a partition whose changelog is empty.
+    """For each partition, its checkpoint and offset; offset 0 for a partition whose changelog is empty.
 
     All offsets belong to the present topic. After a changelog was recreated, offsets of the deleted topic are never
     used.
@@ -269,7 +274,7 @@ def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...],
 def _against_incremental(
     facts: SnapshotFacts, points: tuple[StorePoint, ...], wanted: Wanted, full_every_s: float
 ) -> Iterator[str]:
-    """The reasons why a snapshot cannot be merged into the newest published snapshot; empty if it can."""
+    """The reasons why the changelog cannot be merged into the newest published snapshot; empty if it can."""
     if wanted is not Wanted.AUTO:
         yield "a full snapshot was requested"
     base = facts.table.base
@@ -327,7 +332,7 @@ def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> 
 def _against_reading(
     facts: SnapshotFacts, points: Mapping[int, StorePoint], starts: Mapping[int, int]
 ) -> Iterator[str]:
-    """The reasons why the changelog cannot be read from ``starts`` up to the checkpoint's offsets; empty if it can."""
+    """The reasons why a read of the changelog from ``starts`` would not give the checkpoint's state; empty if none."""
     changelog = facts.changelog
     if changelog is None:
         yield "the changelog is missing"
@@ -387,7 +392,7 @@ def _moved(
 
 
 def _source_of(published: SnapshotManifest) -> SnapshotSource:
-    """The source that a published snapshot was read from."""
+    """The source (incremental, checkpoint or changelog) that a published snapshot was read from."""
     match published.source:
         case Incremental.name:
             return Incremental(published)
@@ -472,7 +477,7 @@ def _plan(
 
 
 def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
-    """The first changelog offset of a partition that the table reads."""
+    """The offset at which the table starts to read a partition of the changelog."""
     match source:
         case Incremental(base):
             return base.ends[point.partition]

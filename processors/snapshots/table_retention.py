@@ -39,7 +39,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or branch, and its table version: commit time (with a zone), version number, and source of the snapshot."""
+    """A tag or branch and its table version, with commit time (in a zone), version number, and snapshot source."""
 
     name: str
     committed_at: datetime
@@ -76,7 +76,7 @@ def expired_references(
 
 
 def _time_is_over(tag: Reference, kept: Retention, now: datetime) -> bool:
-    """Whether the time partition and the table version of a tag are both older than ``kept.time_days``.
+    """Whether both the time partition and the table version of a tag are older than ``kept.time_days``.
 
     Both are compared, because a recent tag can belong to an old version or to an old time partition.
     """

@@ -97,7 +97,7 @@ class Broker:
         every_s: float = 0.05,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Lets time pass until ``holds`` returns True. Returns False if the timeout ends before that."""
+        """Lets virtual time pass until ``holds`` returns True. Returns False if the timeout comes first."""
         deadline = self.clock.monotonic() + timeout_s
         while not holds():
             if self.clock.monotonic() >= deadline:
@@ -115,7 +115,7 @@ class Broker:
         return TopicFacts(name, topic.topic_id, len(topic.logs), 1, config)
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
-        """Returns the partitions of a topic; empty if the topic does not exist."""
+        """All partitions of a topic; empty if the topic does not exist."""
         topic = self.topics.get(name)
         return [] if topic is None else [Partition(name, number) for number in range(len(topic.logs))]
 
@@ -126,7 +126,7 @@ class Broker:
         return self.groups[name]
 
     def has_open(self, place: Partition, producer_id: int) -> bool:
-        """Whether a producer has an open transaction on this partition, which may be one of the offsets topic."""
+        """Whether a producer has an open transaction on this partition of a topic, or of the internal offsets topic."""
         if place.topic == OFFSETS_TOPIC:
             return any(producer_id in group.pending for group in self._groups_at(place.number))
         return self.log(place).has_open(producer_id)
@@ -143,7 +143,7 @@ class Broker:
             self._write_marker(place, producer_id, commit)
 
     def group_ends(self, *, committed: bool) -> dict[int, int]:
-        """Returns the end offset of each partition of the offsets topic.
+        """The end offset of each partition of the internal offsets topic.
 
         Each end offset is 1. With ``committed``, the end offset is 0 if a group of the partition has offsets in an open
         transaction.
@@ -191,7 +191,7 @@ class Broker:
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         topic = self.topics.get(partition.topic)
-        # The topic may have been deleted, and created again with fewer partitions.
+        # The topic may have been deleted and created again with fewer partitions since the transaction wrote to it.
         if topic is not None and partition.number < len(topic.logs):
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)

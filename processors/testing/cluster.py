@@ -58,7 +58,7 @@ QUIET_S = 3.0
 
 
 def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> Headers:
-    """Converts header names to text. Bytes that are not UTF-8 become surrogates, which no valid text contains."""
+    """Converts header names to text. Bytes that are not UTF-8 become surrogates, which valid text cannot contain."""
     if headers is None:
         return None
     return [
@@ -93,7 +93,7 @@ class ClusterView:
 
     @property
     def record_bytes_max(self) -> int | None:
-        """Always None, because the in-memory client has no limit of its own."""
+        """None: the in-memory client has no maximum record size of its own."""
         return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
@@ -146,8 +146,8 @@ class InMemoryTopics(TopicView):
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
-        # This read does not use the simulated network, because the read changes no state.
-        # An additional network decision would change the trace of every random seed.
+        # This read bypasses the simulated network, because it changes no state. Otherwise it would use up a random
+        # decision, and every recorded seed would give another run.
         logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
         return {
             name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
@@ -188,7 +188,7 @@ class InMemoryTopics(TopicView):
 
 
 class InMemoryTransactions(TransactionView):
-    """The admin requests about transactions, to the coordinator and to the partitions."""
+    """Reads and ends transactions, by requests to the transaction coordinator and to the partitions."""
 
     def __init__(self, topics: InMemoryTopics, broker: Broker) -> None:
         self._topics = topics
@@ -316,7 +316,7 @@ class InMemoryCluster:
         """Yields the connection of a new process, and settings with a temporary home and without checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
-            process.sleep(SESSION_TIMEOUT_S + 2.0)  # A killed member keeps its partitions until its session times out.
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member keeps its partitions until its session times out
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
             application.configure_logging(settings)

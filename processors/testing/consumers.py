@@ -36,12 +36,13 @@ class InMemoryMember(GroupMember):
         self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
-        #: For each partition, the offset after the last record that ``poll`` returned, or the offset of a later seek.
+        #: Partition -> offset after the last record that ``poll`` returned, or the target of a later seek.
         self._handed: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Resumed partitions that are not requested yet, and requested partitions that wait for their first answer.
+        #: Partitions whose records do not arrive yet: resumed and not requested, or requested and waiting for the first
+        #: answer.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None
@@ -59,7 +60,7 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
-            for _ in range(len(self._asked)):  # The first answers arrive while this poll waits.
+            for _ in range(len(self._asked)):  # each request is answered at most once in this poll
                 if batches := self._look(records_max):
                     return batches
             self._process.sleep(timeout_s)
@@ -109,7 +110,7 @@ class InMemoryMember(GroupMember):
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
-        """Requests these partitions again, and drops the answers to earlier requests."""
+        """Requests these partitions in the next poll, and drops the answers to earlier requests."""
         self._ends.begin(partitions)
         self._unasked.update(partitions)
         self._asked = [partition for partition in self._asked if partition not in self._unasked]
@@ -192,7 +193,7 @@ class InMemoryMember(GroupMember):
         if self._was_thrown_out(member):
             return
         if self._group.preparing and not member.joined:
-            member.given = None  # this assignment belongs to the previous generation
+            member.given = None  # the assignment belongs to the previous generation of the group
             if self._broker.assignor != "cooperative-sticky":
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):

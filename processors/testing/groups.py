@@ -22,9 +22,9 @@ from holdfast.processors.testing.process import Process
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
-#: Members that do not rejoin within this many seconds are removed.
+#: Seconds. Members that do not rejoin within this time are removed from the group.
 REBALANCE_TIMEOUT_S = 60.0
-#: A rebalance is completed this many seconds after the last member has joined.
+#: Seconds from the join of the last member to the end of the rebalance.
 JOIN_DELAY_S = 0.05
 _TICK_S = 1.0
 
@@ -96,7 +96,7 @@ class Group:
         return member
 
     def join_again(self, member: Member) -> None:
-        """Marks a member as rejoined in the running rebalance."""
+        """Records that a member has rejoined in the running rebalance."""
         member.joined = True
         self._complete_if_all_joined()
 
@@ -119,7 +119,7 @@ class Group:
         self._complete_if_all_joined()
 
     def refusal(self, member_id: str, generation: int) -> str | None:
-        """Returns the error code for offsets of this member; None if the offsets are accepted."""
+        """The error code with which offsets of this member are refused; None if they are accepted."""
         if generation < 0:
             return "UNKNOWN_MEMBER_ID" if self.members else None
         if all(member.member_id != member_id for member in self.members):
@@ -127,7 +127,7 @@ class Group:
         return "ILLEGAL_GENERATION" if generation != self.generation else None
 
     def told(self) -> GroupShares | None:
-        """Returns the partitions of each member; None during a rebalance or for an empty group."""
+        """The partitions that each member has; None during a rebalance or for an empty group."""
         if self.preparing or not self.members:
             return None
         return GroupShares(self._assignor(), {member.member_id: member.share for member in self.members})
@@ -190,7 +190,7 @@ class Group:
         return shares
 
     def _share_in_turns(self, shares: dict[str, set[Partition]]) -> None:
-        """Assigns the partitions of all topics in turns, as the client library does: members sorted by id."""
+        """Assigns partitions to members in turns, in the order of the member ids, as the client library does."""
         members = sorted(self.members, key=lambda member: member.member_id)
         place = -1
         for topic in sorted({topic for member in members for topic in member.topics}):
@@ -215,7 +215,7 @@ class Group:
             shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
 
     def _tick(self) -> None:
-        """Takes the heartbeats of all processes that are not frozen. Removes members whose session has timed out."""
+        """Records the heartbeats of processes that are not frozen, and removes members with an expired session."""
         now = self._clock.monotonic()
         if self._network.brokers_up:
             for member in list(self.members):

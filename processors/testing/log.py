@@ -45,7 +45,7 @@ class PartitionLog:
     ) -> int:
         """Appends a record and returns its offset.
 
-        If ``producer`` is not None, the record is in that producer's transaction.
+        If ``producer`` is given, the record belongs to this producer's open transaction.
         """
         entry = Entry(self.end, key, value, timestamp_ms, headers, True if producer is None else None)
         if producer is not None:
@@ -75,9 +75,9 @@ class PartitionLog:
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Returns the readable records from ``start``, and the offset after the part that was read.
 
-        If there are no more records, this offset is the limit of the read, even if compaction has removed the last
-        records. Kafka behaves in the same way, because its log cleaner skips the newest segment and keeps emptied
-        batches. A consumer's position therefore moves past the removed records.
+        If no readable record is left, this offset is the end of the log or the LSO, although compaction may have
+        removed the last records. Kafka behaves in the same way, because its log cleaner skips the newest segment and
+        keeps emptied batches. A consumer's position therefore moves past the removed records.
         """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []

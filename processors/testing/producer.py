@@ -115,7 +115,7 @@ class InMemoryProducer(TransactionProducer):
             )
 
     def poll(self) -> None:
-        """Sends the queued records, as the client library's background thread does."""
+        """Sends the queued records; in the real client library, a background thread does this."""
         if self._queue and self._broker.network.brokers_up:
             self._process.point("produce:before")
             self._deliver()
@@ -225,7 +225,7 @@ class InMemoryProducer(TransactionProducer):
         return True
 
     def _deliver(self, count: int | None = None) -> None:
-        """Delivers queued records in order, until the coordinator refuses a record."""
+        """Delivers queued records in order until the queue is empty or the coordinator refuses a record."""
         if not self._broker.network.brokers_up:
             return
         done = 0
@@ -270,7 +270,7 @@ def _taken(part: str, given: object) -> bytes | None:
 
 
 def _quietly(effect: Callable[[], bool]) -> None:
-    """Carries out a request that arrives late, without an answer to the sender."""
+    """Carries out a request that arrives late; ignores its errors, because the sender no longer waits for an answer."""
     try:
         effect()
     except Exception:

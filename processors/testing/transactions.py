@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT_S = 15.0
 
 
 class Phase(Enum):
-    """The phase of a transactional id: without a transaction, with an open one, or with one that is ending."""
+    """The phase of a transactional id: it has no transaction, an open one, or one that is being ended."""
 
     EMPTY = "empty"
     OPEN = "open"

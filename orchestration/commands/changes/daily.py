@@ -64,7 +64,7 @@ def carry_out_asked(
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    """Show the plan of a request, ask the user, and apply exactly this plan."""
+    """Show the plan of a request, ask the user to confirm it, and apply exactly this plan."""
     with opened_verbs(who) as verbs:
         begun = verbs.begun(request)
         if begun is not None:
@@ -74,13 +74,13 @@ def carry_out_asked(
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         plan = verbs.plan(request)
-        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error has its text
+        if not isinstance(plan.verdict, Refused):  # a refused plan is not shown, because the error already has its text
             if not as_json:
                 _show(plan)
             if plan.changes:
                 _ask(context, plan.hash, sure=yes, silent=as_json)
-        # A plan without changes is applied too, because this closes an open apply whose stages are all done. For a
-        # refused plan, `apply` raises the error.
+        # A plan without changes is applied, too, because this closes an open apply whose stages are all done. A refused
+        # plan makes `apply` raise the error.
         carry_out(lambda tell: verbs.apply(plan, confirmed=plan.hash, tell=tell), as_json=as_json)
 
 
@@ -120,13 +120,13 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
 
 
 def typed_again(context: typer.Context) -> str:
-    """The command line from which click made this context, in a form that the user can type again.
+    """The command line of a click context, in a form that the user can type again.
 
     The command line has the command, its arguments, and the options that differ from their defaults.
     """
     path: list[str] = []
     above: Any = context
-    while above.parent is not None:  # the outermost name is left out, because it is a file name
+    while above.parent is not None:  # the outermost context is left out, because its name is a file name
         path.insert(0, above.info_name)
         above = above.parent
     arguments: list[str] = []

@@ -52,7 +52,7 @@ ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `ho
 
 
 def make_plan() -> typer.Typer:
-    """Create the command group ``holdfast plan`` with one command for each verb."""
+    """Create the command group ``holdfast plan``, which has one command for each verb."""
     return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
 
 
@@ -66,7 +66,7 @@ class ExplainGroup(TyperGroup):
         return args
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the subcommand that the arguments name; click calls this method."""
+        """Find the subcommand that the arguments name; click calls this method to parse a command line."""
         return super().resolve_command(ctx, self.in_order(args))
 
 
@@ -90,7 +90,7 @@ def make_apply() -> typer.Typer:
 def make_registry() -> typer.Typer:
     """Create the command group ``holdfast registry`` with its command ``adopt``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
-    registering.callback()(lambda: None)  # otherwise typer would drop the name of a group with one command
+    registering.callback()(lambda: None)  # otherwise typer would merge a group with a single command into that command
     registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
@@ -199,7 +199,7 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 
 
 def resuming(begun: ApplyRecord) -> str:
-    """A sentence for the user: an interrupted apply is resumed now."""
+    """A sentence for the user which says that an interrupted apply is resumed now."""
     return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
 
 
@@ -255,7 +255,7 @@ def print_short(plan: Plan) -> None:
 
 
 def stage_name(kind: type[Stage]) -> str:
-    """The class of a stage as words: ``MakeRelease`` becomes ``make release``."""
+    """The name of a stage's class as words: ``MakeRelease`` becomes ``make release``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
@@ -267,7 +267,7 @@ def _how_to_apply(plan: Plan) -> str:
 
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
-    """Plan a request. If the processor has an open apply, a line about the apply is printed on stderr."""
+    """Makes the plan of a request. If the processor has an open apply, a line about the apply is printed on stderr."""
     with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
@@ -287,7 +287,7 @@ def _exit_code(plan: Plan) -> int:
 
 
 def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
-    """Context manager with ``Verbs`` for the settings of this process.
+    """Context manager that yields ``Verbs``, which plans and applies requests, for the settings of this process.
 
     ``who`` is the user name to record with applies; None records the current user.
     """
@@ -297,7 +297,10 @@ def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
 
 
 def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of both functions, ``verb`` and ``action``; the module's docstring has a drawing."""
+    """A command with the options of both functions, ``verb`` and ``action``.
+
+    The module's docstring shows which options go to which function.
+    """
     # The annotations are evaluated here. Otherwise typer would look for their names in this module, not in the module
     # of the verb.
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())

@@ -123,7 +123,7 @@ def log_lines(
 
 
 def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
-    """The last ``count`` lines (None: all) since ``begin`` from the rotated files ``FILE.1``, ``FILE.2``, …"""
+    """The last ``count`` lines (None: all) since ``begin`` in the rotated log files ``FILE.1``, ``FILE.2``, …"""
     found: list[str] = []
     for number in itertools.count(1):
         if count is not None and len(found) >= count:
@@ -134,14 +134,15 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
         except OSError:
             break
         if not part and begin is not None:
-            break  # all lines are from before `begin`, and so are those of older files
+            break  # all these lines are from before `begin`, so the lines of older files are, too
         found = [*part, *found]
     return found
 
 
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
-    """The lines since the time ``begin``. A line without a time, for example of a traceback, has the time of the line
-    before.
+    """The lines from the time ``begin`` on.
+
+    A line without a time, for example in a traceback, has the time of the line before it.
     """
     wanted = begin is None
     for line in lines:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
     from holdfast.processors.application.registration import ProcessorDefinition
 
-#: Maximum seconds that a worker may take to commit and end after an edit; then it is killed.
+#: Maximum seconds that a worker may take to commit and end after an edit of the code; then it is killed.
 _END_WITHIN_S = 30
 
 
 class ProcessorDeployed(HoldfastError):
-    """A deployed worker of the processor runs, so it can't run in the foreground. Fields: processor, pid."""
+    """A deployed worker of the processor runs, so it can't also run in the foreground. Fields: processor, pid."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -138,7 +138,7 @@ def _run_again_and_again(settings: Settings, target: str | None) -> None:
         folder,
         target=shlex.join(words),
         target_type="command",
-        # The home folder is ignored, because it has copies of the code (releases), which no user edits.
+        # The home folder is not watched, because it contains copies of the code (releases), which no user edits.
         watch_filter=PythonFilter(ignore_paths=[settings.home], extra_extensions=(".toml",)),
         callback=lambda changes: console.print(f"Edited: {_names(folder, changes)}", highlight=False),
         sigint_timeout=_END_WITHIN_S,

@@ -9,7 +9,7 @@ from holdfast.orchestration.commands.options import Json, command_settings, prin
 
 spark = typer.Typer(help="A Spark process on this machine that stays warm between runs.", no_args_is_help=True)
 warehouse = typer.Typer(help="The catalog of the warehouse's tables.", no_args_is_help=True)
-warehouse.callback()(lambda: None)  # otherwise typer would drop the name of a group with one command
+warehouse.callback()(lambda: None)  # otherwise typer would merge a group with a single command into that command
 
 
 @spark.command()

@@ -98,7 +98,7 @@ def _check_cluster(settings: Settings) -> None:
 
 
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:
-    """Start broker, registry, supervisor and warm Spark if they are needed; returns name -> address of each service."""
+    """Start broker, registry, supervisor and Spark server if they are needed; returns service name -> address."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
     from holdfast.infra.machine import prepare

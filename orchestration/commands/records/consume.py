@@ -59,7 +59,7 @@ def consume(
 
 
 def open_topics(settings: Settings, topic: str) -> Topics:
-    """A client for the cluster's topics, after a check that ``topic`` exists.
+    """A client for the cluster's topics; raises an error if ``topic`` does not exist.
 
     Raises:
         TopicUnusable: The topic does not exist.
@@ -79,7 +79,7 @@ def open_topics(settings: Settings, topic: str) -> Topics:
 
 
 def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
-    """Partition -> offset that ``--from`` means; the partition's first offset, if ``--from`` means a deleted offset."""
+    """Partition -> offset to start at, according to ``--from``; if that offset was deleted, the first existing one."""
     first = topics.start_offsets(topic)
     if start == "earliest":
         return first
@@ -131,7 +131,7 @@ def as_text(part: bytes | None) -> str | None:
 
 
 def shown(text: str | None) -> str:
-    """Text for one line of a terminal: escaped, and cut after ``SHOWN_MAX`` characters; ``-`` for None."""
+    """A text for one line of a terminal: escaped, and cut after ``SHOWN_MAX`` characters. None becomes ``-``."""
     if text is None:
         return "-"
     cut = text[:SHOWN_MAX]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.feeder import Feeder
     from holdfast.infra.settings import Settings
 
-#: Acknowledgements are read, and the progress is printed, each time after this number of records.
+#: After each group of this many records, acknowledgements are read and the progress is printed.
 LOOK_EVERY = 500
 
 

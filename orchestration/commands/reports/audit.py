@@ -14,8 +14,8 @@ from holdfast.orchestration.commands.options import Json, Processor, Store, comm
 if TYPE_CHECKING:
     from holdfast.processors.audits.stores import StoreAudit
 
-#: Minimum terminal width for a table of fingerprints, characters. On a narrower terminal each row is printed as a line,
-#: because a table would break the fingerprints, which users want to copy.
+#: On a terminal with fewer columns, each row of fingerprints is printed as one line. A table would break fingerprints
+#: over several lines, and users could not copy them.
 WIDE = 120
 
 

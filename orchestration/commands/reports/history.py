@@ -72,7 +72,7 @@ def _document(entry: "Entry") -> dict[str, Any]:
     return {name: document[name] for name in _FIELDS} | {"run": entry.run or None}
 
 
-#: The fields of an entry that the JSON document has, in addition to ``run``.
+#: The fields of an entry that are in the JSON document, in addition to ``run``.
 _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
 
 

@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = structlog.get_logger(__name__)
 
-#: Fields of a row that come from the worker's answer; they are None without an answer.
+#: Fields of a slot's row that come from the worker's answer. They are None if the worker does not answer.
 _OF_A_WORKER = (
     "code_version",
     "phase",
@@ -48,14 +48,14 @@ _OF_A_WORKER = (
 def describe_processor(
     deployment: Deployment, world: World, limits: Limits
 ) -> tuple[list[dict[str, Any]], list[Reason]]:
-    """The rows of a processor, one for each slot, and the reasons why the processor is not green."""
+    """The rows of a processor, one for each slot, and the reasons why it is not shown as green."""
     name = deployment.processor
     try:
         now = processor_now(name, world, limits)
         meant = wanted(deployment, world).desired
         rows = [_row_of(deployment, meant, slot, each, world) for slot, each in now.observations.items()]
         return rows, reasons.of_processor(name, now.answer)
-    except Exception as failed:  # an error of one processor must not hide the other processors
+    except Exception as failed:  # an error about one processor must not hide the others
         log.error("status.unread", processor=name, error=str(failed))
         why = failed.message if isinstance(failed, HoldfastError) else f"{type(failed).__name__}: {failed}"
         action = failed.action if isinstance(failed, HoldfastError) else f"Read `holdfast logs {name}`."
@@ -79,7 +79,7 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
-    """Counts of a worker's messages that were late, put aside or skipped, as JSON-ready data; None if all are 0."""
+    """Counts of a worker's messages that came too late, became dead letters or were skipped; None if all are 0."""
     judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
     if judged is None or not judged.counts.total:
         return None

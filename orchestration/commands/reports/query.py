@@ -64,7 +64,7 @@ def only_store(processor: str, stores: list[str]) -> str:
 
 
 def document(processor: str, store: str, found: Found) -> dict[str, Any]:
-    """The JSON document of the found entries."""
+    """The JSON document that lists the found entries."""
     return {
         "processor": processor,
         "store": store,

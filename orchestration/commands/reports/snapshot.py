@@ -27,11 +27,11 @@ from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, Stor
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
-#: Columns that are not printed: raw bytes of the changelog. Other columns have the same content in readable form.
+#: Columns with the changelog's raw bytes, which are not printed. Other columns have the same content in readable form.
 RAW = frozenset({"key", "value"})
 #: Maximum seconds to wait for the run that publishes a table.
 RUN_S = 3_600.0
-#: Interval of progress lines if the output is no terminal, seconds.
+#: Seconds between two progress lines if the output is not a terminal.
 REPEAT_S = 30.0
 _SHOWN = 5
 
@@ -102,7 +102,7 @@ def version_at(table: StoreTable, at: str | None) -> StoreVersion:
 
 
 def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
-    """The newest version that was written before the time ``at``; None if ``at`` is no time, or no version matches."""
+    """The newest version that was written before the time ``at``; None without one, or if ``at`` is not a time."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -193,7 +193,7 @@ def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str,
 
 
 def _plain(value: Any) -> Any:
-    """A column's value as JSON-ready data: bytes become hexadecimal digits, unknown types become text."""
+    """A column's value for JSON: bytes become hexadecimal digits, and values of unknown types become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):

@@ -138,7 +138,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
 
 
 def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequence[Reason]) -> list[Reason]:
-    """Reduce the document to the processor or asset ``name``; returns the reasons about this subject."""
+    """Removes everything but the processor or asset ``name`` from the document; returns the reasons about it."""
     processors = {each["processor"] for each in document["processors"]}
     if name not in processors and not any(is_of(name, each) for each in assets):
         own = [each for each in assets if not is_ours(tuple(each.split("/")))]
@@ -153,7 +153,7 @@ def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequ
 
 
 def is_of(name: str, subject: str) -> bool:
-    """Whether ``name`` selects the subject: ``fleet`` selects ``fleet`` and ``state/fleet/seen_state``."""
+    """Whether a subject belongs to ``name``: both ``fleet`` and ``state/fleet/seen_state`` belong to ``fleet``."""
     return name == subject or name in subject.split("/")
 
 
@@ -204,7 +204,7 @@ def supervisor_of(deployer: LocalDeployer) -> str | None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
-    """Add the registry's facts to the document; returns the reasons why processors are not green."""
+    """Adds facts of the registry to the document; returns the reasons why processors are not green."""
     from holdfast.orchestration.commands.reports.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
     from holdfast.processors.lifecycle.plans.way_on import way_on
@@ -247,7 +247,7 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _in_words(timers: dict[str, Any] | None) -> str | None:
-    """Text with the number of pending timers, and the due time of the next timer in stream time and processing time.
+    """A text about pending timers: their number, and when the next one is due in stream time and processing time.
 
     None if the processor has no timers.
     """
@@ -259,7 +259,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """One line for each subtopology whose slot has several subtopologies, or whose messages wait for another input."""
+    """Lines about subtopologies, where a slot has several of them, or where messages wait for another input."""
     found = []
     for each in processors:
         parts = each["subtopologies"]

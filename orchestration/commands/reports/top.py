@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.processors.lifecycle.ports import World
     from holdfast.processors.lifecycle.recovery.incidents import Observation
 
-#: Maximum seconds between the first observation, which is not printed because it has no rates, and the second.
+#: Maximum seconds between the first and the second observation. The first one is not printed, because it has no rates.
 _FIRST_S = 1.0
 #: Length of a progress bar, characters. The bar is text, because rich's own progress bar can't share a table cell with
 #: percent and seconds.
@@ -47,7 +47,7 @@ Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: the worker in one slot of a processor; None means unknown."""
+    """One row of the table: the worker in one slot of a processor; None means that a value is unknown."""
 
     processor: str
     slot: str
@@ -61,14 +61,14 @@ class Row:
     records_per_s: float | None = None
     #: Seconds until the lag is processed at the current rate.
     behind_s: float | None = None
-    #: Progress of the slowest restore, from 0 to 1, and the estimated seconds until all restores end.
+    #: Progress of the slowest restore, from 0 to 1. The next field is the estimated seconds until all restores end.
     restored: float | None = None
     restore_s_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One observation of all processors."""
+    """One observation of all processors by ``holdfast top``."""
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
@@ -152,7 +152,7 @@ def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], 
 
 
 def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
-    """The row of one worker, from its present status and its previous status (``before``)."""
+    """The table row of one worker, from its present status and, for the rate, its previous one (``before``)."""
     status = seen.living
     if not isinstance(status, ProcessorStatus):
         return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)
@@ -195,7 +195,7 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """Sort key of a row: processors in trouble come first; among equals, the largest lag comes first."""
+    """A key for sorting rows: processors with a problem come first; among equal ones, the largest lag comes first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 

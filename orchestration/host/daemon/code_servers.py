@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 #: Maximum age of a code server, seconds. It is replaced even without an edit, because packages may have changed.
 AGE_MAX_S = 3600.0
-#: Minimum age, seconds, at which a code server is replaced although no code file changed; the same as in Dagster.
+#: Minimum age, in seconds, of a code server that is replaced without an edit of the code; the same as in Dagster.
 AGE_MIN_S = 60.0
-#: Minimum age, seconds, at which a code server is replaced after an edit. It is short, so that a broken import is
-#: reported within a minute.
+#: Minimum age, in seconds, of a code server that is replaced after an edit. It is short, so that an import that the
+#: edit has broken is reported within a minute.
 EDITED_MIN_S = 30.0
-#: Backoff between two restarts, seconds since the last start. The first restart is immediate. The second waits this
-#: time, and each further restart twice as long, up to `AGE_MIN_S`. A code server that lives `AGE_MIN_S` resets it.
+#: Seconds from the start of a code server to its next restart, if it ends again. The first restart is immediate, the
+#: second waits this long, and each further one waits twice as long, up to `AGE_MIN_S`. After `AGE_MIN_S` without an
+#: end, the backoff starts again.
 ENDED_AGAIN_S = 15.0
 
 
@@ -39,7 +40,7 @@ class Server:
 
 
 def to_start(servers: Iterable[Server], early: Mapping[str, int]) -> list[Server]:
-    """The code servers that ended and must be restarted now.
+    """Code servers that have ended and whose backoff is over, so that they must be restarted now.
 
     Args:
         servers: All code servers.
@@ -51,12 +52,12 @@ def to_start(servers: Iterable[Server], early: Mapping[str, int]) -> list[Server
 
 
 def settled(servers: Iterable[Server]) -> list[str]:
-    """The locations whose code server has lived for ``AGE_MIN_S``, so that their backoff is reset."""
+    """The locations whose code server has run for ``AGE_MIN_S`` seconds, so that their backoff is reset."""
     return [each.location for each in servers if each.ended is None and each.age_s >= AGE_MIN_S]
 
 
 def _patience_s(early: int) -> float:
-    """The minimum age at which an ended code server is restarted, seconds; ``early`` is its number of restarts."""
+    """The minimum seconds between the last start of a code server and its restart; ``early`` is its restarts so far."""
     return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 
 

@@ -18,7 +18,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import IMPORT_ROOT, Settings, load_settings
 from holdfast.processors.lifecycle.deploy.marking import began
 
-#: Suffixes of files that may change the definitions.
+#: Suffixes of files whose content can change the Dagster definitions.
 _ENDINGS = (".py", ".toml", ".yaml", ".yml", ".json", ".avsc", ".env")
 #: Names of folders that hold installed packages or caches, not code of the project.
 _PACKAGES = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
@@ -38,7 +38,7 @@ class LoadedCode:
     starts: tuple[float, ...]
 
     def change_since(self, former: "LoadedCode") -> str | None:
-        """Text about the change since ``former``, for example ``/a/b.py changed``; None without a change."""
+        """A text with the first change since ``former``, for example ``/a/b.py changed``; None if nothing changed."""
         if self.files != former.files:
             changed = sorted(dict(self.files.items() ^ former.files.items()))
             more = f" and {len(changed) - 1} more files" if len(changed) > 1 else ""
@@ -64,7 +64,7 @@ def look(settings: Settings, modules: Iterable[str] = (), more: Iterable[Path] =
 
 
 def current_settings(known: Settings) -> Settings:
-    """The settings that a code server would read now; ``known`` if the present settings are invalid."""
+    """The settings that a new code server would read. If these are invalid now, returns ``known``."""
     try:
         return load_settings()
     except HoldfastError:
@@ -119,7 +119,7 @@ def _files(root: Path, home: Path) -> Iterator[str]:
 
 
 def _starts(settings: Settings) -> tuple[float, ...]:
-    """The starts of the first snapshot partitions of all deployed processors, seconds since 1970, sorted."""
+    """When the snapshot partitions of each deployed processor begin, in seconds since 1970, sorted."""
     releases = settings.paths.all_releases
     names = sorted(each.name for each in releases.iterdir()) if releases.is_dir() else []
     moments = [began(settings.paths, [name]) for name in names] or [None]

@@ -89,7 +89,7 @@ def controller_of(
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
     target = code_locations(workspace)
     looking = _Looking(settings, target, [Path(file) for file in workspace.workspace or ()])
-    before = looking()  # read before the code servers load the code, so that an edit during the load is noticed
+    before = looking()  # read before the code is loaded, so that an edit during the load is noticed afterwards
     context = stack.enter_context(KeptLocations(instance, target, grpc_server_registry=servers))
     write_logs(options["log_format"], options["log_level"])
     controller = PatientController(
@@ -109,13 +109,13 @@ class KeptLocations(WorkspaceProcessContext):
     """Dagster's workspace of the daemon, which can return to the former code server of a code location."""
 
     def put_back(self, name: str, entry: Any) -> None:
-        """Replace the workspace entry of the code location ``name`` by ``entry``, a former entry of this location."""
+        """Put ``entry``, an earlier entry of the code location ``name``, back into the workspace."""
         with self._lock:
             self._current_workspace = self._current_workspace.with_code_location(name, entry)
 
 
 class KeptCodeServers(GrpcServerRegistry):
-    """Dagster's registry of the code servers that the daemon started, which also reports their state."""
+    """Dagster's registry of code servers that the daemon started; this class also reports their state."""
 
     def runs(self, origin: str) -> bool:
         """Whether the newest code server of a location has started and runs; ``origin`` is the location's origin id."""
@@ -142,7 +142,7 @@ def _server(entry: ServerRegistryEntry | ErrorRegistryEntry, now: float, locatio
 
 
 def _answers(location: Any) -> bool:
-    """Whether the code server of a location answers."""
+    """Whether the code server of a code location answers a request."""
     try:
         return bool(location.client.ping(""))
     except dg.DagsterError:
@@ -219,7 +219,7 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # stops the heartbeats to the former code server, so that it ends
 
     def _seen(self) -> LoadedCode:
-        """The code's present fingerprint; if the code can't be read, logs the error, returns the last fingerprint."""
+        """The code's present fingerprint; if the code can't be read, logs the error and returns the last one."""
         try:
             return self._look()
         except OSError as failed:
@@ -239,11 +239,11 @@ class _Looking:
 
     def __call__(self) -> LoadedCode:
         self._settings = current_settings(self._settings)
-        with suppress(Exception):  # the workspace file may be invalid while a user edits it
+        with suppress(Exception):  # a user may be editing the workspace file, so that it is invalid at the moment
             self._origins = self._target.create_origins()
         loaded: list[Any] = []
         for each in self._origins:
-            with suppress(dg.DagsterInvariantViolationError):  # a code server that the daemon did not start
+            with suppress(dg.DagsterInvariantViolationError):  # the daemon did not start this code server
                 loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]
         return look(

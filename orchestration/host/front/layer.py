@@ -38,7 +38,7 @@ from holdfast.orchestration.host.front.rules import (
 
 log = structlog.get_logger("webserver")
 
-#: The key under which the ASGI scope of a request has the name of the person who sent the request.
+#: Key in the ASGI scope of a request, under which the name of the requesting person is stored.
 WHO = "holdfast.who"
 #: Maximum size of the sign-in form's body, bytes.
 FORM_MAX = 4096
@@ -100,7 +100,8 @@ class Front:
             await socket.close(1008)
 
     def _log(self, asked: Asked, refused: Refused) -> None:
-        # The limit is for each `action`, not for each `seen`: a hostile page could vary the request's text in `seen`.
+        # The limit applies to each `action`, which is a fixed text. A hostile page could vary `seen`, the request's
+        # text.
         if self._is_news(refused.action):
             log.warning("webserver.refused", status=refused.status, seen=refused.seen, peer=asked.peer, path=asked.path)
 
@@ -185,7 +186,7 @@ def _challenge(refused: Refused) -> Mapping[str, str]:
 
 
 def _local_path(path: str, prefix: str) -> str:
-    """The path to open after sign-in, if it is a path of this server; otherwise the server's first page."""
+    """The path to open after sign-in: ``path`` if it is on this server, otherwise the server's first page."""
     local = path.startswith(f"{prefix}/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     return path if local else f"{prefix}/"
 

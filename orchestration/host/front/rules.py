@@ -40,7 +40,7 @@ _SHOWN_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The facts of a request. ``headers`` maps lower-case names to all values; ``peer`` is the client's address."""
+    """A request to judge. ``headers`` maps names in lower case to all values; ``peer`` is the client's address."""
 
     kind: Literal["http", "websocket"]
     method: str
@@ -76,10 +76,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The webserver's settings in the form that the checks need."""
+    """The webserver's settings, converted for the checks of requests."""
 
-    #: ``names`` may be in a ``Host`` header. ``origins`` (``name:port``) may be in an ``Origin`` header even if they
-    #: differ from ``Host``.
+    #: Names that a ``Host`` header may contain. The next field, ``origins`` (``name:port``), has values that an
+    #: ``Origin`` header may have although they differ from ``Host``.
     names: frozenset[str]
     origins: frozenset[str]
     tokens: Mapping[str, str] = field(repr=False)
@@ -122,7 +122,7 @@ def signs_in(asked: Asked, rules: Rules) -> bool:
 
 
 def trusted(peer: str, rules: Rules) -> bool:
-    """Whether the client's address belongs to a proxy of the settings, which authenticates persons itself."""
+    """Whether the client's address is one of the proxies in the settings, which authenticate persons themselves."""
     try:
         address = ipaddress.ip_address(peer)
     except ValueError:
@@ -270,5 +270,5 @@ def _shown(text: str) -> str:
 
 
 def unguarded(host: str, settings: WebserverSettings) -> bool:
-    """Whether other machines could use the UI without authentication, if it listens on ``host``."""
+    """Whether other machines could use the UI without a token or sign-in, if the webserver listens on ``host``."""
     return not is_loopback(host) and not settings.asks

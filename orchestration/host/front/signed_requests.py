@@ -70,7 +70,7 @@ class SignedWebserver(DagsterWebserver[SignedProcessContext, SignedContext]):
 
 
 def who_asks(source: object | None) -> str | None:
-    """The name of the person who sent a request; None if the settings require no sign-in."""
+    """The name of the person who sent the HTTP request ``source``; None if the settings require no sign-in."""
     return source.scope.get(WHO) if isinstance(source, HTTPConnection) else None
 
 

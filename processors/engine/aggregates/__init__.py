@@ -1,4 +1,4 @@
-"""Built-in aggregates of a key's messages, computed one by one or with numpy.
+"""Built-in aggregates of each key's messages. They are computed message by message, or with numpy for many messages.
 
 This package imports ``steps`` and ``state``.
 """

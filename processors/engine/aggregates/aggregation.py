@@ -7,8 +7,9 @@ The state of a key is one JSON value under the state key ``aggregate``. Columns 
 ``min``, ``max`` and ``last`` store the value. ``collect`` stores a list, with the oldest item first.
 
 Invariants:
-    - This module defines the results. ``columnar`` gives the same results and the same bytes, or refuses the run.
-    - A column starts empty if the stored value lacks it, or has another aggregator under its name.
+    - This module defines the results. ``columnar`` gives the same results and the same bytes, or refuses the batch of
+      messages.
+    - A column starts empty if the stored value has no column of this name, or one of another aggregator.
     - The state never has a number that JSON can't hold. A message that makes a total overflow fails.
 """
 
@@ -34,7 +35,7 @@ STATE_KEY = "aggregate"
 FORMAT = "format"
 FORMAT_VERSION = 1
 
-#: The input of a column: a field's name, a function of the message's value, or None for the whole value.
+#: The argument ``of`` of a column: a field's name, a function of the message's value, or None for the whole value.
 Field = str | Callable[[Any], Any] | None
 
 
@@ -80,7 +81,7 @@ class Aggregator:
 
     @property
     def written(self) -> str:
-        """The code that declares the column, used in errors."""
+        """The code of an example declaration of the column, for example ``Sum("amount")``; used in errors."""
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
@@ -103,14 +104,18 @@ class Aggregator:
             raise self.failed(column, f"raised {type(failure).__name__}: {failure}", type(value).__name__) from failure
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns the stored value after one more message.
+        """Returns the column's stored value after one more message.
 
-        ``held`` is the stored value before, None for the first message.
+        ``held`` is the stored value before this message; it is None for the first message. ``item`` is what ``read``
+        returned.
         """
         raise NotImplementedError
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Merges the stored values of two windows, not None. The event times of ``earlier`` are before ``later``."""
+        """Merges the stored values of two windows. All event times of ``earlier`` are before those of ``later``.
+
+        Neither of the two values is None.
+        """
         raise NotImplementedError
 
     @property
@@ -124,7 +129,7 @@ class Aggregator:
 
     @property
     def by_time(self) -> bool:
-        """Whether ``add`` expects items of the form [event time, item]."""
+        """Whether ``add`` expects the item as a list [event time, item]."""
         return False
 
     def failed(self, column: str, seen: str, seen_type: str) -> AggregationFailed:
@@ -165,7 +170,7 @@ class Count(Aggregator):
         return 1 if held is None else int(held) + 1
 
     def merge(self, earlier: Any, later: Any, column: str) -> int:
-        """Returns the sum of both counts."""
+        """Returns the sum of the two counts."""
         return int(earlier) + int(later)
 
 
@@ -179,7 +184,7 @@ class _OfNumbers(Aggregator):
         raise self.failed(column, f"is {type(item).__name__}, expected a number", type(item).__name__)
 
     def finite(self, number: int | float, column: str) -> int | float:
-        """Returns the number if JSON can hold it; raises AggregationFailed for infinity and NaN."""
+        """Returns the number if it is finite; raises AggregationFailed for infinity and NaN, which JSON can't hold."""
         if type(number) is float and not isfinite(number):
             raise self.failed(column, f"gives {number}, which JSON can't hold", "float")
         return number
@@ -196,11 +201,11 @@ class Sum(_OfNumbers):
         return item if held is None else self.finite(_plus(self, held, item, column), column)
 
     def merge(self, earlier: Any, later: Any, column: str) -> int | float:
-        """Returns the sum of both windows."""
+        """Returns the sum of the two windows' sums."""
         return self.add(earlier, later, column)
 
 
-#: Whole numbers up to this size are in the range of a float.
+#: A whole number below this size can be converted to a float without an overflow.
 _LARGE = 1 << 1023
 
 
@@ -217,7 +222,7 @@ class Mean(_OfNumbers):
         return self._held(made, count + 1, column)
 
     def merge(self, earlier: Any, later: Any, column: str) -> dict[str, Any]:
-        """Returns the added sums and counts of both windows."""
+        """Returns the two windows' sums added, and their counts added."""
         total = self.finite(_plus(self, earlier["sum"], later["sum"], column), column)
         return self._held(total, earlier["count"] + later["count"], column)
 
@@ -236,7 +241,7 @@ class Mean(_OfNumbers):
 
 
 class _Extreme(Aggregator):
-    """Base class of ``Min`` and ``Max``. Of equal items, the first one is kept."""
+    """Base class of ``Min`` and ``Max``. If several items are equal, the first of them is kept."""
 
     __slots__ = ()
     beats: ClassVar[Callable[[Any, Any], bool]]
@@ -262,7 +267,7 @@ class _Extreme(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Min(_Extreme):
-    """The smallest value of a field of numbers or texts. Of equal values, the first one is kept."""
+    """The smallest value of a field of numbers or texts. If several values are equal, the first of them is kept."""
 
     kind: ClassVar[str] = "min"
     beats: ClassVar[Callable[[Any, Any], bool]] = operator.lt
@@ -270,7 +275,7 @@ class Min(_Extreme):
 
 @dataclass(frozen=True, slots=True)
 class Max(_Extreme):
-    """The largest value of a field of numbers or texts. Of equal values, the first one is kept."""
+    """The largest value of a field of numbers or texts. If several values are equal, the first of them is kept."""
 
     kind: ClassVar[str] = "max"
     beats: ClassVar[Callable[[Any, Any], bool]] = operator.gt
@@ -278,7 +283,7 @@ class Max(_Extreme):
 
 @dataclass(frozen=True, slots=True)
 class Last(Aggregator):
-    """The newest value of a field. The value may have any type."""
+    """The value of a field in the message that was processed last. The value may have any type."""
 
     kind: ClassVar[str] = "last"
 
@@ -293,7 +298,10 @@ class Last(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """The newest ``limit`` values of a field, oldest first. Each message stores the whole list again."""
+    """The newest ``limit`` values of a field, oldest first.
+
+    For each message, the whole list is written to the store again.
+    """
 
     kind: ClassVar[str] = "collect"
     limit: int = 0
@@ -308,7 +316,7 @@ class Collect(Aggregator):
             )
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """Returns the list with the new item, without the oldest items beyond the limit."""
+        """Returns the list with the new item at its end; if it exceeds ``limit``, the oldest item is left out."""
         return [*(held or ()), item][-self.limit :]
 
     def describe(self) -> str:
@@ -320,16 +328,18 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {made.kind: made for made in (Coun
 
 
 class Aggregation(Step):
-    """The columns of one aggregation, in output order. A call adds one message to the state of its key.
+    """The columns of one aggregation, in output order.
+
+    Calling the object adds one message to the state of the message's key.
 
     Raises AggregationInvalid if there is no column, or a column is not an aggregator.
     """
 
     store_kind: ClassVar[str] = "aggregation"
     called: ClassVar[str] = "an aggregation"
-    #: The allowed classes of columns.
+    #: The classes that a column of this aggregation may have.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
-    #: For errors: the allowed aggregators as text, and an example of a declaration.
+    #: Texts for errors: the names of the allowed aggregators, and an example of a declaration.
     expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
     written: ClassVar[str] = 'aggregate({"total": Sum("amount")})'
 
@@ -365,7 +375,7 @@ class Aggregation(Step):
 
     @property
     def kinds(self) -> dict[str, list[str]]:
-        """For each aggregator, the names of its columns; both in the order of the columns."""
+        """Maps each aggregator's name to the names of its columns, for example ``{"sum": ["total", "tax"]}``."""
         found: dict[str, list[str]] = {}
         for name, made in self.columns.items():
             found.setdefault(made.kind, []).append(name)
@@ -378,19 +388,19 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """The content of the step's store: this aggregation."""
+        """Says that the step's store contains this aggregation."""
         return self
 
     @property
     def use(self) -> None:
-        """None, because aggregates store nothing that depends on time."""
+        """Returns None: the store's content does not depend on time."""
 
     def lines(self) -> tuple[str, ...]:
         """Describes each column in one line, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
     def __call__(self, value: Any, state: State) -> dict[str, Any]:
-        """Adds one message to the state of its key and returns the key's aggregates.
+        """Adds one message to the state of its key, and returns all columns of the key.
 
         Raises:
             AggregationFailed: The message can't be aggregated; the state is unchanged.

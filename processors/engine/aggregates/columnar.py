@@ -1,7 +1,8 @@
-"""Adds a whole run of messages to a built-in aggregation with numpy. The results equal those of ``Aggregation``.
+"""Adds many messages at once to a built-in aggregation with numpy. The results equal those of ``Aggregation``.
 
-Each message key has a row. A row is loaded from the store at its first use. It is written back to the store's overlay
-before a commit, or when ``Aggregation`` itself must process the key (the plain path)::
+Consecutive messages that are computed together are a *run*. Each message key has a row in memory. A row is loaded from
+the store at its first use. It is written back to the store's overlay before a commit, or when ``Aggregation`` itself
+must process the key (the plain path)::
 
     messages   decode the needed fields      numpy, one step for each rank     encode all outputs
     k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}
@@ -38,18 +39,18 @@ from holdfast.processors.engine.aggregates.row_table import RowTable
 from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Number of rows that are written back together. A batch of this size stays in the CPU's caches.
+#: Number of rows that are written back together. So few rows stay in the CPU's caches.
 PIECE_ROWS = 1000
 
 
 class RowStore(Protocol):
-    """The store that holds the rows; ``StoreState`` implements it."""
+    """The store from which rows are loaded and to which they are written back; ``StoreState`` implements it."""
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns stored values, uncommitted values included; None for a key without a value."""
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Writes stored values into the store's overlay."""
+        """Writes the values of these message keys into the store's overlay, which holds uncommitted writes."""
 
 
 class ColumnarAggregation:
@@ -58,12 +59,13 @@ class ColumnarAggregation:
     Args:
         output_bytes_max: The maximum of key plus value of an output, in bytes.
         state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
-        rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
+        rows_bytes_max: The maximum memory of the rows, in bytes. If they need more, a commit evicts rows that were not
+            used recently.
         steps: The column expressions before the aggregation.
 
     Raises:
-        Unfit: The aggregation has a column that numpy does not support (``Collect``), or the steps have no form for
-            whole runs of messages.
+        Unfit: The aggregation has a column that numpy does not support (``Collect``), or the steps can only process one
+            message at a time.
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class ColumnarAggregation:
         self._index: dict[bytes, int] = {}
 
     def picked(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Picked | None:
-        """What a run needs of its messages, behind the steps; None if the plain path must process the run."""
+        """Returns the items that the columns need of these messages, after the steps before the aggregation.
+
+        Returns None if the messages must be processed one by one.
+        """
         if None in keys or None in values:
             return None
         try:
@@ -94,7 +99,7 @@ class ColumnarAggregation:
             return None
 
     def run(self, keys: Sequence[bytes | None], items: list[Any], timestamps: Sequence[int]) -> list[bytes] | None:
-        """Processes a run of messages whose items are read, and returns their outputs.
+        """Adds consecutive messages with these ``items`` to the aggregation, and returns their outputs.
 
         Returns None, and changes nothing, if ``Aggregation`` must process the messages one by one.
         """
@@ -104,7 +109,7 @@ class ColumnarAggregation:
             return None
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Writes the rows of these keys back to the store and drops the rows.
+        """Writes the rows of these keys back to the store and drops the rows from memory.
 
         ``Aggregation`` can then process messages of these keys one by one.
         """
@@ -115,11 +120,11 @@ class ColumnarAggregation:
             self._table.release(found)
 
     def write_back(self) -> None:
-        """Writes all changed rows into the store's overlay."""
+        """Writes all changed rows into the store's overlay, so that the next commit contains them."""
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Called after a commit: evicts rows above the memory limit."""
+        """Must be called after a commit: evicts rows if they need more memory than allowed."""
         if len(self._index) > self._rows_max():
             self._forget_unused()
 
@@ -129,7 +134,7 @@ class ColumnarAggregation:
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in the overlay, in bytes."""
+        """Estimated bytes that the changed rows will need in the store's overlay when they are written back."""
         return self._table.dirty_bytes()
 
     # -- internal methods --------------------------------------------------------------------------------------
@@ -167,7 +172,8 @@ class ColumnarAggregation:
     def _forget_unused(self) -> None:
         """Evicts unchanged rows until the number of rows is at most three quarters of the limit.
 
-        Rows that were not used since the last eviction are evicted first, the oldest rows first.
+        Rows that were not used since the last eviction are evicted first. Of these, the row that was added first goes
+        first.
         """
         keys, table = list(self._index), self._table
         rows = np.fromiter(self._index.values(), np.int64, len(keys))

@@ -1,4 +1,4 @@
-"""The columns of a columnar aggregation. Each column holds arrays with one element per row.
+"""The columns of an aggregation that numpy computes. Each column holds arrays with one element per row (message key).
 
 A column processes a run of messages in two steps: ``run`` computes without changing anything, and ``keep`` stores the
 result. Between the two, ``shown`` makes the outputs. A run that can't be computed with the same bits as Python raises
@@ -29,11 +29,14 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """numpy can't compute this run of messages exactly. ``Aggregation`` must process its messages one by one."""
+    """numpy can't compute these messages exactly. ``Aggregation`` must process them one by one."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """Converts items to numbers; raises Unfit if an item is not a finite number, or a float can't hold it exactly."""
+    """Converts items to an array of numbers.
+
+    Raises Unfit if an item is not a finite number, or a float can't hold it exactly.
+    """
     kinds = set(map(type, items))
     if kinds == {float}:
         numbers = Numbers(np.array(items, np.float64))
@@ -82,7 +85,7 @@ def as_json(items: Iterable[Any]) -> list[bytes]:
 
 
 class Column(Protocol):
-    """One column of an aggregation, for all rows."""
+    """One column of an aggregation, for all rows. A row belongs to one message key or one window."""
 
     def grow(self, capacity: int) -> None:
         """Enlarges the arrays to ``capacity`` rows."""
@@ -91,31 +94,34 @@ class Column(Protocol):
         """Raises Unfit if the column can't hold one of these stored values."""
 
     def clear(self, rows: Places) -> None:
-        """Empties these rows."""
+        """Removes the values of these rows."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """Loads stored values into rows. None leaves a row empty."""
+        """Loads these stored values into these rows. For the value None, the row becomes empty."""
 
     def run(self, items: Any, segments: Segments) -> Any:
-        """Computes a run of messages without changing the rows.
+        """Computes the column after each message of the segments, without changing the rows.
 
-        The result is the argument of ``shown`` and ``keep``.
+        The returned object is the argument ``ran`` of ``shown``, and must also be passed to ``keep``.
         """
 
     def shown(self, ran: Any, segments: Segments) -> list[Any]:
-        """Returns the outputs of a run, in the order of the messages."""
+        """Returns the column's output for each message, in the order of the messages.
+
+        ``ran`` is the result of ``run``.
+        """
 
     def results(self, rows: Places) -> list[Any]:
-        """Returns the values of the rows as outputs; None for an empty row."""
+        """Returns the outputs of these rows at present; None for a row without a value."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """Stores the result of ``run`` in the rows."""
+        """Stores the result of ``run`` in the rows, which is the only change of rows by a computation."""
 
     #: The template of the column's stored JSON, with ``%b`` for each part that ``stored`` returns.
     form: bytes
 
     def stored(self, rows: Places) -> list[list[bytes]]:
-        """Encodes rows as JSON: for each ``%b`` of ``form``, one list with an item for each row."""
+        """Encodes these rows as JSON parts: for each ``%b`` in ``form``, one list with a part for each row."""
 
 
 class CountColumn(Column):
@@ -255,7 +261,8 @@ class MeanColumn(Column):
         return self._totals.run(items, segments), self._counts.run(None, segments)
 
     def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
-        # Sum and count are exact as floats, so only the division rounds, as in Python.
+        # The sum and the count are exact as floats. So only the division rounds, and Python's own division rounds
+        # equally.
         return list(segments.unsorted(ran[0].values / ran[1]).tolist())
 
     def results(self, rows: Places) -> list[Any]:
@@ -282,7 +289,7 @@ class LastColumn(Column):
         self._values = grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """Does nothing, because a row can hold any value."""
+        """Does nothing, because this column can hold values of every type."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         self._values[rows] = np.fromiter(stored, object, len(stored))
@@ -308,10 +315,10 @@ class LastColumn(Column):
 
 
 def struct_of(name: str, fields: Iterable[str], kind: Any = Any, default: Any = msgspec.NODEFAULT) -> Any:
-    """Makes a class whose objects are encoded as JSON objects with these fields, in this order.
+    """Returns a new class. Its objects are encoded as JSON objects with these fields, in this order.
 
     Raises:
-        Unfit: JSON must escape the name of a field.
+        Unfit: The name of a field has a character that JSON must escape.
     """
     names = {f"field_{number}": field for number, field in enumerate(fields)}
     made = [(plain, kind, msgspec.field(default=default)) for plain in names]
@@ -322,7 +329,7 @@ def struct_of(name: str, fields: Iterable[str], kind: Any = Any, default: Any = 
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The stored JSON of a mean. It must have exactly these fields."""
+    """The stored JSON of a mean: ``sum`` and ``count``. Other fields are refused."""
 
     sum: Any
     count: Any

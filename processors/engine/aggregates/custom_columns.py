@@ -1,7 +1,7 @@
 """Window columns that users write: subclasses of ``Aggregator`` and ``Collector``, as in Quix Streams.
 
 A custom column is stored as a list of two elements: ``state_suffix``, which identifies the state, and the state itself.
-If ``state_suffix`` changes, the state starts again.
+If ``state_suffix`` changes, the stored state is ignored, and the column starts empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.processors.engine.aggregates import aggregation
 
 
 class Aggregator(ABC):
-    """A user's column that keeps one value for each window. Write a subclass. The state must be a JSON value.
+    """Base class of a user's window column with one value for each window. The value (its state) must be a JSON value.
 
     For session windows, the subclass also needs a method ``merge(earlier, later)``, which merges the states of two
     sessions.
@@ -27,7 +27,10 @@ class Aggregator(ABC):
 
     @property
     def state_suffix(self) -> str:
-        """A text that identifies the state. If it changes, the state of an open window starts again."""
+        """A text that identifies the form of the state.
+
+        If it changes, the column of an open window starts again from ``initialize``.
+        """
         column = getattr(self, "column", None)
         return type(self).__name__ if column is None else f"{type(self).__name__}/{column}"
 
@@ -48,7 +51,7 @@ class Aggregator(ABC):
 
 
 class Collector(ABC):
-    """A user's column that keeps all values of a window. Write a subclass."""
+    """Base class of a user's window column that keeps all values of a window and computes its result from them."""
 
     def __init__(self, column: str | None = None) -> None:
         self._column = column
@@ -73,13 +76,16 @@ class CustomColumn(aggregation.Aggregator):
     timed: bool = False
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns [state_suffix, state] after one more message."""
+        """Returns the list [state_suffix, state] after one more message."""
         known = held is not None and held[0] == self.made.state_suffix
         given = (item[1], item[0]) if self.timed else (item,)
         return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), *given)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
-        """Merges two states with the user's ``merge``. Ignores a state that has not the present ``state_suffix``."""
+        """Merges two states with the user's ``merge``.
+
+        A state with another ``state_suffix`` than the present one is ignored.
+        """
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]
         return [suffix, self.made.merge(earlier[1], later[1])] if len(there) == 2 else (there or [later])[0]
@@ -95,7 +101,7 @@ class CustomColumn(aggregation.Aggregator):
         return callable(getattr(self.made, "merge", None))
 
     def result(self, held: Any, column: str) -> Any:
-        """Calls the user's ``result`` with the state; None if the state has not the present ``state_suffix``."""
+        """Calls the user's ``result`` with the state; returns None if the state has another ``state_suffix``."""
         return self.made.result(held[1]) if held[0] == self.made.state_suffix else None
 
     def describe(self) -> str:
@@ -111,7 +117,7 @@ class CollectedColumn(aggregation.Aggregator):
     made: Any = None
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """Returns the list of values with one more value."""
+        """Returns the stored list with the message's item at its end."""
         return [*(held or ()), item]
 
     def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
@@ -119,7 +125,7 @@ class CollectedColumn(aggregation.Aggregator):
         return [*earlier, *later]
 
     def result(self, held: Any, column: str) -> Any:
-        """Calls the user's ``result`` with all values."""
+        """Calls the user's ``result`` with all values that the window has kept."""
         return self.made.result(held)
 
     def describe(self) -> str:
@@ -128,7 +134,10 @@ class CollectedColumn(aggregation.Aggregator):
 
 
 def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the given columns. Users' columns are wrapped as columns of the engine."""
+    """Returns the columns.
+
+    An object of a user's class is wrapped, so that the engine can use it like its own columns.
+    """
     return {name: _column(made) for name, made in given.items()}
 
 
@@ -148,7 +157,7 @@ def _takes_time(agg: Callable[..., Any]) -> bool:
 
 
 def methods_of(column: aggregation.Aggregator) -> tuple[Callable[..., Any], ...]:
-    """Returns the user's methods that a custom column calls."""
+    """Returns the methods of the user's class that this column calls; empty if the column is not a user's."""
     if isinstance(column, CustomColumn):
         return (column.made.agg, column.made.result)
     return (column.made.result,) if isinstance(column, CollectedColumn) else ()

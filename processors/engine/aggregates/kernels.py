@@ -7,15 +7,16 @@ messages of one rank are computed in one numpy step, from the results of the pre
                                                 rank     0 1 2 0 0
     step 0: a0, b0, c0 from the rows   step 1: a1 = a0 + item   step 2: a2 = a1 + item
 
-The messages of a row with more than ``RANKS_MAX`` messages are added in Python instead.
+If a row has more than ``RANKS_MAX`` messages, a Python loop adds them instead of numpy.
 
-Numbers are floats. A mark tells which numbers are integers (Python's ``int``). Integers below ``WHOLE_MAX`` are exact
-as floats. Their sums are exact while they stay below ``WHOLE_MAX``; ``Numbers.fit`` checks this.
+All numbers are stored as floats. A boolean array (``whole``) tells which of them are integers (Python's ``int``).
+Integers below ``WHOLE_MAX`` are exact as floats. Their sums are exact while they stay below ``WHOLE_MAX``;
+``Numbers.fit`` checks this.
 
 Invariants:
     - No sum is made of partial sums, because ``np.add.reduceat`` and differences of ``np.cumsum`` round differently
       from a loop in Python.
-    - Of equal numbers, the first is kept, with its sign of zero and its mark. ``np.minimum`` guarantees neither.
+    - If numbers are equal, the first of them is kept: 0.0 or -0.0, 1 or 1.0. ``np.minimum`` does not guarantee this.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ Places = NDArray[np.int64]
 
 #: Every integer below this number is exact as a float.
 WHOLE_MAX = float(1 << 53)
-#: Rows with more messages than this are computed in Python, one message after the other.
+#: A row with more messages than this number is computed by a Python loop, one message after the other.
 RANKS_MAX = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """An array of numbers. ``whole`` marks values of Python's ``int``; None if there are no such values."""
+    """An array of numbers, stored as floats.
+
+    ``whole`` is True where the number is an ``int``; None if there is no ``int``.
+    """
 
     values: Floats
     whole: Marks | None = None
@@ -68,7 +72,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers in the rows before a run of messages. ``there`` marks rows that have a number."""
+    """The numbers that the rows have before the messages are added. ``there`` is True for a row that has a number."""
 
     numbers: Numbers
     there: Marks
@@ -76,7 +80,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The messages of a run, sorted by row.
+    """Messages that are computed together, sorted by row.
 
     Attributes:
         order: The positions of the messages, sorted by row. All other attributes use this sorted order.
@@ -84,8 +88,10 @@ class Segments:
         starts: The position of the first message of each row.
         lasts: The position of the last message of each row.
         ranks: The rank of each message: its number within its row, from 0.
-        later: The positions of all messages with rank 1, with rank 2, and so on; only rows with few messages.
-        long: For each row with many messages, the position of its first message, and of its last message + 1.
+        later: For rank 1, rank 2 and so on, the positions of all messages with this rank. Rows in ``long`` are left
+            out.
+        long: For each row with more than ``RANKS_MAX`` messages, the position of its first message, and of its last
+            message + 1.
     """
 
     order: Places
@@ -98,7 +104,7 @@ class Segments:
 
     @staticmethod
     def of(rows: Places) -> Segments:
-        """Computes the segments of at least one message. ``rows`` is the row of each message."""
+        """Returns the segments of these messages. ``rows`` has the row of each message, and must not be empty."""
         count = len(rows)
         # numpy sorts 16-bit integers with the faster radix sort. With few keys, all row numbers fit into 16 bits.
         order = np.argsort(rows.astype(np.uint16) if rows.max() < 1 << 16 else rows, kind="stable")
@@ -129,15 +135,15 @@ class Segments:
 
 
 def running_count(held: Places, segments: Segments) -> Places:
-    """Returns the running count of the row at each message.
+    """Returns for each message the count of its row, this message included.
 
-    ``held`` is the count of each row before the run, 0 for a new row.
+    ``held`` is the count of each row before these messages, 0 for a new row.
     """
     return np.repeat(held, segments.lasts - segments.starts + 1) + segments.ranks + 1
 
 
 def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
-    """Returns the running sum of the row at each message. The caller must check the result with ``fit``."""
+    """Returns for each message the sum of its row up to this message. The caller must check the result with ``fit``."""
     starts, values = segments.starts, numbers.values
     sums = values.copy()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -158,7 +164,10 @@ def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
 
 
 def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: bool) -> Numbers:
-    """Returns the running minimum or maximum of the row at each message. Of equal numbers, the first is kept."""
+    """Returns for each message the minimum or maximum of its row up to this message.
+
+    If numbers are equal, the first of them is kept.
+    """
     sign = 1.0 if least else -1.0  # a change of the sign is exact
     best = numbers.values * sign
     whole = None

@@ -1,6 +1,6 @@
 """The record of a window store about one message key: the key's own stream time, and its open windows.
 
-    event times of a key   ──x──x────x────────────x─────►       times after the worker's clock wait in ``ahead``
+    event times of a key   ──x──x────x────────────x─────►       times after the worker's clock are kept in ``ahead``
                                      ▲       now  └ used when the worker's clock reaches it
                                      └ the key's time
 
@@ -8,7 +8,7 @@ The record holds the newest ``OPEN_KEPT`` open windows. Older open windows have 
 find. The size of the record and the cost of a message therefore do not depend on the number of open windows.
 
 Invariants:
-    - A closed window stays closed, even if a later definition of the window has a longer grace. The record's time
+    - A closed window stays closed, even if the window is later declared with a longer grace. The record's time
       ``closed`` ensures this.
     - A future event time is kept until the clock reaches it. The event time then closes windows, even if the key gets
       no further message.
@@ -28,16 +28,18 @@ OPEN_KEPT = 16
 
 
 class KeyTime:
-    """The record of a key, which the current message may change. Times are in milliseconds.
+    """A window store's record about one message key, in memory, where a message may change it.
+
+    Times are in milliseconds.
 
     Attributes:
-        time: The key's own time: its largest event time that the worker's clock has reached.
-        closed: The time up to which all due windows are closed. The grace is not included in this time.
+        time: The key's stream time: the largest event time of its messages that is not after the worker's clock.
+        closed: All windows that were due at this time (without the grace) are closed.
         open: The newest open windows. For tumbling and hopping windows: start and end. For sessions: start, and the
             event time that opened the session.
-        more: The bounds of the open windows that are not in ``open``; None without such windows. For sessions: the
-            smallest and the largest event time that opened a session. For other windows: the end of the first window.
-            Some windows within the bounds may already be closed.
+        more: Bounds of the open windows that are not in ``open``; None if ``open`` has all open windows. For sessions:
+            the smallest and the largest event time that opened a session. For other windows: the end of the first
+            window. Some windows within the bounds may already be closed.
         ahead: Event times after the worker's clock, ascending.
     """
 
@@ -58,11 +60,11 @@ class KeyTime:
 
     @property
     def is_former(self) -> bool:
-        """Whether an older version of Holdfast wrote the record, which wrote no index entries for open windows."""
+        """Whether an older Holdfast version wrote the record. That version wrote no index entries for open windows."""
         return self.stored is not None and "closed" not in self.stored
 
     def reach(self, cap_ms: int) -> None:
-        """Applies the event times in ``ahead`` that the worker's clock has reached."""
+        """Moves event times up to ``cap_ms``, the time of the worker's clock, from ``ahead`` to ``time``."""
         if self.ahead and self.ahead[0] <= cap_ms:
             reached = bisect_right(self.ahead, cap_ms)
             self.time, self.ahead = max(self.time, self.ahead[reached - 1]), self.ahead[reached:]
@@ -75,7 +77,10 @@ class KeyTime:
             self.ahead = with_time(self.ahead, time_ms)
 
     def record(self, *, by_key: bool) -> dict[str, Any]:
-        """Returns the stored form of the record. ``by_key`` means that the key's own time closes windows."""
+        """Returns the record as it is stored.
+
+        ``by_key`` is True if the key's own time, not the store's, closes windows.
+        """
         made: dict[str, Any] = {"time": self.time, "open": self.open}
         if by_key:
             made["closed"] = self.closed

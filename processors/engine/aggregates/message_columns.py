@@ -1,4 +1,4 @@
-"""Reads the items that the columns of an aggregation need from a run of messages: numbers, or Python objects.
+"""Reads from many JSON messages the items that the columns of an aggregation need: numbers, or Python objects.
 
 - ``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
 """
@@ -18,7 +18,7 @@ from holdfast.processors.engine.aggregates.columns import Unfit, numbers_of, str
 from holdfast.processors.engine.expressions.of_runs import NoRuns, run_steps
 from holdfast.processors.engine.expressions.steps import ColumnStep
 
-#: In messages of up to this many bytes, every number without an exponent is in the range of a float.
+#: In a message of at most this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
 
 #: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the message fails, too.
@@ -29,26 +29,26 @@ _ZERO, _E, _PLUS, _LOWER = ord("0"), ord("e"), ord("+"), 0x20
 
 
 class Picked(NamedTuple):
-    """What the columns need of a run: items of each column, which are numbers, a list, or None for a count.
+    """The items that the columns need of consecutive messages. For each column: numbers, a list, or None for a count.
 
-    ``kept`` has the indexes of the messages that they are of; None means all.
+    ``kept`` has the indexes of those messages that passed the filters of earlier steps; None means all messages.
     """
 
     items: list[Any]
     kept: list[int] | None = None
 
 
-#: Reads a run of messages.
+#: A function that reads the items of consecutive JSON messages.
 Reader = Callable[[Sequence[bytes]], Picked]
 
 
 def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Reader:
-    """Returns the function that reads the items of all columns from JSON messages; ``steps`` come before it.
+    """Returns the function that reads the items of all columns from JSON messages, after ``steps`` have processed them.
 
     The function raises Unfit for messages that it can't read.
 
     Raises:
-        Unfit: The steps have no form for whole runs of messages.
+        Unfit: A step can only process one message at a time.
     """
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
     of_fields = not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values())
@@ -72,7 +72,8 @@ def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Rea
                     if callable(made.of)
                 )
                 raw[None] = messages
-        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
+        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
+        # causes it.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return Picked(_items(aggregation, raw))
@@ -83,7 +84,10 @@ def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Rea
 def _reader_behind(
     steps: Sequence[ColumnStep], aggregation: Aggregation, fields: Sequence[str], *, of_fields: bool
 ) -> Reader:
-    """The same behind column expressions; only for columns of fields."""
+    """Returns the same as ``reader_of``, for messages that column expressions process first.
+
+    Raises Unfit if a column reads something else than a field.
+    """
     if not of_fields:
         raise Unfit
     try:
@@ -111,7 +115,7 @@ def _reader_behind(
 
 
 def _narrow(fields: Sequence[str]) -> Callable[[Sequence[bytes]], dict[Any, list[Any]]]:
-    """Reads only these fields of messages; a missing one becomes ``_ABSENT``."""
+    """Returns a function that decodes only these fields of messages; a missing field becomes ``_ABSENT``."""
     decode = msgspec.json.Decoder(struct_of("Row", fields, Any, _ABSENT)).decode
     readers = [(field, attrgetter(f"field_{number}")) for number, field in enumerate(fields)]
 
@@ -138,7 +142,10 @@ def _items(aggregation: Aggregation, raw: Mapping[Any, list[Any]]) -> list[Any]:
 
 
 class _Absent:
-    """Marks a missing field. No column accepts this type; every operator except ``is`` and ``in`` raises an error."""
+    """Stands for a missing field.
+
+    No column accepts this type; every operator except ``is`` and ``in`` raises an error.
+    """
 
     def __eq__(self, other: object) -> bool:
         raise TypeError("a missing field")

@@ -26,11 +26,11 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: The prefix of the state keys of ``drop_duplicates``, and the state key of the numbers of ``moving_average``.
+#: The prefix of the state keys that ``drop_duplicates`` uses, and the single state key of ``moving_average``.
 SEEN, NUMBERS = "seen/", "numbers"
-#: Default time for which a key without messages is remembered.
+#: Default time after which a key without messages is forgotten.
 REMEMBER = timedelta(days=1)
-#: Texts of ``drop_duplicates`` above this length, in bytes, are hashed, so that state keys stay short.
+#: If the JSON text by which ``drop_duplicates`` compares messages is longer (in bytes), its hash is used as state key.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -53,7 +53,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Aggregator):
-    """Reads the part of a message by which ``drop_duplicates`` recognizes duplicates."""
+    """Reads the value by which ``drop_duplicates`` recognizes that two messages are equal."""
 
     kind: ClassVar[str] = "drop_duplicates"
 
@@ -65,7 +65,7 @@ class Distinct(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Averaged(Aggregator):
-    """Reads the number that ``moving_average`` averages."""
+    """Reads the number from a message whose average ``moving_average`` computes."""
 
     kind: ClassVar[str] = "moving_average"
 
@@ -76,7 +76,7 @@ class Averaged(Aggregator):
 
 
 class DropDuplicates(Step):
-    """The filter of ``drop_duplicates``: keeps the first of equal messages of a key.
+    """The filter of ``drop_duplicates``: if a key has several equal messages within ``within``, only the first passes.
 
     Raises:
         AggregationInvalid: ``by`` is neither a field nor a function.
@@ -97,7 +97,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """The use of the step's store: only this step uses it."""
+        """Says that only this step uses its store."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -112,7 +112,7 @@ class DropDuplicates(Step):
         return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
     def __call__(self, value: Any, state: DeclaredState) -> bool:
-        """Returns False for a duplicate and for a late message, so that the message is dropped."""
+        """Returns True if the message passes the filter; False for a duplicate and for a message that is too late."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)
@@ -135,7 +135,7 @@ class DropDuplicates(Step):
 
 
 class MovingAverage(Step):
-    """The function of ``moving_average``: adds the average of a key's newest numbers to each value.
+    """The function of ``moving_average``: adds to each message's value the average of the key's newest numbers.
 
     Raises:
         AggregationInvalid: ``of`` is neither a field nor a function, or the average has no name.
@@ -165,7 +165,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """The use of the step's store: only this step uses it."""
+        """Says that only this step uses its store."""
         return StoreUse(StoreForm.OWN)
 
     @property
@@ -198,10 +198,10 @@ class MovingAverage(Step):
         return {**fields, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
-        """Returns the numbers with event times less than ``over`` before the newest event time of the key.
+        """Returns the numbers to average: those with an event time within ``over`` before the newest event time.
 
-        The average of a message with a future event time includes numbers up to that time. The averages of all other
-        messages do not include the number of such a message.
+        A message may be dated so far in the future that it does not advance the newest time. Then only the average of
+        this message includes its number.
         """
         times = state.key_times
         admitted = times.admits()  # This must be first, because it deletes the numbers of a forgotten key.

@@ -1,8 +1,8 @@
 """The column of ``Reduce``: a value that user functions compute, message by message.
 
 A row holds a number as a Python object, and any other value as JSON. JSON is decoded for each call, because a function
-may change its argument. A value that can't be stored fails its own message. The value in a row therefore always equals
-its stored form.
+may change its argument. A message whose new value can't be stored fails. The value in a row therefore always equals its
+stored form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class _Empty:
-    """Marks a row without a value. None can't mark it, because None is a valid value."""
+    """Stands for the value of a row without a value. None can't be used, because None is a valid value."""
 
 
 _EMPTY = _Empty()
@@ -34,8 +34,8 @@ Raw = msgspec.Raw
 class ReduceColumn(Column):
     """The reduced value of each row.
 
-    The user functions are called in the order of the messages. The functions are called again if the run must be
-    processed one message at a time.
+    The user functions are called in the order of the messages. The functions are called again if the same messages must
+    then be processed one by one.
     """
 
     form = b"[%b]"
@@ -61,7 +61,7 @@ class ReduceColumn(Column):
         self._values[rows] = _EMPTY
 
     def run(self, items: Any, segments: Segments) -> tuple[list[Any], list[Any]]:
-        """Returns the value after each message, and the final value of each row."""
+        """Returns two lists: the value after each message, and the last value of each row."""
         reducer, initializer = self._reducer, self._initializer
         rows = self._values[segments.rows].tolist()
         counts = segments.lasts - segments.starts + 1
@@ -81,7 +81,8 @@ class ReduceColumn(Column):
                     made = _kept(made)
                 rows[place] = made
                 add(made)
-        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
+        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
+        # causes it.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return after, rows
@@ -97,7 +98,7 @@ class ReduceColumn(Column):
         self._values[segments.rows] = _objects(ran[1])
 
     def longest(self, ran: tuple[list[Any], list[Any]]) -> int:
-        """Returns the length of the longest value of a run, in bytes."""
+        """Returns the length in bytes of the longest final value in ``ran``, which is the result of ``run``."""
         return max((len(bytes(made)) for made in ran[1] if type(made) is Raw), default=0)
 
     def stored(self, rows: Places) -> list[list[bytes]]:
@@ -112,7 +113,7 @@ class ReduceColumn(Column):
 
 
 def _kept(made: Any) -> Any:
-    """Converts a value to the form of a row; raises ValueNotStorable for a value that a store can't hold."""
+    """Converts a value to the form that a row holds; raises ValueNotStorable for a value that a store can't hold."""
     kind = type(made)
     if (kind is int and _LEAST <= made <= _MOST) or (kind is float and isfinite(made)) or kind is bool or made is None:
         return made

@@ -36,10 +36,10 @@ from holdfast.processors.engine.aggregates.window_aggregates import Reduce
 from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, pack_head
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: Memory of a row in addition to the key's bytes and the columns, in bytes: the key's object and its place in the dict.
+#: Estimated bytes of a row's key object and of its place in the dict. The key's bytes and the columns are not included.
 ROW_BYTES = 200
 COLUMN_BYTES = 24
-#: The maximum length of a number in JSON, in characters; and of one character of a text in JSON, in bytes.
+#: The maximum characters of a number in JSON, and the maximum bytes of one text character in JSON (``\uXXXX``).
 NUMBER_CHARACTERS, CHARACTER_BYTES = 26, 6
 
 _JSON_HEAD = bytes([VALUE_VERSION, CODEC_JSON])
@@ -51,9 +51,9 @@ class RowTable:
     Attributes:
         keys: The message key of each row.
         times: The event time of the last message of each row, in milliseconds.
-        there: Whether a row has a value.
-        dirty: Whether a row has changed since it was last stored.
-        used: Whether a row was used since the caller last cleared this mark.
+        there: For each row, whether it has a value.
+        dirty: For each row, whether it has changed since it was last stored.
+        used: For each row, whether it was used since the caller last set this flag to False.
 
     Raises:
         Unfit: numpy does not support a column of the aggregation.
@@ -78,24 +78,24 @@ class RowTable:
         self._state_form = _state_form(self._kinds, dict(zip(names, self._columns, strict=True)))
         self.row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
-        #: The maximum length of a stored value without its texts, in bytes.
+        #: The maximum bytes of a stored value, without the texts in it.
         self.state_bytes = HEAD_SIZE + fixed
 
     def forget_all(self) -> None:
         """Drops all rows."""
         self.keys = []
-        #: Row numbers without a key. The last one is used next.
+        #: Numbers of free rows. The last number of this list is used first.
         self._free: list[int] = []
         self.dirty, self.used, self.there = np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, bool)
         self.times = np.zeros(0, np.int64)
         self._columns = _columns_of(self._aggregation)
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in a store's overlay, in bytes."""
+        """Estimated bytes that the changed rows will need in a store's overlay when they are written back."""
         return int(np.count_nonzero(self.dirty)) * (ROW_BYTES + self.state_bytes)
 
     def check_state_size(self, items: Sequence[Any], key_bytes: int, bytes_max: int) -> None:
-        """Raises Unfit if a stored value with these items and this length of a key could exceed ``bytes_max``."""
+        """Raises Unfit if a stored value with one of these items and its key could exceed ``bytes_max``."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -104,9 +104,9 @@ class RowTable:
             raise Unfit
 
     def add(self, keys: Sequence[bytes], raws: Sequence[bytes | None]) -> list[int]:
-        """Adds rows with the stored values of keys, and returns their numbers.
+        """Adds a row for each key, filled with the key's stored value, and returns the numbers of the rows.
 
-        If a row can't hold a value, nothing changes, and Unfit is raised.
+        If a stored value does not fit into a row, nothing changes, and Unfit is raised.
         """
         known = [number for number, raw in enumerate(raws) if raw is not None]
         stored = self._stored([raws[number] for number in known]) if known else []  # type: ignore[misc]
@@ -127,17 +127,19 @@ class RowTable:
         return rows
 
     def release(self, rows: Sequence[int]) -> None:
-        """Frees rows for other keys. Changes that were not stored are lost."""
+        """Makes these rows free for other keys. Changes that were not stored are lost."""
         if rows:
             self.dirty[rows] = False
             self._free.extend(rows)
 
     def run(self, items: Sequence[Any], segments: Segments, room: int = UNLIMITED) -> list[Any]:
-        """Computes a run of messages without changing the rows.
+        """Computes each column after each message, without changing the rows.
+
+        Pass the result to ``shown`` and ``keep``.
 
         Raises:
-            Unfit: The run can't be computed with the same bits as Python, or a reduced value is longer than ``room``
-                bytes.
+            Unfit: numpy can't compute the messages with the same bits as Python, or a stored value is longer than
+                ``room`` bytes.
         """
         ran = [column.run(item, segments) for column, item in zip(self._columns, items, strict=True)]
         for column, made in zip(self._columns, ran, strict=True):
@@ -146,11 +148,11 @@ class RowTable:
         return ran
 
     def shown(self, ran: Sequence[Any], segments: Segments) -> list[list[Any]]:
-        """Returns the outputs of a run for each column, in the order of its messages."""
+        """Returns the outputs for each column, in the order of the messages. ``ran`` is the result of ``run``."""
         return [column.shown(kept, segments) for column, kept in zip(self._columns, ran, strict=True)]
 
     def keep(self, ran: Sequence[Any], segments: Segments, times: Places) -> None:
-        """Stores the results of a run in the rows. ``times`` are the event times of its messages."""
+        """Stores the results of ``run`` in the rows. ``times`` are the event times of its messages."""
         for column, kept in zip(self._columns, ran, strict=True):
             column.keep(segments, kept)
         rows = segments.rows
@@ -158,7 +160,7 @@ class RowTable:
         self.dirty[rows] = self.used[rows] = self.there[rows] = True
 
     def results(self, rows: Places) -> list[list[Any]]:
-        """Returns the values of rows for each column, as outputs."""
+        """Returns for each column the present outputs of these rows."""
         return [column.results(rows) for column in self._columns]
 
     def stored(self, rows: Places) -> list[bytes]:
@@ -172,12 +174,13 @@ class RowTable:
         return list(map(self._state_form.__mod__, zip(heads, *parts, strict=True)))
 
     def _stored(self, raws: Sequence[bytes]) -> list[list[Any]]:
-        """Decodes stored values to the items of each column; None if a value lacks the column."""
+        """Decodes stored values. Returns for each column its stored items, with None where a value lacks the column."""
         if {raw[:2] for raw in raws} != {_JSON_HEAD}:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        # After Unfit, the messages are processed one by one, so that the error is raised for the right message.
+        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
+        # causes it.
         except (ValueError, RecursionError) as failure:
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):

@@ -1,4 +1,4 @@
-"""The columns of a window: the columns of ``aggregation``, and further columns that only windows can have.
+"""The columns of a window: those of the module ``aggregation``, and further columns that only windows can have.
 
 The state of a window is one JSON value. ``aggregation`` describes its format.
 """
@@ -38,7 +38,7 @@ _ENDING = (SystemExit, GeneratorExit)
 
 
 class FailedResult(dict[str, Any]):
-    """Takes the place of a closing window's result if one of its columns raised an error.
+    """Replaces the result of a closing window if one of its columns raised an error.
 
     The dict has the window's start and end, and the error.
     """
@@ -55,7 +55,7 @@ class First(Aggregator):
     kind: ClassVar[str] = "first"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns the stored value: a list with the first item."""
+        """Returns the stored value: a list with the first item. A list, because the item itself may be None."""
         return [item] if held is None else held
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
@@ -68,7 +68,7 @@ class First(Aggregator):
 
 
 class _ByTime(Aggregator):
-    """Base class of ``Earliest`` and ``Latest``. ``wins`` compares the new event time with the stored event time."""
+    """Base class of ``Earliest`` and ``Latest``. ``wins`` says whether the new item replaces the stored item."""
 
     __slots__ = ()
     wins: ClassVar[Callable[[int, int], bool]]
@@ -111,7 +111,7 @@ class Latest(_ByTime):
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """All values of a field, in processing order. Each message stores the whole list again."""
+    """All values of a field, in processing order. For each message, the whole list is written to the store again."""
 
     kind: ClassVar[str] = "items"
 
@@ -126,14 +126,14 @@ class Collect(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Aggregator):
-    """A value that user functions compute. It is stored as JSON.
+    """A value that user functions compute, for example ``Reduce(reducer, initializer)``. It is stored as JSON.
 
     The functions must depend only on their arguments, because they are called again if a message of their batch fails.
 
     Args:
         reducer: Returns the new value, from the previous value and a message's value.
         initializer: Returns the first value, from a message's value.
-        merger: Merges the values of two sessions that a message connects. The first argument is the earlier session.
+        merger: Returns one value from the values of two sessions, earlier session first, if a message connects them.
             Only session windows need it.
 
     Raises:
@@ -163,7 +163,7 @@ class Reduce(Aggregator):
         object.__setattr__(self, "of", None)
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns the reduced value in a list of one item, because None is a valid value."""
+        """Returns a list with the reduced value as its only item, because the value itself may be None."""
         assert self.reducer is not None
         assert self.initializer is not None
         return [self.initializer(item) if held is None else self.reducer(held[0], item)]
@@ -187,7 +187,8 @@ class Reduce(Aggregator):
         return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
 
 
-#: The allowed classes of window columns. ``Collect`` of ``aggregation`` keeps only the newest items.
+#: The classes that a column of a window may have. This module's ``Collect`` keeps all items; the one of ``aggregation``
+#: keeps the newest items.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
     *(First, Earliest, Latest, Collect, Reduce, CustomColumn, CollectedColumn),
@@ -210,9 +211,10 @@ class WindowAggregation(Aggregation):
 
     def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
         super().__init__(columns_of(columns))
-        #: Whether the only column was declared by a method such as ``sum``, instead of ``agg``.
+        #: Whether the window has one column, declared by a method such as ``sum()``; False for columns declared by
+        #: ``agg()``.
         self.alone = alone
-        #: Whether a user's function may change its argument.
+        #: Whether one of the users' functions may change its argument.
         self.in_place = any(map(may_change, self.functions))
         #: For each column: its name, the aggregator's name, the aggregator, and whether it takes the event time.
         self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
@@ -259,12 +261,12 @@ class WindowAggregation(Aggregation):
         return stored
 
     def seen(self, stored: Any) -> Any:
-        """Returns the value that a trigger gets: the single column, or with ``agg`` a dict of all columns."""
+        """Returns a trigger function's argument: the only column's value, or with ``agg`` a dict of all columns."""
         made = self.result(0, 0, stored)
         return made["value"] if self.alone else {name: made[name] for name in self.columns}
 
     def read(self, value: Any) -> dict[str, Any]:
-        """Reads the items of all columns from a message, by name. A count reads nothing.
+        """Reads the items of all columns from a message. Returns them by column name; ``count`` columns are left out.
 
         Raises:
             AggregationFailed: The message can't be aggregated.
@@ -272,7 +274,9 @@ class WindowAggregation(Aggregation):
         return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
 
     def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-        """Computes a window from event times and the items that its columns read. Returns the same form as ``result``.
+        """Computes a window's result from its messages: pairs of event time and the items that ``read`` returned.
+
+        Returns the same dict as ``result``.
 
         Raises:
             AggregationFailed: The messages can't be aggregated together.
@@ -290,7 +294,7 @@ class WindowAggregation(Aggregation):
         return computed
 
     def check_merges(self) -> None:
-        """Raises AggregationInvalid if a column can't merge. Session windows must merge."""
+        """Raises AggregationInvalid if a column can't merge the states of two sessions, as session windows require."""
         for name, made in self.columns.items():
             if not made.merges:
                 raise AggregationInvalid(

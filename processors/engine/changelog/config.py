@@ -2,7 +2,8 @@
 
 Invariants:
     - A configuration that can lose state is never set, and never accepted from an application.
-    - A topic that keeps records longer than configured is left unchanged: retention is never shortened.
+    - If a topic keeps records longer than its entries require, the topic is left unchanged: retention is never
+      shortened.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from holdfast.infra.errors import BadConfiguration
 
 MIN_INSYNC = "min.insync.replicas"
 MIN_LAG, MAX_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
-#: Minimum ``delete.retention.ms``. A worker that is down for longer may miss tombstones. Such a worker must restore
-#: from the changelog's first record.
+#: Minimum ``delete.retention.ms``. Kafka may delete tombstones after this time. A worker that was down for longer
+#: may miss them, so it must restore its state from the changelog's first record.
 DELETE_RETENTION_MIN_MS = 3_600_000
 #: Number of replicas of a changelog, if the cluster has at least this many brokers.
 REPLICATION = 3
@@ -35,9 +36,9 @@ class Entry:
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether the present value ``seen`` is acceptable where ``value`` is expected.
+        """Whether a topic's present value ``seen`` of this entry is acceptable if ``value`` is expected.
 
-        Depending on the rule of the entry, ``seen`` must be equal to, at least, or at most ``value``.
+        The rule of the entry says whether ``seen`` must be equal to, at least, or at most ``value``.
         """
         if self.rule == "is" or seen == value:
             return seen == value
@@ -63,7 +64,7 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
-#: The entries of a repartition topic, from which workers delete messages after processing.
+#: The entries of a repartition topic. Workers delete its messages themselves after they have processed them.
 REPARTITION_ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry("delete", "is", "compaction would drop messages that are not processed yet"),
     "retention.ms": Entry("-1", "is", "nothing is deleted by age: workers delete what they have processed"),
@@ -79,7 +80,7 @@ CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTR
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """The number of replicas and ``min.insync.replicas`` of a new changelog, and the reason for both."""
+    """The number of replicas of a new changelog, its ``min.insync.replicas``, and the reason for these two numbers."""
 
     replication: int
     min_insync: int
@@ -87,10 +88,10 @@ class Durability:
 
 
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
-    """The replication of a new changelog on a cluster with this many brokers.
+    """Returns the replication of a new changelog on a cluster with this many brokers.
 
-    The replication is at least ``inputs_replication``, which is the replication of the input topics, if the cluster has
-    enough brokers.
+    If the cluster has enough brokers, the changelog has at least ``inputs_replication`` replicas, as the input topics
+    have.
     """
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)
@@ -104,10 +105,10 @@ def durability(brokers: int, inputs_replication: int = 0) -> Durability:
 
 
 def min_insync(replication: int) -> int:
-    """The value of ``min.insync.replicas``: the number of replicas that a commit waits for.
+    """Returns ``min.insync.replicas`` for a topic: the number of replicas that a commit waits for.
 
-    It is 2 of 3 replicas: if one broker fails, another broker still has every commit. It is 1 of 2 replicas, because
-    with 2 of 2 no commit would be possible while one broker restarts.
+    For 3 replicas it is 2: if one broker fails, another broker still has every commit. For 2 replicas it is 1, because
+    with 2 no commit would be possible while one broker restarts.
     """
     return 1 if replication < REPLICATION else replication // 2 + 1
 
@@ -143,7 +144,7 @@ def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, 
 def drift(
     expected: Mapping[str, str], seen: Mapping[str, str], entries: Mapping[str, Entry] = ENTRIES
 ) -> dict[str, str]:
-    """The entries that must be changed on a topic, with their new values.
+    """Returns the configuration entries that must be changed on a topic, with their new values.
 
     ``seen`` has the present entries. An entry that makes the topic keep more data than expected is not changed.
     """
@@ -159,9 +160,10 @@ def drift(
 
 
 def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[str, str]:
-    """The expected entries, with ``max.compaction.lag.ms`` raised to the topic's present ``min.compaction.lag.ms``.
+    """Returns ``expected``, with ``max.compaction.lag.ms`` not below the topic's present ``min.compaction.lag.ms``.
 
-    A larger minimum on the topic is not changed, and the broker refuses a maximum that is less than the minimum.
+    The topic may have a larger ``min.compaction.lag.ms``, which is kept. The broker refuses a maximum that is less than
+    the minimum.
     """
     kept = seen.get(MIN_LAG, "")
     if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdecimal():
@@ -172,9 +174,9 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Maps the name of each entry that differs but is not changed to its values (seen, expected).
+    """Maps each entry that differs from ``expected`` but is left unchanged to its present and its expected value.
 
-    Such entries make the topic keep more data than expected.
+    Such an entry makes the topic keep more data than expected.
     """
     differing = {name: (seen[name], value) for name, value in expected.items() if seen.get(name, value) != value}
     repaired = drift(expected, seen)
@@ -182,7 +184,7 @@ def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[st
 
 
 def reason_for(entry: str, entries: Mapping[str, Entry] = ENTRIES) -> str:
-    """The reason for a standard entry; empty for an entry that only the application sets."""
+    """Returns the reason for the standard value of an entry; an empty text for an entry that has no standard value."""
     return entries[entry].why if entry in entries else ""
 
 

@@ -32,16 +32,16 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: Number of ``once`` names that a task remembers. This number is enough, because a client repeats a command soon,
-#: before a task has carried out many other commands.
+#: Number of ``once`` names that a task remembers. A client gives an owner command (``clear``, ``adopt``) such a
+#: name, so that a repeated command is carried out once. Few names are enough, because a client repeats a command soon.
 COMMANDS_KEPT = 8
 #: The ``once`` names of the last owner commands of a task; UNSET (absent from the JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
-#: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET in records of old
-#: versions, and for stores that use the unchanged message keys of their topics.
+#: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET in records of
+#: old versions, and for stores whose keys are the unchanged message keys of the input topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
-#: The input offset in the meta record of a changelog that is being loaded from the warehouse. No group ever commits
-#: this offset, so no worker can restore from an incomplete changelog.
+#: Stands for the input offset in the meta record of a changelog that is still being loaded from the warehouse. No
+#: group ever commits this offset, so no worker can restore from an incomplete changelog.
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
@@ -54,7 +54,7 @@ pack_head = _JSON_HEAD.pack
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
-#: Maximum nesting of a value that is certainly readable, even from a deep call stack (Python's recursion limit).
+#: Values with at most this nesting can be decoded within Python's recursion limit, even from a deep call stack.
 _NESTING_READ = 300
 _key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
 #: The suggested action in errors about an unknown format version.
@@ -76,17 +76,17 @@ class ValueNotStorable(HoldfastError):
 
 
 def key_prefix(message_key: bytes) -> bytes:
-    """The bytes with which all changelog keys of one message key begin."""
+    """Returns the bytes with which every changelog key of one message key begins."""
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
 
 
 def prefix_of(key: bytes) -> bytes:
-    """The first bytes of a changelog key, up to the end of its message key."""
+    """Returns a changelog key without its state key: version, length, and message key."""
     return key[: _bytes_needed(key)]
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """The changelog keys for many message keys and one state key; each changelog key begins with ``before``."""
+    """Returns, for each message key, ``before`` followed by the changelog key of message key and state key."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
@@ -163,7 +163,9 @@ def _check_head(stored: bytes) -> None:
 
 
 def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
-    """Whether all keys and values have the format of this module; the JSON of values is not checked.
+    """Whether all keys and values are bytes in the format of this module.
+
+    The JSON text inside the values is not checked.
 
     A restore calls this function for each batch. To be fast, it checks whole lists without a Python loop over the
     records.
@@ -179,7 +181,7 @@ def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
 
 
 def _bytes_needed(key: bytes) -> int:
-    """The number of bytes of a changelog key up to the end of its message key."""
+    """Returns the length in bytes of a changelog key's first part, which ends with the message key."""
     return _LENGTH_BYTES + int.from_bytes(key[1:_LENGTH_BYTES], "big")
 
 
@@ -200,7 +202,7 @@ def check_records(
 
 
 def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> ChangelogMeta:
-    """Decodes a meta record; topic, partition and offset are for the error.
+    """Decodes a meta record; topic, partition and offset are used only in the error text.
 
     Raises:
         FormatUnknown: The bytes are of another version, or damaged.
@@ -271,7 +273,10 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """Adds a ``once`` name to a task's last names, and keeps the last ``COMMANDS_KEPT``; an empty name adds nothing."""
+    """Returns the last ``once`` names of a task with ``name`` added; at most ``COMMANDS_KEPT`` names remain.
+
+    An empty ``name`` adds nothing.
+    """
     return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 
 

@@ -2,9 +2,9 @@
 
 NaN and infinity become ``null``, bytes become text, number keys become text keys, and sets become lists.
 
-A state value must be read unchanged, so ``state_fault`` finds all of these changes; only a tuple may become a list.
-Outputs are read by other programs. So ``output_fault`` finds only values that no reader could recover: NaN, infinity,
-bytes and sets.
+A state value must be read unchanged, so ``state_fault`` finds all of these changes. It accepts only that a tuple
+becomes a list. Outputs are read by other programs. So ``output_fault`` finds only values that no reader could recover:
+NaN, infinity, bytes and sets.
 
 The check runs for each message. The fast functions ``comes_back`` and ``is_plain`` decide most values, in about 0.1
 microseconds for a scalar and 0.2 for a flat dict. Only other values are checked part by part.
@@ -29,7 +29,7 @@ AS_NULL = ", which would come back as null"
 
 
 def comes_back(value: Any, text: bytes) -> bool:
-    """Whether decoding the JSON ``text`` certainly returns the same value; False if this fast check can't decide.
+    """Whether decoding the JSON ``text`` certainly returns an equal value. False means "unknown", not "different".
 
     The check can decide flat values, and a dict of flat dicts, which is the form of stored aggregates.
     """
@@ -48,7 +48,7 @@ def comes_back(value: Any, text: bytes) -> bool:
 
 
 def is_plain(value: Any, text: bytes) -> bool:
-    """Whether a value certainly contains no NaN, infinity, bytes or set; False if this fast check can't decide.
+    """Whether a value certainly contains no NaN, infinity, bytes or set. False means "unknown", not "it contains one".
 
     The check can decide flat values, and a list of flat dicts, for example a join of two messages.
     """
@@ -66,17 +66,17 @@ def is_plain(value: Any, text: bytes) -> bool:
 
 
 def state_fault(value: Any, text: bytes) -> str | None:
-    """Text about the first part of a value that JSON would change, with its place; None if JSON changes nothing."""
+    """Describes the first part of a value that JSON would change, with its path in the value; None if there is none."""
     return None if _surely_back(value, text) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
 def output_fault(value: Any, text: bytes) -> str | None:
-    """Text about the first NaN, infinity, bytes or set in a value, with its place; None if there is none."""
+    """Describes the first NaN, infinity, bytes or set in a value and its path in the value; None if there is none."""
     return None if _surely_back(value, text) else next(_faults(value, "value", _in_fields, text_keys=False), None)
 
 
 def number_fault(value: Any, text: bytes) -> str | None:
-    """Text about the first NaN or infinity in a value, with its place; None if there is none."""
+    """Describes the first NaN or infinity in a value and its path in the value; None if there is none."""
     if b"null" not in text:
         return None
     faults = _faults(value, "value", _in_fields, text_keys=False)
@@ -84,9 +84,9 @@ def number_fault(value: Any, text: bytes) -> str | None:
 
 
 def _surely_back(value: Any, text: bytes) -> bool:
-    """Whether decoding the JSON ``text`` of a nested value certainly returns the same value; False if undecided.
+    """Whether decoding the JSON ``text`` of a nested value certainly returns an equal value. False means "unknown".
 
-    Most values have no fault, and this check is ten times as fast as ``_faults``, which also finds a fault's place.
+    Most values have no fault, and this check is ten times as fast as ``_faults``, which also finds the path of a fault.
     """
     only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]

@@ -12,7 +12,8 @@ from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 TOPIC_NAME_MAX = 249
 #: Maximum characters of a shadow's name: with the slot, the program's name in the supervisor must stay below 128.
 SHADOW_NAME_MAX = 110
-#: The suffix of every changelog's name.
+#: Maximum characters of a shadow's name. The supervisor's name of the program adds the slot to it, and must stay
+#: below 128 characters.
 CHANGELOG_SUFFIX = "-changelog"
 #: The suffix of every repartition topic's name.
 REPARTITION_SUFFIX = "-repartition"
@@ -67,7 +68,10 @@ def is_repartition_topic(topic: str) -> bool:
 
 
 def shadow_group(processor: str, store: str) -> str:
-    """The consumer group of the shadow that rebuilds one store; a long name is cut and gets a hash."""
+    """Returns the consumer group of the shadow (a second run of the processor's functions) that rebuilds one store.
+
+    A name that is too long is shortened, and a hash is added to it.
+    """
     name = f"{processor}--rebuild-{store}"
     if len(name) <= SHADOW_NAME_MAX:
         return name
@@ -75,17 +79,20 @@ def shadow_group(processor: str, store: str) -> str:
 
 
 def filling_topic(processor: str, store: str) -> str:
-    """The temporary topic into which an Iceberg table is loaded, in changelog format, before a store adopts it."""
+    """Returns the name of a temporary topic: rows of an Iceberg table are loaded into it in changelog format.
+
+    A store then adopts the topic: it makes its content equal to the topic's content.
+    """
     return check_name(f"{processor}--fill-{store}{CHANGELOG_SUFFIX}", "name of the topic that a table is loaded to")
 
 
 def loading_id(processor: str) -> str:
-    """The transactional id of the loader, which writes a processor's changelogs while no worker runs."""
+    """Returns the transactional id of the loader, which writes a processor's changelogs while no worker runs."""
     return f"{WORKERS_PREFIX}{processor}{LOADS_SUFFIX}"
 
 
 def file_name(name: str, longest: int = 255) -> str:
-    """A safe name for a file or a folder: unsafe characters become ``_``; a long name is cut and gets a hash.
+    """A safe name for a file or a folder: unsafe characters become ``_``; a long name is shortened and gets a hash.
 
     A task's name contains the names of its topics, so it can exceed the 255 bytes that file systems allow.
     """
@@ -98,7 +105,9 @@ def file_name(name: str, longest: int = 255) -> str:
 
 
 def transactional_id(processor: str, folder_id: str, slot: str) -> str:
-    """The transactional id of one worker slot. It stays the same, so that a restarted worker fences its old process.
+    """Returns the transactional id of one worker slot.
+
+    A restarted worker has the same id, so it fences its old process.
 
     Args:
         processor: The processor's name.

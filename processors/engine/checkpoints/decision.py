@@ -1,7 +1,9 @@
-"""Chooses the checkpoint from which a task is restored, with a reason for each refused checkpoint. Pure functions.
+"""Chooses the checkpoint from which a task is restored, and gives a reason for each refused checkpoint.
+
+All functions are pure.
 
 Invariants:
-    - If a checkpoint is refused, only time is lost, because the changelog contains the whole state.
+    - Refusing a checkpoint costs only time, because the state can also be restored from the whole changelog.
     - The maximum age is the same as in the coherence guard, because a downloaded checkpoint becomes local state.
 """
 
@@ -14,8 +16,8 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
-#: A checkpoint is searched only if the replay without a checkpoint has at least this many offsets. A checkpoint is used
-#: only if it saves at least this many offsets, and at least half of the replay.
+#: Minimum changelog offsets. If a restore without a checkpoint replays fewer offsets, no checkpoint is searched. A
+#: checkpoint is used only if it saves at least this many offsets, and at least half of the replay.
 SPARES_AT_LEAST = 1_000
 
 
@@ -38,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that is not used, with the reason."""
+    """A checkpoint that is not used for a restore, with the reason."""
 
     checkpoint_id: str
     why: str
@@ -48,14 +50,14 @@ class Refusal:
 SILENT_MAX_S = 60.0
 #: A download is abandoned after this many seconds without a first byte, because the object store seems to hang.
 NOTHING_MAX_S = 15.0
-#: The expected speed of a replay, in offsets per second. A download may take as long as a full replay at this speed,
-#: but at least ``SILENT_MAX_S`` seconds.
+#: The assumed speed of a changelog replay, in offsets per second. A download may take as long as a full replay at this
+#: speed, but at least ``SILENT_MAX_S`` seconds.
 REPLAY_PER_S = 50_000
 
 
 @dataclass(slots=True)
 class Patience:
-    """The timeouts of a download; after a timeout, the changelog is replayed instead.
+    """The timeouts of a checkpoint's download. After a timeout, the task is restored from the changelog alone.
 
     ``replay`` is the number of offsets of a full replay. ``began_at`` and ``now`` are monotonic seconds.
     """
@@ -66,7 +68,7 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """The reason to abandon the download; None while it may continue. ``received`` is in bytes."""
+        """Returns the reason to abandon the download; None while it may continue. ``received`` is in bytes."""
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
@@ -78,7 +80,7 @@ class Patience:
 
 
 def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], list[Refusal]]:
-    """Divides checkpoints into usable and refused ones; the usable checkpoint with the shortest replay comes first."""
+    """Divides checkpoints into usable and refused ones. Usable checkpoints with the shortest replay come first."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
     for manifest in found:
@@ -97,7 +99,7 @@ def worth_looking(replay: int) -> bool:
 
 
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
-    """The reason to refuse a checkpoint; None for a usable checkpoint."""
+    """Returns the reason why this checkpoint can't be used for the restore; None if it can be used."""
     return (
         _of_another_kind(manifest, wanted)
         or _of_other_topics(manifest, wanted)
@@ -108,7 +110,7 @@ def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def tail_of(manifest: Manifest, wanted: Wanted) -> int:
-    """The number of changelog offsets to replay after this checkpoint, over all stores."""
+    """Returns the number of changelog offsets that are replayed after this checkpoint, summed over all stores."""
     return sum(max(0, facts.end - manifest.meta.stores[store].offset) for store, facts in wanted.changelogs.items())
 
 
@@ -143,9 +145,10 @@ def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
-    """Refuses a checkpoint with offsets after the group's offsets, because the group's must have been reset or lost.
+    """Returns a reason if the checkpoint's input offsets are after the group's committed offsets; otherwise None.
 
-    A worker writes local state only after the commit of its offsets. So normally no checkpoint is ahead of the group.
+    A worker writes local state only after the commit of its offsets. So such a checkpoint shows that the group's
+    offsets were reset or lost.
     """
     held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
     for topic, committed in wanted.committed.items():

@@ -3,7 +3,7 @@
 Invariants:
     - Only a complete download whose checksums match its manifest is moved to a state folder.
     - A download stops at the size in the manifest, so that an object that is too large can't fill the disk.
-    - A failure is not raised, but returned as a reason in the result, because the changelog can restore the task, too.
+    - A failure is not raised but returned as a reason, because the task can also be restored from the changelog.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.processors.engine.state.database import DatabaseFiles
 _log = structlog.get_logger("checkpoints.fetch")
 _searches = structlog.get_logger("checkpoints.fetching")
 
-#: Maximum number of manifests that are read, newest first.
+#: Maximum number of manifests that are read for one search; the newest are read first.
 MANIFESTS_LOOKED_AT = 8
 
 
@@ -46,7 +46,7 @@ class Fetched:
     refused: tuple[Refusal, ...] = ()
 
     def told(self) -> dict[str, object]:
-        """The result as fields for log lines and the status page."""
+        """The result as a dict, for log lines and the status page."""
         used = self.manifest
         return {
             "used": None if used is None else used.checkpoint_id,
@@ -57,7 +57,7 @@ class Fetched:
 
 
 class CheckpointUnavailable(HoldfastError):
-    """The checkpoint store has no usable checkpoint."""
+    """No checkpoint of the task exists in the checkpoint store, or none can be used."""
 
 
 class Damaged(Exception):
@@ -70,7 +70,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints; adds the names of damaged objects to ``suspect``."""
+    """Downloads checkpoints. If an object is damaged, adds its name to the set ``suspect``."""
 
     objects: Objects
     files: DatabaseFiles
@@ -105,7 +105,10 @@ class Fetcher:
         return Fetched(None, path, tuple(refused))
 
     def _manifests(self, place: Place, found: list[Manifest], refused: list[Refusal]) -> Iterator[None]:
-        """Adds the newest manifests to ``found``; adds unreadable manifests to ``refused``, each with the reason."""
+        """Reads the newest manifests into ``found``.
+
+        An unreadable manifest is added to ``refused``, with the reason.
+        """
         names = manifests_of(self.objects, place)
         yield
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:
@@ -216,9 +219,9 @@ class CheckpointSearch:
     patience: Patience
 
     def ended(self, now: float) -> Fetched | None:
-        """The result of the search; None while the search continues. Logs a line for each refused checkpoint.
+        """Returns the result of the search; None while it continues. Logs a line for each refused checkpoint.
 
-        If the search failed or its timeout has passed, the result has no checkpoint. ``now`` is monotonic seconds.
+        If the search failed or reached its timeout, the result has no checkpoint. ``now`` is monotonic seconds.
         """
         too_slow = None if self.job.done else self.patience.spent(now, self.job.progress.get("bytes", 0))
         if not self.job.done and too_slow is None:

@@ -2,11 +2,12 @@
 
 Checkpoints are made at a fixed interval, on demand, and when the worker stops. They are fetched if local state is lost.
 
-On the worker's thread, a checkpoint only costs a flush of RocksDB and hard links. Uploads and downloads run in parallel
+The worker's thread only flushes RocksDB and makes hard links for a checkpoint. Uploads and downloads run in parallel
 to the worker's loop, one upload at a time. *Store* means the object store here.
 
 Invariants:
-    - Processing never waits for the object store, and never fails because of it; it only delays the checkpoints.
+    - Processing never waits for the object store, and never fails because of it. If it is slow, only checkpoints are
+      delayed.
     - A checkpoint has committed state and its offsets; state and offsets are from the same RocksDB checkpoint.
 """
 
@@ -40,15 +41,15 @@ _log = structlog.get_logger("checkpoints")
 
 #: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval. If the
-#: interval is shorter than this many seconds, this many seconds are used instead.
+#: Seconds. The object store is reported as slow if a due checkpoint is not stored within one checkpoint interval. This
+#: is the minimum of that time limit.
 SLOW_AFTER_S = 10.0
-#: Names of the scratch folders in a slot's state folder.
+#: Names of the scratch folders for uploads and downloads, inside the state folder of a slot (one worker process).
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 class CheckpointedTask(Protocol):
-    """The methods of a task that checkpoints use; ``runtime.task.task.Task`` implements them."""
+    """The members of a task that checkpoints need; ``runtime.task.task.Task`` implements them."""
 
     name: str
     partition: int
@@ -103,7 +104,7 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: The monotonic time, in seconds, at which the oldest unstored checkpoint became due; None if all are stored.
+        #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due; None if all are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
         for leftover in (UPLOADS, DOWNLOADS):  # an earlier process may have been killed during a transfer
@@ -112,7 +113,10 @@ class CheckpointKeeper:
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Makes a checkpoint if a checkpoint is due, and handles finished uploads; called in each turn of the loop."""
+        """Makes a checkpoint if one is due, and handles finished uploads.
+
+        The worker's loop must call it in each turn.
+        """
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
         self._watch(now, idle=idle and not self._due)
@@ -129,18 +133,20 @@ class CheckpointKeeper:
                 self._begin()
 
     def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints of the tasks whose state is in no checkpoint yet; returns the names of these tasks."""
+        """Schedules a checkpoint of each task whose state is in no checkpoint; returns the tasks' names."""
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, but on a user's request; ends the backoff after a failed upload."""
+        """Schedules checkpoints like ``ask``, but for a user: retries a failed upload without the backoff."""
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
     def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Makes a local checkpoint of each task with new state, before the worker closes RocksDB.
+        """Makes a local checkpoint of each task whose state has changed since its last checkpoint.
+
+        Call it before RocksDB is closed.
 
         ``finish`` uploads these checkpoints.
         """
@@ -152,7 +158,7 @@ class CheckpointKeeper:
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
-        """Waits for the upload of the last checkpoints, for at most ``stop_wait_s`` seconds."""
+        """Waits until the last checkpoints are uploaded, for at most ``stop_wait_s`` seconds."""
         until = self._clock.monotonic() + self._settings.stop_wait_s
         while not self._is_idle() or self._taken:
             if self._job is None:
@@ -177,7 +183,7 @@ class CheckpointKeeper:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def fetch(self, wanted: Wanted) -> CheckpointSearch:
-        """Starts to search and download a checkpoint in the background; returns the search."""
+        """Starts to search and download a checkpoint in the background. The returned search gives the result later."""
         task = wanted.task
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task, replay=wanted.replay, store=self._storage.objects.shown)
@@ -197,13 +203,13 @@ class CheckpointKeeper:
 
     @property
     def database(self) -> str:
-        """The name of the file format of the local databases; a checkpoint of another format can't be used."""
+        """The name of the local databases' file format. A checkpoint with another file format can't be used."""
         return self._files.kind
 
     # -- status ------------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """Fields for the worker's status page: state of the object store, counts, and the last checkpoint by task."""
+        """Fields for the worker's status page: object store, counts, and the last checkpoint of each task."""
         now = self._clock.monotonic()
         error = self._error or self._slow(now)
         return {
@@ -223,7 +229,7 @@ class CheckpointKeeper:
     # -- internal ----------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Remembers the time since which a checkpoint is due, and logs one warning if the object store is slow."""
+        """Remembers since when a checkpoint is due, and logs one warning if the object store is slow."""
         if idle:
             self._busy_since, self._slow_logged = None, False
             return
@@ -236,7 +242,7 @@ class CheckpointKeeper:
             )
 
     def _slow(self, now: float) -> str | None:
-        """Text about the slow object store; None if it is not slow."""
+        """Returns a text if the object store is slow; None if it is not slow."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None

@@ -2,10 +2,10 @@
 
     <processor>/<task>/manifests/<generation>-<upload>.json     written last; completes the checkpoint
     <processor>/<task>/files/<upload>/<file of RocksDB>         written once; later manifests may refer to it, too
-    <processor>/<task>/uploads/<holder>.<upload>                the mark of a running upload
+    <processor>/<task>/uploads/<holder>.<upload>                exists while an upload runs (the mark)
 
 Invariants:
-    - Names contain a unique id of the upload, so that no upload replaces an object of another upload.
+    - Object names contain a unique id of the upload, so that no upload replaces an object of another upload.
     - A manifest refers only to objects that were complete before the manifest was written.
     - Ids, names and sizes in a manifest are checked when it is decoded. Otherwise a manipulated manifest could make a
       download write files outside of its folder.
@@ -27,7 +27,7 @@ from holdfast.processors.engine.checkpoints.ports import Objects
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
-#: The format versions of the RocksDB content: of keys, values and meta records.
+#: The format versions of keys, values and meta records in a task's RocksDB, joined by dots.
 STATE_FORMAT = f"{KEY_VERSION}.{VALUE_VERSION}.{META_VERSION}"
 _GENERATION_DIGITS = 12
 #: The pattern of a safe checkpoint id or file name: one part of a path, without separators.
@@ -40,7 +40,7 @@ class ManifestDamaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file of a checkpoint: its file name, the name of its object, its size in bytes, and its SHA-256 as hex."""
+    """One file of a checkpoint: file name, name of the object that contains it, size in bytes, and SHA-256 as hex."""
 
     name: str
     object: str
@@ -160,7 +160,7 @@ _OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Manifest) if fiel
 
 
 def _check_names(checkpoint_id: str, files: tuple[CheckpointFile, ...]) -> None:
-    """Raises ManifestDamaged if a name could lead outside of its folder or the object store, or a size is negative."""
+    """Raises ManifestDamaged if a name could lead outside of its folder, or a size is negative."""
     if not _NAME.fullmatch(checkpoint_id):
         raise ManifestDamaged(f"its id is {checkpoint_id[:80]!r}")
     for file in files:
@@ -215,7 +215,7 @@ class Place:
 
     @property
     def uploads(self) -> str:
-        """The folder with the marks of running uploads."""
+        """The folder with the marks of running uploads: one object for each upload, deleted when the upload ends."""
         return f"{self.folder}uploads/"
 
     def manifest(self, generation: int, upload: str) -> str:
@@ -227,7 +227,7 @@ class Place:
         return f"{self.files}{upload}/{name}"
 
     def mark(self, holder: str, upload: str) -> str:
-        """The object name of the mark of a running upload."""
+        """The object name of an upload's mark, which exists while the upload is running."""
         return f"{self.uploads}{holder}.{upload}"
 
 
@@ -237,11 +237,11 @@ def folder_of(processor: str) -> str:
 
 
 def generation_of(manifest: str) -> int:
-    """The generation in the object name of a manifest; 0 if the name is not the name of a manifest."""
+    """Returns the generation in a manifest's object name; 0 if this is not the name of a manifest."""
     found = re.fullmatch(r"(\d+)-.*\.json", manifest.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 
 
 def id_of(manifest: str) -> str:
-    """The id of a checkpoint: the object name of its manifest without folders and suffix."""
+    """Returns the id of a checkpoint: the object name of its manifest, without folders and suffix."""
     return manifest.rpartition("/")[2].removesuffix(".json")

@@ -18,13 +18,14 @@ class Objects(Protocol):
         """Maps the name of each object below the folder ``prefix``, which ends with ``/``, to its size in bytes."""
 
     def read(self, name: str) -> bytes:
-        """The content of a small object; raises ObjectMissing, or ObjectTooLarge above the implementation's limit.
+        """Returns the content of a small object; raises ObjectMissing, or ObjectTooLarge above a limit.
 
-        ``FsspecObjects`` has a limit of 16 MiB. Reading stops there, before the whole object is in memory.
+        ``FsspecObjects`` has a limit of 16 MiB. Reading stops at the limit, so that a large object does not fill the
+        memory.
         """
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """The content of an object in pieces; raises ObjectMissing if the object does not exist."""
+        """Yields the content of an object piece by piece; raises ObjectMissing if the object does not exist."""
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Creates or replaces an object atomically."""
@@ -49,7 +50,7 @@ class Job:
         self.cancelled = True
 
 
-#: The generator of a job: each step reads or writes one piece of data; the return value is the job's result.
+#: A job as a generator: each step reads or writes a part of the data. The generator's return value is the job's result.
 Steps = Generator[None, None, Any]
 
 
@@ -60,10 +61,10 @@ class Work(Protocol):
         """Starts a job, and returns it."""
 
     def turn(self) -> None:
-        """Must be called in each turn of the worker's loop."""
+        """Does the next step of jobs that have no thread. The worker's loop must call it in each turn."""
 
     def wait(self, seconds: float) -> None:
-        """Waits for the end of a job, for at most ``seconds``."""
+        """Waits until any job ends, for at most ``seconds``."""
 
     def close(self) -> None:
         """Cancels all jobs."""

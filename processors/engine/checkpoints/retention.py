@@ -3,11 +3,13 @@
 An upload may run at the same time on another machine. These rules protect its files:
 
 - Object names are unique to an upload, and an upload shares only files of the newest manifest.
-- ``collect`` lists files, manifests, marks, and manifests again, in this order. If it sees a mark, it deletes nothing.
+- ``collect`` lists files, manifests, marks, and manifests again, in this order. If it finds the mark of a running
+  upload, it deletes nothing.
 
-So an upload whose mark ``collect`` does not see is in one of two states. Either the second list of manifests has the
-upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest that ``collect``
-keeps, or a newer manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a deleted file.
+So if ``collect`` finds no mark of an upload, the upload is in one of two states. Either the second list of manifests
+has the upload's manifest. Or the upload has not read the newest manifest yet. It will then read a manifest that
+``collect`` keeps, or a newer manifest. Even if ``collect`` pauses before it deletes, no later manifest refers to a
+deleted file.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ from holdfast.processors.engine.checkpoints.manifest import (
 )
 from holdfast.processors.engine.checkpoints.ports import Objects
 
-#: Number of checkpoints that are kept for each task: the newest, and one more in case the newest is damaged.
+#: Number of checkpoints that are kept for each task: the newest one, and an older one in case the newest is damaged.
 CHECKPOINTS_KEPT = 2
-#: A mark that is older than this many seconds belongs to an upload whose process died, and is ignored.
+#: Seconds. If an upload's mark is older, the upload's process has died, and the mark is ignored.
 MARK_ABANDONED_S = 86_400.0
 
 
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
-    """Deletes a task's old checkpoints and unused files, in steps; deletes nothing while an upload is running."""
+    """Deletes a task's old checkpoints and unused files, in steps.
+
+    If an upload of the task is running, deletes nothing.
+    """
     files = objects.sizes(place.files)
     yield
     first = sorted(manifests_of(objects, place))
@@ -83,7 +88,7 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
 
 
 def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, None, set[str] | None]:
-    """The names of the objects to which these manifests refer; None if a manifest can't be read."""
+    """Returns the names of all objects to which these manifests refer; None if a manifest can't be read."""
     named: set[str] = set()
     for name in sorted(manifests):
         try:

@@ -45,7 +45,7 @@ Sharable = dict[int, dict[str, CheckpointFile]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A checkpoint on the local disk that waits for its upload."""
+    """A checkpoint on the local disk that is not uploaded yet."""
 
     place: Place
     path: Path
@@ -57,7 +57,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A finished upload: manifest, number of uploaded bytes, and number of files shared with earlier checkpoints."""
+    """A finished upload: its manifest, the number of uploaded bytes, and the number of files that were shared."""
 
     manifest: Manifest
     bytes_new: int
@@ -69,7 +69,7 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        holder: The worker's name in the names of marks; unique among running workers.
+        holder: The worker's name, which is a part of the names of marks. No other running worker has the same name.
         new_id: Makes a unique name for an upload.
         time: Returns the wall clock, in seconds since 1970.
         known: Maps the identity of a local file to its SHA-256.
@@ -85,7 +85,7 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Uploads a checkpoint in steps, and deletes the local copy; raises StorageFailed, or OSError (local disk)."""
+        """Uploads a checkpoint in steps, then deletes the local copy; raises StorageFailed, or OSError (local disk)."""
         try:
             place, upload = taken.place, self.new_id()
             yield from self._mark(place, upload)
@@ -110,7 +110,7 @@ class Uploader:
             self.files.clear(taken.path)
 
     def _take_back(self, place: Place, upload: str) -> None:
-        """Deletes the files of a failed upload, because repeated failures would otherwise fill the object store."""
+        """Deletes the files of a failed upload. Otherwise, repeated failures would fill the object store."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
@@ -133,7 +133,7 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """The files of the newest checkpoint that a new checkpoint can share: present, complete and not suspect."""
+        """Files of the newest checkpoint that a new one can refer to: they exist, are complete and not suspect."""
         found: Sharable = {}
         if before is not None and before[1] is not None:
             there = self.objects.sizes(place.files)
@@ -146,7 +146,7 @@ class Uploader:
     def _carry(
         self, taken: Taken, upload: str, sharable: Sharable, job: Job
     ) -> Generator[None, None, list[CheckpointFile]]:
-        """Uploads the files that can't be shared; returns all files of the checkpoint."""
+        """Uploads the files that no older checkpoint has. Returns all files of the checkpoint, uploaded or shared."""
         parts: list[CheckpointFile] = []
         local = self.files.files(taken.path)
         job.progress.update(bytes=0, bytes_total=sum(file.size for file in local))
@@ -186,7 +186,7 @@ class Uploader:
 
 
 class Digest:
-    """Computes SHA-256 and size in bytes of a stream of pieces."""
+    """Computes the SHA-256 and the size in bytes of data that arrives in pieces."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -198,7 +198,7 @@ class Digest:
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yields the same pieces, and adds each to the checksum and the size."""
+        """Yields the pieces unchanged, and adds each of them to the checksum and to the size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)

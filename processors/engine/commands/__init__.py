@@ -1,1 +1,1 @@
-"""The owner commands: work that only the worker that owns the state may do, for example clear, adopt and reseed."""
+"""Carries out owner commands: requests that only the worker that owns the state may execute, for example ``clear``."""

@@ -7,8 +7,9 @@ Invariants:
     - Nothing is changed before the other changelog is replayed completely, from its first record to its end.
     - Before the first change, due windows are closed and due timers fire, so that their results are sent.
     - Repeating the same command changes nothing.
-    - With an export, the file is complete before the first change, and no input is processed in between. The first
-      change of a task stores the ``once`` name, so a repeated command does not export a partly changed store.
+    - If the command also exports the present content, the file is complete before the first change, and no input is
+      processed in between. The first change of a task also stores the name ``once`` that the command carries. A
+      repeated command with this name makes no export, because the store may be partly changed.
 """
 
 from __future__ import annotations
@@ -125,9 +126,9 @@ def _adopt(
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:
-    """Move a task's stream time forward to the stream time in ``store``, the content to adopt.
+    """Advance a task's stream time to the stream time of the content to adopt, which ``store`` contains.
 
-    So the windows that are due in the content to adopt are due in the task, too.
+    Windows that are due in that content are then due in the task, too.
     """
     key = None if task.time is None else task.time.clock_keys.get(name)
     stored = None if key is None else store.get(store_prefix(name) + key)

@@ -1,8 +1,8 @@
 """The checks of owner commands before their first step, and the commits of owner commands.
 
-A command is refused before it changes anything. Reasons are for example an unknown store, a partition of another
-worker, or a task that is still being restored. Before each commit of a command, the worker commits all its uncommitted
-work, so that the command's commit contains only the command's writes.
+A command is refused before it changes anything. Reasons are for example an unknown store, a partition that another
+worker owns, or a task that is still being restored. Before each commit of a command, the worker commits all its
+uncommitted work, so that the command's commit contains only the command's writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Extra effects of a command's commit.
+    """Extra effects of a command's last commit of a task.
 
     ``command`` is a name for the command, which the task stores to recognise a repeated command. ``emptied`` has the
     stores that are emptied in RocksDB.
@@ -37,7 +37,7 @@ class Last:
 
 NOT_LAST = Last()
 
-#: Maps task name and topic to the next offset to read.
+#: Maps the name of a task to its new positions: topic to the next offset to read.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
 
@@ -48,7 +48,7 @@ def is_carried_out(task: Task, once: str) -> bool:
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Divides stores into those with their own changelog (or none), and tables restored from their source topic."""
+    """Divides stores into two tuples: stores with their own changelog or none, and tables restored from their topic."""
     of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
     return tuple(name for name in stores if name not in of_topics), of_topics
 
@@ -59,7 +59,7 @@ def check_writable(
     """Raise CommandWrong if a store is a table that is restored from its source topic.
 
     Such a table may only be changed by records of the topic, because a restore would undo any other change. The table
-    may be emptied if ``moves`` also sets new positions of the topic in all of the tasks.
+    may be emptied if ``moves`` also sets the topic's position in all ``tasks``, so that its rows are read again.
     """
     for log in topology.source_logs:
         moved = bool(tasks) and all(log.topic in moves.get(task.name, {}) for task in tasks)
@@ -146,7 +146,7 @@ def check_paused(worker: Owner) -> None:
 def moves_of(
     worker: Owner, positions: Offsets, within: Sequence[Task] | None = None, emptied: Sequence[str] = ()
 ) -> dict[str, dict[str, int]]:
-    """Checks new positions against the offsets that the topics have; returns the positions by task name and topic.
+    """Checks that new positions are offsets that the topics have. Returns the positions by task name and topic.
 
     Args:
         positions: The next offset to read, by topic and partition.
@@ -222,9 +222,10 @@ def check_running(task: Task, ticket: Ticket) -> None:
 
 
 def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> Generator[None, None, None]:
-    """Commit all uncommitted work, so that the next commit contains only a command's writes.
+    """Commit all uncommitted work of a task, so that the command's next commit contains only the command's writes.
 
-    Raises CommandFailed if the task was revoked. With ``due``, due windows and timers are part of the commit.
+    Raises CommandFailed if the task was revoked. If ``due`` is True, the commit also closes due windows and fires due
+    timers.
     """
     check_running(task, ticket)
     while not worker.commit_all(due=due):
@@ -233,7 +234,7 @@ def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> G
 
 
 def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
-    """Commit all uncommitted work, and continue until no window or timer is due.
+    """Commit all uncommitted work of a task, and repeat this until no window or timer is due.
 
     Afterwards, any two workers at the same offsets have sent the same results, even if their commits had different
     sizes. Raises CommandFailed if the task was revoked.
@@ -252,7 +253,7 @@ def commit_apart(
     inputs: Mapping[str, int],
     last: Last = NOT_LAST,
 ) -> Generator[None, None, None]:
-    """Commit, for one task, only a command's writes (by store) and its new positions (``inputs``).
+    """Commit one task, with nothing but a command's writes (by store) and new positions (``inputs``).
 
     The task must have no uncommitted work. ``last`` has the extra effects of a command's last commit. If a position
     moves back, stream time is reset, too, so that the messages are not late when they are read again.
@@ -278,7 +279,7 @@ def commit_apart(
 
 
 def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
-    """Adds to each store's writes a delete of its record of stream time; ``clock_keys`` has the keys of the records."""
+    """Returns the writes and, for each store, a delete of its record of stream time (``clock_keys``)."""
     made = dict(writes)
     for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))

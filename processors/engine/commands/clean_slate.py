@@ -33,7 +33,7 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("clean_slate")
 
-#: Maximum seconds to wait until the worker owns all partitions of its inputs.
+#: Maximum seconds to wait until the worker owns all partitions of the application's inputs.
 OWN_ALL_S = 60.0
 #: Seconds between two checks of the owned partitions.
 LOOK_EVERY_S = 0.5
@@ -56,9 +56,9 @@ class CleanSlate:
         self._checkpoints = FsspecObjects(settings.checkpoint_store, kept.options) if kept.enabled else None
         self._rewind = rewind
         self._done = False
-        #: Whether a worker must run: a changelog has records, or input offsets have to be moved.
+        #: Whether a worker must run, because a changelog has records or because input offsets must be moved.
         self.needs_worker = rewind
-        #: Start options of the worker; ``begin_empty`` accepts changelogs that were never written.
+        #: Start options of the worker. ``begin_empty`` lets it start with changelogs that have never had a record.
         self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})
         # Checkpoints are disabled, because the worker's last checkpoint would contain state that must be deleted.
         self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
@@ -126,9 +126,10 @@ class CleanSlate:
         _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
 
     def _first_of(self, topic: str) -> dict[int, int]:
-        """Maps each partition to the offset at which the processor begins to read after a rewind.
+        """Maps each partition of the topic to the offset from which the processor reads after a rewind.
 
-        For a repartition topic, this is the end offset, because its present records were made before the rewind.
+        For a repartition topic, this is the end offset. Its present records were made before the rewind, and will be
+        made again.
         """
         topics = self._cluster.topics()
         if self._topology.is_repartition(topic):

@@ -20,29 +20,29 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import TaskStore
 
-#: Maximum records of one step of a replay.
+#: Maximum number of records that one step of a replay reads.
 RECORDS_PER_STEP = 10_000
-#: Maximum entries compared in one step.
+#: Maximum number of entries that one batch of ``Difference`` compares.
 LOOKS_MAX = 50_000
-#: A replay fails after this many seconds without a new record.
+#: Seconds. A replay fails if no record arrives during this time.
 NO_PROGRESS_S = 120.0
 
-#: A function that returns (key, value) entries in the order of keys, starting at the given changelog key.
+#: A function that yields the (key, value) entries of a content in the order of keys, from a given changelog key on.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """Computes in batches the writes that make the content ``current`` equal to ``wanted``."""
+    """Computes the writes that make the content ``current`` equal to ``wanted``, batch by batch."""
 
     def __init__(self, current: Read, wanted: Read) -> None:
         self._current, self._wanted = current, wanted
         self._after = b""
         self.done = False
-        #: Numbers of compared entries so far: entries to write, entries to delete, and equal entries.
+        #: Numbers of entries that were compared so far: entries to write, entries to delete, and equal entries.
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """The next batch of writes; empty if all entries that were compared in this step are equal."""
+        """Returns the next writes; empty if the entries compared by this call are all equal. ``done`` tells the end."""
         first = self._after + b"\x00" if self._after else b""
         writes, looked, size = Writes([], []), 0, 0
         for key, old, new in _side_by_side(self._current(first), self._wanted(first)):
@@ -63,7 +63,7 @@ class Difference:
 
 
 def of_keys_in(keys: Read, content: Read) -> Read:
-    """Reads only those entries of ``content`` whose message key also occurs in ``keys``."""
+    """Returns a reader of those entries of ``content`` whose message key also occurs in ``keys``."""
 
     def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
         head = b""
@@ -82,7 +82,7 @@ def of_keys_in(keys: Read, content: Read) -> Read:
 def _side_by_side(
     current: Iterator[tuple[bytes, bytes]], wanted: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Merges two sorted contents into (key, current value, wanted value); None for a missing value."""
+    """Merges two sorted contents: yields (key, current value, wanted value), with None for a missing value."""
     old, new = next(current, None), next(wanted, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -100,7 +100,7 @@ def _side_by_side(
 class Replay:
     """Replays one changelog partition completely into an empty scratch RocksDB, as the entries of ``store``.
 
-    ``bounds`` has the partition's first offset, and the high watermark at which the replay ends.
+    ``bounds`` is the pair (first offset of the partition, high watermark at which the replay ends).
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: The offset after the last replayed record, not counting transaction markers.
+        #: The offset after the last record that was replayed; transaction markers after that record are not counted.
         self.last = 0
-        #: The input offsets in the last meta record.
+        #: The input offsets in the last meta record that was replayed.
         self.inputs: Mapping[str, int] = {}
         self._consumer.assign({place: self.position})
 
@@ -175,9 +175,9 @@ class Replay:
 
 
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
-    """Runs the replay to its end, and yields after each step.
+    """Runs the replay to its end, and yields after each step, so that the worker's loop can continue.
 
-    After each yield, the function ``still`` is called. This function may raise an error to stop the replay.
+    After each yield, the function ``still`` is called. It raises an error if the replay must stop.
     """
     before = ticket.done
     while not replay.done:
@@ -188,10 +188,10 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """Maps each partition of a changelog that has no writer to its first offset and its high watermark.
+    """Maps each partition of a changelog to its first offset and its high watermark. No worker may write the changelog.
 
-    Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before ``upto``, which has
-    the expected end by partition.
+    Raises CommandWrong if the changelog does not exist, has lost its first records, or ends before the expected end
+    offsets in ``upto``.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):

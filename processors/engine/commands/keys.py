@@ -9,10 +9,10 @@ Invariants:
       the file contains exactly the deleted entries.
     - A table that is restored from its source topic is emptied in the same commit that moves the topic's position to
       its first offset. Before that commit, the table's rows must match the committed offset.
-    - Positions change in the commit of the task's last deletes, or after it.
-    - A ``clear`` with a ``once`` name changes nothing in a task that has already carried it out, because the last
-      commit of deletes writes the name into the meta records. So a client that does not know the result may repeat the
-      command, even much later. Keys that were set after the first execution are not deleted.
+    - If ``clear`` also sets new positions, they change in the commit of the task's last deletes, or after it.
+    - The last commit of a ``clear`` with a ``once`` name writes the name into the meta records. So a repeated ``clear``
+      changes nothing in a task that has already carried it out. So a client that does not know the result may repeat
+      the command, even much later. Keys that were set after the first execution are not deleted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def export(  # tidy: allow-wide because these are the parts of one command
 ) -> Work:
     """Write the selected entries to a file; the inputs are paused, so that all entries are of the same moment.
 
-    With ``due``, due windows are closed and due timers fire before the entries are read.
+    If ``due`` is True, due windows are closed and due timers fire before the entries are read.
     """
     worker.maintenance.hold()
     yield
@@ -109,7 +109,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # skip tasks that have carried out the command: their entries were set afterwards, and must not be deleted
+    # Skip tasks that have already carried out this command. Their present entries were set later, and must not be
+    # deleted.
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
@@ -152,7 +153,7 @@ def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[
 
 
 def _mark(once: str) -> str:
-    """The suffix of export files for a ``once`` name, so that a repeated command finds the earlier files."""
+    """Returns the suffix of the export files of a ``once`` name. A repeated command finds the files by it."""
     return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 
 

@@ -1,15 +1,16 @@
 """Puts the entries of an export back into a store that keeps stream time. The entries are merged by these rules:
 
-    message keys      the export's entries replace the present entries; for windows, both are kept
+    message keys      the export's entries replace the present entries; for windows, the entries of both are kept
     indexes by time   the export's entries are added to the present entries
     stream time       the present stream time is kept; a store without stream time gets that of the export
 
 Invariants:
     - If the store was not written since the export and the clear, all records come back byte for byte.
     - A window that was open in the export is closed and sent once, even if stream time has already passed its end. For
-      this, the window's index entry is moved behind those of closed windows. A closed window is not sent again.
-    - If the store already has the same window, the store's record, not the export's, decides whether the window is
-      closed. So a put-back that was interrupted and is repeated sends no window twice.
+      this, the window's index entry gets a time after the index position up to which windows are already closed. A
+      closed window is not sent again.
+    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. So a
+      put-back that was interrupted and is repeated sends no window twice.
     - An index entry without its record is harmless, because the entry is removed at its due time.
     - Index entries and stream time are written after the records that they refer to.
 """
@@ -50,13 +51,13 @@ from holdfast.processors.engine.state.time.window_keys import (
 )
 from holdfast.processors.engine.windows import stored as stored_windows
 
-#: Merges the two values of an entry: called with the changelog key, the export's value and the present value.
+#: A function that merges the two values of an entry. Arguments: changelog key, value in the export, present value.
 Both = Callable[[bytes, bytes, bytes], bytes]
 _CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
 
 
 def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
-    """Returns the writes that put an export back; ``export`` is a scratch RocksDB with the entries of ``store``.
+    """Returns differences, whose batches are the writes that put an export back into ``store``.
 
     Raises:
         CommandFailed: The windows of the export have another format version, or were closed by another strategy.
@@ -119,7 +120,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Reads ``content`` without the windows that are open in ``content`` but that the store has closed since."""
+    """Returns a reader of ``content`` that omits its open windows that the store has closed since then."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
@@ -134,7 +135,7 @@ def _open_now(content: Read, look: Look) -> Read:
 def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
     """Whether a window of the store is still open.
 
-    Either a record marks the window as open, or the record of its message key lists the window.
+    A window is open if it has a record of its own, or if the record of its message key lists it.
     """
     if look(message_key, open_key(*window)) is not None:
         return True
@@ -145,8 +146,8 @@ def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges one entry of a store with windows.
 
-    A window gets the value of the export. Results that are held back keep the present value. The two records of a key's
-    time and open windows are combined.
+    A window gets the value of the export. A result that was not sent yet keeps its present value. A key's record of
+    stream time and open windows is combined from the two.
     """
     message_key, state = split_key(key)
     if state == HELD:
@@ -172,14 +173,14 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
 
 
 def _both_more(one: Any, other: Any) -> Any:
-    """Merges the bounds of the open windows that the two records do not list; the result covers both."""
+    """Merges the bounds of those open windows that the key's record does not list; the result covers both bounds."""
     return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
     """Merges an internal record: the present stream time is kept; every other record is taken from the export.
 
-    ``removed`` is the index position from which entries may have to be removed. The earlier position of the two is
+    The field ``removed`` is the index position up to which entries were removed. The smaller of the two positions is
     used.
     """
     if key not in _CLOCKS:
@@ -255,7 +256,10 @@ def _moved(
 
 
 def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
-    """The record of an open session, changed to refer to the index entry ``entered``; empty if there is no session."""
+    """Returns the record of an open session, changed to refer to the index entry ``entered``.
+
+    Returns an empty dict if the index entry ``entry`` has no session.
+    """
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)
     if stored is None:

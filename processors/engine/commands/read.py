@@ -1,7 +1,7 @@
 """The command ``read``: returns some of the selected entries in their state at the last commit.
 
 Invariants:
-    - The command changes and commits nothing. Entries and offsets are both those of the last commit.
+    - The command changes and commits nothing. The entries and the offsets in the answer are those of the last commit.
     - Expired values are not returned, even if they are not deleted yet.
     - The number of entries and bytes of an answer is limited, because the worker's loop is blocked during the read.
 """
@@ -62,7 +62,7 @@ def read(asked: Read, worker: Owner) -> dict[str, Any]:
 
 
 def _is_over(task: Task, store: str, key: bytes, stored: bytes) -> bool:
-    """Whether the value of an entry had expired at the stream time of the last commit."""
+    """Whether an entry of a store had already expired at the stream time of the last commit."""
     time = None if task.time is None else task.time.stores.get(store)
     kept = task.store
     if time is None or kept is None:

@@ -2,8 +2,9 @@
 
 This is needed after a changelog was lost or recreated, or was enabled for a store that already has state.
 
-During the re-seed, the task stays in the phase RESTORING and processes no input. The meta record of the local state has
-the mark ``RESEEDING`` until the changelogs are complete, so that a worker without ``--reseed`` refuses this state.
+During the re-seed, the task stays in the phase RESTORING and processes no input. Until the changelogs are complete, the
+meta record of the local state has the mark ``RESEEDING``. A worker that is started without ``--reseed`` refuses such
+state.
 
 Invariants:
     - The meta record is written to the changelog after all data, so that no restore uses an incomplete changelog.
@@ -87,7 +88,7 @@ def _reseed_store(worker: Owner, ticket: Ticket, task: Task, store: str) -> Gene
 def _commit(
     worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
 ) -> Generator[None, None, None]:
-    """Commit records to the changelog; the ``last`` commit also writes the meta records and the local offsets."""
+    """Commit records to a task's changelogs. The ``last`` commit also writes the meta records and the local offsets."""
     while True:
         _check_waiting(worker, task, ticket)
         if worker.commit_all():

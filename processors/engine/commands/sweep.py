@@ -2,7 +2,7 @@
 
     selected message keys ──► their records ──► the store's internal records about these keys (indexes by time)
 
-If only some windows of a key are selected, a record may be changed instead of deleted, for example a list of windows.
+If only some windows of a key are selected, a list of the key's windows, for example, is changed and not deleted.
 
 Invariants:
     - No RocksDB iterator is open between two batches, because the task may be revoked and closed between them.
@@ -33,15 +33,15 @@ from holdfast.processors.engine.state.time.time_records import (
     part_in,
 )
 
-#: Maximum entries of a batch, and maximum bytes of their values.
+#: Maximum number of entries of a batch, and maximum bytes of their values.
 ENTRIES_MAX = 10_000
 BYTES_MAX = 8 << 20
-#: Maximum records that a batch reads, selected or not.
+#: Maximum number of records that one batch reads, whether they are selected or not.
 LOOKS_MAX = 50_000
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
 
-#: A function that returns the (key, value) entries of a store in the order of keys, starting at a changelog key.
+#: A function that yields the (key, value) entries of a store in the order of keys, from a given changelog key on.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 Entries = list[tuple[bytes, bytes]]
 
@@ -52,7 +52,7 @@ def message_key_of(key: bytes) -> bytes:
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """The entries of one store with a selected message key, in the order of keys, after the changelog key ``after``."""
+    """Yields the entries of one store with a selected message key, in key order, after the changelog key ``after``."""
     return _beginning(read, selection, after + b"\x00" if after else b"")
 
 
@@ -70,9 +70,9 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
 
 
 def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries whose message key has a prefix.
+    """Yields the entries whose message key begins with ``prefix``, from the changelog key ``first`` on.
 
-    Message keys are sorted by their length first, so each length needs one seek.
+    Changelog keys are sorted by the length of the message key first, so each length needs one seek.
     """
     begin: bytes | None = max(first, _head(len(prefix)) + prefix)
     while begin is not None:
@@ -94,7 +94,8 @@ def _head(length: int) -> bytes:
 class Seen(NamedTuple):
     """A record that a sweep has read.
 
-    ``part`` says whether the record, or a part of it, is selected, and which value remains without the selected part.
+    ``part`` says whether the record is selected. If only a part of its value is selected, it has the value that
+    remains.
     """
 
     key: bytes
@@ -103,7 +104,7 @@ class Seen(NamedTuple):
 
 
 def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sessions: bool) -> Iterator[Seen]:
-    """The records of the selected message keys, after the changelog key ``after``.
+    """Yields the records of the selected message keys that are after the changelog key ``after``.
 
     ``timed`` says whether the store keeps stream time, and ``sessions`` whether its windows are session windows.
     """
@@ -114,7 +115,8 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
             yield Seen(key, stored, Part(selected=not own))
         return
     head, others = b"", set[int]()
-    # Start at the first record of the message key, because a record's remaining value depends on earlier records.
+    # Start at the first record of the message key, because earlier records of a key decide which part of a record is
+    # selected.
     for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
         if not head or not key.startswith(head):
             head, others = prefix_of(key), set()
@@ -128,9 +130,9 @@ def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sess
 
 
 def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, sessions: bool) -> Iterator[Seen]:
-    """The store's internal records after the changelog key ``after``.
+    """Yields the store's internal records (such as indexes by time) after the changelog key ``after``.
 
-    Index entries of selected message keys or windows are marked as selected.
+    A record is selected if it is the index entry of a selected message key or window.
     """
     for key, stored in read(max(after + b"\x00", OWN)):
         if not key.startswith(OWN):
@@ -145,7 +147,7 @@ def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, s
 
 @dataclass(slots=True)
 class Totals:
-    """Number of message keys, entries, and bytes of values, over all sweeps of a command so far."""
+    """Totals of a command so far: the numbers of message keys and entries, and the bytes of values."""
 
     keys: int = 0
     entries: int = 0
@@ -155,8 +157,8 @@ class Totals:
 class Sweep:
     """Reads the selected entries of one running task, and counts them in ``totals``.
 
-    Stores that this task does not have are ignored. With ``with_clocks``, the records of stream time are selected, too,
-    because putting an export back needs them.
+    Stores that this task does not have are ignored. If ``with_clocks`` is True, records of stream time are also
+    selected, because the command that puts an export back needs them.
     """
 
     def __init__(
@@ -177,8 +179,7 @@ class Sweep:
         self._totals = totals
         self._after = b""
         self._last = b""
-        #: Maps (store, changelog key) to the remaining value of an entry of the last batch; all other entries are
-        #: deleted.
+        #: For entries of the last batch that are changed and not deleted: maps (store, changelog key) to the new value.
         self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property
@@ -187,7 +188,10 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next selected entries, by store; may be empty before ``done`` if many records are not selected."""
+        """Returns the next selected entries by store.
+
+        It may be empty before ``done``, if many records are not selected.
+        """
         found: dict[str, Entries] = {}
         self.rest = {}
         entries = size = looks = 0
@@ -210,7 +214,7 @@ class Sweep:
         return found
 
     def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
-        """The passes over a store: False reads the records of message keys, True reads the internal records.
+        """Returns the passes over a store: False reads the records of message keys, True reads internal records.
 
         The second pass is only needed if the store keeps stream time and not everything is selected.
         """

@@ -1,7 +1,7 @@
 """The command ``until``: a shadow (a worker that rebuilds a store) reads its inputs up to given offsets, and commits.
 
 The command also closes all windows and fires all timers that are due at these offsets. The processor that later adopts
-the store has already sent their results, so they must not be due again.
+the store has already sent the results of these windows and timers. So they must not become due again.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """Maps each partition that has not reached its bound to (position, bound)."""
+    """Maps each partition that has not reached its end offset in ``bounds`` to (position, end offset)."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 
 
 def _left(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> int:
-    """Total number of offsets left before the bounds, over all partitions."""
+    """Returns the total number of offsets between the positions and their end offsets in ``bounds``."""
     return sum(bound - position for position, bound in _waiting(bounds, tasks).values())

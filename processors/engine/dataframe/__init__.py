@@ -1,1 +1,4 @@
-"""The steps of a stream, and their compilation to a loop. This package imports ``state`` and ``schema``."""
+"""The steps of a stream, and their compilation to a loop over messages.
+
+This package imports ``state`` and ``schema``.
+"""

@@ -1,4 +1,4 @@
-"""The methods of a stream that await other systems: ``apply_async`` and ``join_lookup``."""
+"""The methods of a stream whose functions await an external system: ``apply_async`` and ``join_lookup``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Stream = TypeVar("Stream")
 
 
 class StreamCalls(Generic[Stream]):
-    """The methods of a stream that await other systems: ``apply_async`` and ``join_lookup``."""
+    """The methods of a stream whose functions await an external system: ``apply_async`` and ``join_lookup``."""
 
     def apply_async(
         self: Any,
@@ -44,9 +44,9 @@ class StreamCalls(Generic[Stream]):
     ) -> Stream:
         """Replaces each value by the result of the async function ``func``. Many calls run at the same time.
 
-        The calls run inside the transaction, and the messages keep their order. After a crash or an aborted commit a
-        call may be repeated, but its result is sent once. The step must come before the stream's steps with state or
-        outputs.
+        The calls run inside the transaction, and the messages keep their order. After a crash or an aborted commit, a
+        call may be repeated, but its result is committed only once. The step must come before the stream's steps with
+        state or outputs.
 
         Args:
             func: An async function of the value.
@@ -81,8 +81,8 @@ class StreamCalls(Generic[Stream]):
     ) -> Stream:
         """Adds a row from another system to each value. An async function reads the row, and a cache keeps it.
 
-        The cache is in the worker's memory, not in the state. For the order, the failures and the place of the calls in
-        the stream, the same rules hold as for ``apply_async``.
+        The cache is in the worker's memory, not in the state. The order of messages, the handling of failures and the
+        allowed positions in the stream are as for ``apply_async``.
 
         Args:
             lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
@@ -93,7 +93,8 @@ class StreamCalls(Generic[Stream]):
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
                 None makes no call and finds no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: How to merge (value, row), as in ``join_table``.
+            on_merge: The function of (value, row), or the name of a rule, that merges them; the same as in
+                ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
             ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row
                 is cached, too. 0 disables the cache.
@@ -186,7 +187,7 @@ def _kept_s(ttl: Any) -> float:
 
 
 def lookup_figures(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
-    """Returns the cache figures of all lookups in these streams, by the name of the lookup function.
+    """Maps the name of each lookup function in these streams to the figures of its cache.
 
     The figures are ``hits``, ``misses`` and ``entries``.
     """
@@ -213,7 +214,7 @@ def _timeout_ms(timeout: Any) -> int:
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:
-    """Returns the steps before the first step that awaits a function, and that step; None if no step awaits.
+    """Returns the first step that awaits a function, with the steps before it; None if no step awaits.
 
     Raises:
         AsyncInvalid: A step before or beside that step has state or outputs, or returns several values.

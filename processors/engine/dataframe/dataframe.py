@@ -50,8 +50,8 @@ class StreamingDataFrame(
 ):
     """The stream of one input topic.
 
-    A user function is called with ``(value)``, or with ``(value, state)`` if ``stateful`` is set. With ``metadata``, it
-    is called with ``(value, key, timestamp, headers)``, followed by the state if it is stateful.
+    A user function is called with ``(value)``, or with ``(value, state)`` if the step has ``stateful=True``. With
+    ``metadata=True``, it is called with ``(value, key, timestamp, headers)``, followed by the state if it is stateful.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class StreamingDataFrame(
     ) -> None:
         self.topic = topic
         self._renamed = renamed
-        #: The declarations made with ``app.store``. All streams of an application share this dict.
+        #: The declarations made with ``app.store``. All streams of an application share the same dict.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
-        #: The streams of the application, by topic; None for a stream outside of an application.
+        #: All streams of the application, by topic; None if the stream belongs to no application.
         self._groups = groups
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
         #: The nodes to which the next step is added: one node, or one node of each concatenated stream.
@@ -75,16 +75,16 @@ class StreamingDataFrame(
         #: The topics that the stream's messages come from.
         self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
-        #: The name of the table whose changes this stream has; empty for a stream of messages.
+        #: The name of the table whose changed rows are the stream's messages; empty if this is not a stream of changes.
         self._changes_of = ""
-        #: The class of the values, as long as only steps before change none; None for others.
+        #: The class of the values, until a step changes the values; None if they are instances of no class.
         self._model: Any = topic.formats.model if node is None else None
-        #: Whether ``concat`` joined streams of which one has instances of a class.
+        #: Whether ``concat`` merged streams of which at least one has instances of a class.
         self._mixed = False
 
     @property
     def has_instances(self) -> bool:
-        """Whether values may be instances of a class (``value=`` of a topic)."""
+        """Whether values may be instances of a class that the topic's argument ``value=`` gives."""
         return self._model is not None or self._mixed
 
     @property
@@ -134,7 +134,9 @@ class StreamingDataFrame(
         store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Calls ``func`` to change the value or the state, and ignores its result. Adds the step to this stream itself.
+        """Calls ``func`` to change the value or the state; its result is ignored.
+
+        The step is added to this stream itself.
 
         The arguments have the same meaning as in ``apply``.
         """
@@ -189,7 +191,7 @@ class StreamingDataFrame(
         return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model, meaning=means))
 
     def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
-        """Replaces each value by the values that a processor object emits. Timers of the object emit values, too.
+        """Replaces each value by the values that a processor object emits. The object's timers can also emit values.
 
         Args:
             processor: A class with the method ``on_message(value, context)``, and with ``on_timer(name, time,
@@ -213,10 +215,9 @@ class StreamingDataFrame(
         store: str | None = None,
         remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Keeps the first of equal messages of a key, and drops its duplicates. Each key has its own time.
+        """Keeps the first of equal messages of a key, and drops its duplicates. Time advances for each key separately.
 
-        A message is late if it is at least ``within`` older than the newest message of its key. Late messages are
-        dropped, too.
+        A message that is at least ``within`` older than the newest message of its key is late, and is dropped, too.
 
         Args:
             by: The part that is compared: a field's name, a function of the value, or None for the whole value.
@@ -274,11 +275,12 @@ class StreamingDataFrame(
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
     def set_headers(self, func: Callable[[Any, Any, int, Any], Any]) -> StreamingDataFrame:
-        """Gives each message other headers, for the functions and outputs of all steps after this one.
+        """Replaces the headers of each message, for the functions and outputs of all later steps.
 
         Args:
             func: Returns the headers, from (value, key, timestamp, headers): names with bytes, texts or None, as a
-                mapping or as pairs; None for no headers. It gets the present ones as a list of pairs.
+                mapping or as pairs; None for no headers. The argument ``headers`` has the present headers as a list of
+                pairs.
         """
         check_function(func, "`set_headers`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_headers", func, metadata=True))
@@ -293,7 +295,8 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # After a repartition topic, only watermarks of upstream tasks advance stream time, not messages.
+        # After a repartition topic, messages do not advance stream time. Only watermarks of the upstream tasks advance
+        # it.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
@@ -352,7 +355,7 @@ class StreamingDataFrame(
         return made
 
     def _as_changes_of(self, table: str) -> StreamingDataFrame:
-        """Returns a copy of this stream that is marked as the changes of ``table``."""
+        """Returns a copy of this stream that is marked as a stream of the changed rows of ``table``."""
         made = copy(self)
         made._changes_of = table
         return made
@@ -377,15 +380,15 @@ class StreamingDataFrame(
 
     @property
     def _stem(self) -> str:
-        """The prefix of default store names."""
+        """The prefix of the default names of this stream's stores."""
         return "-".join(self._topics)
 
     def _is_unnamed(self, store: str | None) -> bool:
-        """Whether a step uses the default store of its stream. No other stream may share such a store."""
+        """Whether a step uses the default store of its stream, which no other stream may share."""
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:
-        """Returns the stored name of a step's store. ``unnamed`` is the default name."""
+        """Returns the name under which a step's store is kept. ``unnamed`` is the default if the user gave no name."""
         check_text(store, "The name of a step's store", 'store="totals"')
         store = unnamed if store is None else own_store(store, self.declared)
         renamed = next((new for new, old in self._renamed.items() if old == store), None)

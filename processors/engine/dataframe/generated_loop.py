@@ -1,8 +1,8 @@
 """Generates the loop over messages as Python code. To read the code, run ``print(run_text(sdf.source))``.
 
-The code is made from the steps, and calls only user functions: a filter becomes an ``if``, an expansion a ``for``, an
-output three appends. Its results equal those of ``plain_loop``, which defines what steps do. ``sdf.filter(a).apply(b,
-stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+The code is made from the steps, and calls only user functions: a filter becomes an ``if``, ``apply(expand=True)`` a
+``for``, an output three appends. Its results equal those of ``plain_loop``, which defines what steps do.
+``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
 
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
@@ -21,7 +21,7 @@ stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializ
       box.keep(len(box.timestamps))                          # remove the outputs of the failed message
       raise
 
-A task with several inputs may process records of all inputs in one run. Its function also gets the rank of each
+A task with several inputs may process records of all inputs in one call. Its function also gets the rank of each
 record's input. The steps of each input come after ``if rank == 0:``, ``elif rank == 1:`` and so on.
 
 The function gets iterators. At the first message that raises, it removes the outputs of this message and stops. All
@@ -80,7 +80,7 @@ from holdfast.processors.engine.windows.stored import MessagePlace
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
-#: The generated function for several inputs. Its first argument gives the rank of the input for each message.
+#: The same for several inputs; a further first argument has, for each message, the number of its input.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]
@@ -88,7 +88,7 @@ WovenFunction = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The compiled steps of a stream. ``wants_headers`` tells whether a step reads headers or sends them on."""
+    """The compiled steps of a stream. ``wants_headers``: whether a step reads headers or sends them to an output."""
 
     function: RunFunction
     wants_headers: bool
@@ -122,7 +122,7 @@ def compile_interleaved(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
 ) -> WovenFunction | None:
-    """Compiles the steps of several streams of one task to one function; None if that is impossible."""
+    """Compiles the steps of several streams of one task to one function; returns None if that is not possible."""
     writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
     try:
         function: WovenFunction = writer.compile(sources, timings)
@@ -153,7 +153,7 @@ def loop_over(
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
 ) -> Run:
-    """Makes the function of ``compile_run`` from the closures of ``plain_loop``, for steps of any nesting depth."""
+    """Makes the function of ``compile_run`` from closures of ``plain_loop``, for steps that are nested too deeply."""
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
     stream = timing.stream if source.kind == "source" else None
@@ -202,14 +202,14 @@ def _compiled(text: str) -> CodeType:
     All tasks of a subtopology have the same code, so the result is cached.
     """
     file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
-    # With this entry, tracebacks show the generated lines.
+    # With this entry, tracebacks show the lines of the generated code.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec")
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the generated code, and collects the objects that its names refer to."""
+    """Writes the generated code, and collects the objects to which names in the code refer."""
 
     stores: Mapping[str, StoreState]
     outboxes: Outboxes
@@ -224,7 +224,10 @@ class _Writer:
     known: dict[int, str] = field(default_factory=dict)
 
     def compile(self, sources: Sequence[Node], timings: Sequence[Timing]) -> Any:
-        """Compiles the function of the sources. ``timings`` has one item for each source, in the same order."""
+        """Compiles one function for the steps of these sources.
+
+        ``timings`` has one item for each source, in the same order.
+        """
         text = self.write(sources, timings)
         exec(_compiled(text), self.names)  # noqa: S102 # nosec B102: our own text, with literals
         return self.names["run"]
@@ -233,13 +236,13 @@ class _Writer:
         nodes, is_woven = steps_of(sources), len(sources) > 1
         boxes = {self._name("box", self.outboxes[node.outbox]) for node in nodes if node.outbox}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
-        # If the only output is the last step, a failing message adds no complete output, so no marks are needed.
+        # If the only output is the last step, a failed message has added no output that would have to be removed.
         simple = not is_woven and self._ends_with_its_only_sink(sources[0])
         taken = ["value", "raw_key", "timestamp", "key", "header"]
         self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
-            # The bounds are read once for a run, because its messages are processed within milliseconds.
+            # The limits are read once for many messages, because these are processed within milliseconds.
             if self.times.limits(topic):
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
@@ -263,7 +266,7 @@ class _Writer:
             self.timing, self.limit = timing, f"limit_{rank}"
             self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
-        # If an exception interrupts the three appends (for example from a signal), the last list is the shortest one.
+        # If a signal, for example, interrupts the three appends, the list that is appended last is the shortest.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
@@ -286,11 +289,11 @@ class _Writer:
         return "\n".join(self.lines) + "\n"
 
     def _message(self, source: Node, depth: int) -> None:
-        """Generates the code for the steps of one source."""
+        """Generates the code for all steps of one source."""
         nodes = source.walk()
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         # A window or ``set_timestamp`` changes the event time. Later steps must then set their store's message again.
-        # Steps of all branches that are generated after the window or ``set_timestamp`` must do so, too.
+        # So must the steps of all other branches that are generated after the window or ``set_timestamp``.
         self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
         stream = self.timing.stream if source.kind == "source" else None
         dated = sets_timestamps(source)
@@ -311,7 +314,7 @@ class _Writer:
         self._write(depth, "pass")
 
     def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
-        # Both bounds are checked inline, so that a message with a valid time needs no call.
+        # The two limits are checked inline, so that a message with a valid time needs no function call.
         return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod
@@ -330,7 +333,7 @@ class _Writer:
             self._step(child, depth, self._own(child, depth, at, seen), pointed, shared_behind(child, seen))
 
     def _own(self, node: Node, depth: int, at: _At, shared: Shared) -> _At:
-        """Generates the copies for a step that may change what other branches read."""
+        """Generates copies of the value before a step that may change what other branches also read."""
         copy, line = copy_before(node, shared), len(self.lines)
         if copy is None:
             return at
@@ -399,7 +402,7 @@ class _Writer:
     def _column(  # tidy: allow-wide because these are the arguments of _step, and its code.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
-        """The code of a column expression; what Python raises for a value becomes the step's failure."""
+        """Generates the code of a column expression. If this code raises, the step's error is raised."""
         made, function = f"value_{len(self.lines)}", self._name("function", node.function)
         result = (f"{made} = {inlined.result}",) if inlined.result else ()
         self._write(depth, "try:")

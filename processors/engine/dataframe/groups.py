@@ -2,8 +2,9 @@
 
     source topic ──► steps ──► group_by ──► repartition topic ──► steps with state of the new key
 
-All messages of a key must be in one partition, so a new key needs another partitioning. Each message is written to the
-*repartition topic* under its new key, and read again from this topic. Both sides commit exactly-once.
+All messages of a key must be in one partition, so messages with another key must be partitioned again. Each message is
+written to the *repartition topic* under its new key, and read again from this topic. Writing to the topic and reading
+from it are both exactly-once.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class StreamGroups(Generic[Stream]):
         *,
         partitions: int | None = None,
     ) -> Stream:
-        """Returns a stream of the same messages under another key. Later steps with state use the new key.
+        """Returns a stream of the same messages under another key. Later steps with state use this key.
 
         Values, times and headers stay unchanged. Each message passes through the topic
         ``<processor>-<name>-repartition``. The processor owns this topic and deletes processed records from it.
@@ -71,8 +72,9 @@ class StreamGroups(Generic[Stream]):
             value_serializer: The serializer of values in the repartition topic.
             key_serializer: The serializer of keys in the repartition topic. The default writes texts, bytes and whole
                 numbers as text.
-            partitions: The number of partitions of the repartition topic. None means the largest partition count of the
-                topics that share a store with it, for example in a join; otherwise of the source topics.
+            partitions: The number of partitions of the repartition topic. None means the largest partition count of
+                topics that share a store with it, for example in a join. If there are none, it is that of the source
+                topics.
 
         Raises:
             GroupByInvalid: The name is missing or already in use, or the stream has the changes of a table.
@@ -92,7 +94,8 @@ class StreamGroups(Generic[Stream]):
             value_deserializer=value_deserializer,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
-            # Instances come back as instances, unless the user chose another form.
+            # If the values are instances of a class, the stream after the topic has instances, too, unless the user
+            # chose another format.
             value=self._model if (value_serializer, value_deserializer) == ("json", "json") else None,
         )
         topic.label = f"{self._stem}-by-{grouped.name}"
@@ -110,7 +113,7 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _through(self: Any, topic: Topic, grouped: GroupKey, meaning: tuple[str, ...] = ()) -> Stream:
-        """Sends the messages of this stream through a repartition topic, and returns the stream after the topic."""
+        """Sends this stream's messages through a repartition topic. Returns the stream that reads the topic."""
         for tail in self._tails:
             tail.children.append(Node("to_topic", grouped, topic=topic, meaning=meaning))
         made: Stream = self._first_of(topic)
@@ -118,9 +121,9 @@ class StreamGroups(Generic[Stream]):
         return made
 
     def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
-        """Sends JSON messages under another key through a topic between two steps of a join.
+        """Sends JSON messages with another key through a topic between two steps of a join.
 
-        Returns the stream after this topic.
+        Returns the stream that reads this topic.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.

@@ -1,6 +1,6 @@
 """Compiles steps to closures that process one message. This module is the reference for what steps do.
 
-Tasks run the code that ``generated_loop`` generates from the same steps, with the same results for a run of messages.
+Tasks run the code that ``generated_loop`` generates from the same steps, with the same results.
 The compiled function takes ``(value, key, timestamp_ms, headers)``, with value and key deserialized. Each task compiles
 its own function, because stateful steps refer to the task's stores.
 """
@@ -40,7 +40,7 @@ class NullKey(HoldfastError):
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the current message, and its largest event time up to this step."""
+    """The raw key of the current message, and the largest event time that the message has had up to this step."""
 
     key: bytes | None = None
     latest_ms: int = NO_TIME
@@ -65,7 +65,7 @@ NO_TIMING = Timing()
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """The arguments of ``compile_steps`` that every step needs."""
+    """The arguments of ``compile_steps`` that the compilation of every step needs."""
 
     stores: Mapping[str, StoreState]
     current: CurrentMessage
@@ -95,7 +95,10 @@ def compile_steps(
 
 
 def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
-    """Adds the message's event time to the steps: from the topic's extractor, or from the record's timestamp."""
+    """Returns a function that computes the message's event time and calls the steps with it.
+
+    The event time comes from the topic's timestamp extractor, or from the record's timestamp.
+    """
     extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
     if extract is None and stream is None:
         return child
@@ -147,10 +150,10 @@ def _headed(node: Node, child: Compiled) -> Compiled:
 
 
 def headers_set(made: Any, function: object) -> Headers:
-    """What the function of ``set_headers`` made, in the form of the client library.
+    """Converts the result of a user's ``set_headers`` function to headers of the client library.
 
     Raises:
-        ValueUnwritable: They are no names with bytes, texts or None.
+        ValueUnwritable: The result has something else than names with bytes, texts or None.
     """
     try:
         return written_headers(made, "") or None
@@ -206,7 +209,7 @@ def _children(node: Node, around: _Surroundings, shared: Shared = Shared.NOTHING
 
 
 def _branch(node: Node, around: _Surroundings, shared: Shared) -> Compiled:
-    """A step and the steps behind it, with a copy before the step if others see what it may change."""
+    """Compiles a step and the steps after it; if other branches read what the step may change, the step gets a copy."""
     step, copy = _compile(node, around, shared), copy_before(node, shared)
     if copy is None:
         return step
@@ -353,12 +356,12 @@ def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUn
 
 
 def uses_headers(source: Node) -> bool:
-    """Whether a step of a stream reads headers or sends them on."""
+    """Whether a step of the stream reads headers or sends them to an output."""
     return any(map(_uses_headers, source.walk()))
 
 
 def _uses_headers(node: Node) -> bool:
-    """Whether a step reads headers or sends them on."""
+    """Whether this step reads headers or sends them to an output."""
     extracts = node.kind == "source" and node.function is not None
     asks = node.metadata and not getattr(node.function, "ignores_headers", False)
     return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)

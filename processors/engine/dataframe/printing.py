@@ -1,4 +1,4 @@
-"""``sdf.print()``: shows values while a processor is developed."""
+"""The step ``sdf.print()``, which prints values during development."""
 
 # tidy: allow-crumb because what is printed is a rule of its own
 
@@ -16,22 +16,25 @@ _NAMES = ("value", "key", "timestamp", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Printed(Step):
-    """Prints an object of what a step gets; ``pretty``: over several lines where it is long."""
+    """Prints a dict with the message's value.
+
+    ``pretty`` prints long dicts over several lines; ``metadata`` adds the key and more.
+    """
 
     pretty: bool
     metadata: bool
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Python's own, which changes nothing."""
+        """Returns Python's ``print``: the step calls no user function."""
         return (print,)
 
     def describe(self) -> str:
-        """Empty without a choice: versions of processors that print are those of former releases."""
+        """Returns the options as text; empty for the defaults, so that versions of earlier releases are unchanged."""
         return "" if self.pretty and not self.metadata else f"print: {self.pretty}, {self.metadata}"
 
     def __call__(self, *given: Any) -> None:
-        """Prints the value, and with metadata the rest."""
+        """Prints the value; with ``metadata``, also key, timestamp and headers."""
         shown = dict(zip(_NAMES, given, strict=False))
         if self.pretty:
             pprint(shown, indent=2, sort_dicts=False)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def described_stores(
     nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
 ) -> tuple[StoreSpec, ...]:
-    """Returns the descriptions of an application's stores. ``users`` has the topics of the streams that use each store.
+    """Returns the descriptions of an application's stores.
+
+    ``users`` maps each store to the topics of the streams that use it.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.
@@ -68,7 +70,7 @@ def described_stores(
 
 
 def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
-    """Returns the same stores with ``meaning``: the recorded lines of all steps on which their state depends.
+    """Returns the stores with their field ``meaning``: text lines about the steps on which their state depends.
 
     The line about the key of a ``group_by`` is recorded only for stores between this ``group_by`` and the next one.
     """
@@ -140,7 +142,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
 
 
 def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
-    """Returns the declaration of the built-in step of each store.
+    """Maps each store that a built-in step (such as a window) uses to the declaration of its content.
 
     Raises StepInvalid if another step shares the store.
     """

@@ -1,1 +1,1 @@
-"""Expressions of columns: what ``sdf["price"] * sdf["n"]`` is, and the steps that compute it."""
+"""Column expressions such as ``sdf["price"] * sdf["n"]``, and the steps that compute them."""

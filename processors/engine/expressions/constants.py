@@ -1,8 +1,8 @@
-"""Constants inside expressions: their text for versions, and their code in the generated loop.
+"""Constants inside column expressions: their text in version hashes, and their code in the generated loop.
 
 Invariants:
-    - The text of a constant is the same in each process. It has no address, and no order of a set.
-    - A message never gets an object of another message: a list or a dict is a new one for each message.
+    - The text of a constant is the same in every process. It contains no memory address, and a set's items are sorted.
+    - Two messages never share a constant that can be changed: each message gets its own copy of a list or a dict.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from uuid import UUID
 
 from holdfast.processors.engine.steps.in_place import ValueNotCopied, copied
 
-#: Gives a name for an object in the generated code; the first argument says what it is.
+#: A function that returns a name for an object in the generated code. Its first argument becomes a part of the name.
 Named = Callable[[str, Any], str]
 
-#: Larger constants are referred to by a name instead of a literal.
+#: A constant with more parts than this number is not written as a literal. The generated code refers to it by a name.
 _LITERAL_ITEMS_MAX = 64
-#: Python limits the digits of a number in a text.
+#: Larger numbers are not written as literals, because Python limits the digits of a number in source code.
 _INT_MAX = 1 << 64
 _TEXTUAL = (str, int, bytes, bool, type(None))
 _REPRESENTED = (Decimal, datetime, date, time, timedelta, UUID, range, complex)
@@ -30,7 +30,7 @@ _UNCHANGEABLE = (*_TEXTUAL, float, *_REPRESENTED, Enum)
 
 
 def kept_constant(value: Any) -> Any:
-    """The constant as an expression keeps it: a copy, so that later changes of a list change nothing."""
+    """Returns a copy of the constant, so that later changes of the user's object do not change the expression."""
     try:
         return copied(value)
     except ValueNotCopied:
@@ -38,7 +38,7 @@ def kept_constant(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """The text of a constant, for the version, for errors and for readers."""
+    """Returns the text of a constant, for version hashes and for errors."""
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
     if type(value) in (*_TEXTUAL, float, *_REPRESENTED):
@@ -55,12 +55,12 @@ def text_of(value: Any) -> str:
 
 
 def fresh(value: Any) -> Any:
-    """The constant for one message, which may change it."""
+    """Returns the constant for one message; a copy if it can be changed, because a function may change it."""
     return value if isinstance(value, _UNCHANGEABLE) else kept_constant(value)
 
 
 def fresh_code(value: Any, named: Named) -> str:
-    """The code of ``fresh``: a literal where Python has one."""
+    """Returns code that makes the same as ``fresh``: a literal if possible, otherwise a name or a call."""
     if _is_literal(value, [_LITERAL_ITEMS_MAX]):
         return repr(value)
     name = named("constant", value)
@@ -68,19 +68,22 @@ def fresh_code(value: Any, named: Named) -> str:
 
 
 def compared_code(value: Any, named: Named) -> str:
-    """The code of a constant that no message gets, so that it needs no copy."""
+    """Returns code for a constant that is only compared. It needs no copy, because no message gets the object."""
     return repr(value) if _is_literal(value, [_LITERAL_ITEMS_MAX]) else named("constant", value)
 
 
 def same_code(value: Any, named: Named) -> str:
-    """The code of a constant whose identity is asked: the object itself."""
+    """Returns code for a constant that is compared by ``is``: it refers to the object itself, not to a copy."""
     if value is None or value is True or value is False:
         return repr(value)
     return named("constant", value)
 
 
 def _is_literal(value: Any, left: list[int]) -> bool:
-    """Whether the ``repr`` of a value is code that makes an equal one; ``left`` counts its parts down."""
+    """Whether ``repr(value)`` is code that makes an equal value.
+
+    ``left`` holds the number of parts that are still allowed.
+    """
     left[0] -= 1
     if left[0] < 0:
         return False

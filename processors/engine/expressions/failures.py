@@ -1,7 +1,7 @@
-"""The errors of column expressions: which part of a message's value did not fit, and what would.
+"""The errors of column expressions. They say which part of a message's value did not fit, and what was expected.
 
-The generated loop only catches what Python raises. The cause is found afterwards, by computing the expression again up
-to the part that fails. Functions of users are not called again.
+The generated loop only catches Python's exception. To find the cause, the expression is computed again, part by part,
+until a part fails. User functions are not called again.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from holdfast.processors.engine.expressions.tree import (
 )
 from holdfast.processors.engine.formats.typed import field_names, is_object
 
-#: At most this many fields of a value are listed.
+#: Maximum number of a value's fields that an error text lists.
 _LISTED_MAX = 12
-#: The result of a user's function, which is not called again.
+#: Stands for the result of a user's function during the search for the cause, because the function is not called again.
 _UNKNOWN = object()
 
 
 class ColumnInvalid(BadConfiguration, TypeError):
-    """A column expression can't be declared so."""
+    """The declaration of a column expression is invalid."""
 
 
 class ColumnMissing(HoldfastError):
-    """A message's value has no such column."""
+    """A message's value lacks a column, a field or an item that an expression reads."""
 
 
 class ColumnUnfit(HoldfastError):
-    """A message's value does not fit a column expression."""
+    """A message's value has the wrong type for a column expression."""
 
 
 class _Found(Exception):
-    """The part that failed, with what it was computed from."""
+    """Raised to report the first part that fails, with the values from which the part was computed."""
 
     def __init__(self, part: Expression, operands: Sequence[Any], error: BaseException) -> None:
         super().__init__()
@@ -50,7 +50,10 @@ class _Found(Exception):
 
 
 def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError | None:
-    """The error for the first part of an expression that can't be computed; None if no part is known to fail."""
+    """Returns the error for the first part of the expression that fails with this value.
+
+    Returns None if no part fails without calling user functions.
+    """
     try:
         _probed(expression, value)
     except _Found as found:
@@ -59,7 +62,7 @@ def failure_in(expression: Expression, value: Any, step: str) -> HoldfastError |
 
 
 def not_an_object(value: Any, step: str) -> HoldfastError:
-    """The error for a value that has no columns."""
+    """Returns the error for a value that is no object, so that it has no columns."""
     return ColumnUnfit(
         f"`{step}` got a value of type {type(value).__name__}; expected an object with columns.",
         action=_only_objects(value),
@@ -69,7 +72,7 @@ def not_an_object(value: Any, step: str) -> HoldfastError:
 
 
 def missing(name: str, value: Any, step: str) -> HoldfastError:
-    """The error for a column that the message's value does not have."""
+    """Returns the error for a column that the message's value lacks."""
     return ColumnMissing(
         f"`{step}` found no column {name!r} in the message's value, which has {_listed(value)}.",
         action=f'Write `sdf.fill("{name}")` before it for a default, or keep the messages that have the column: '
@@ -80,7 +83,7 @@ def missing(name: str, value: Any, step: str) -> HoldfastError:
 
 
 def unfit(error: BaseException, step: str) -> HoldfastError:
-    """The error for a step that failed, with the words of Python."""
+    """Returns the error for a failed step, with the text of Python's exception."""
     return ColumnUnfit(
         f"`{step}` can't be computed: {error}; expected values that fit the expression.",
         action="Keep the messages that fit by a filter before it, or compute the column by `.apply(function)`.",

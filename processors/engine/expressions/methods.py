@@ -1,4 +1,4 @@
-"""The methods of a stream for its columns, such as ``sdf["a"]``, ``sdf["a"] = ...``, ``fill`` and ``drop``."""
+"""The methods of a stream for columns of its values: ``sdf["a"]``, ``sdf["a"] = ...``, ``fill``, ``drop``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stream = TypeVar("Stream")
 
 
 class StreamColumns(Generic[Stream]):
-    """The methods of a stream for the columns of its values, which are objects."""
+    """The methods of a stream for columns. A column is a field of the values, which must be objects."""
 
     @overload
     def __getitem__(self, item: str) -> StreamingSeries: ...
@@ -27,10 +27,10 @@ class StreamColumns(Generic[Stream]):
     def __getitem__(self, item: StreamingSeries | list[str] | StreamColumns[Stream]) -> Stream: ...
 
     def __getitem__(self: Any, item: Any) -> Any:
-        """A column by its name; the stream with these columns, by a list of names; or a filter by an expression.
+        """Returns the column ``item``; for a list of names, a stream of these; for an expression, a filtered stream.
 
         Raises:
-            ColumnInvalid: The item is something else, or of another stream.
+            ColumnInvalid: ``item`` has another type, or is a column of another stream.
         """
         if isinstance(item, str):
             return StreamingSeries(self, _column(item, self))
@@ -61,10 +61,12 @@ class StreamColumns(Generic[Stream]):
         )
 
     def __setitem__(self: Any, name: str, item: Any) -> None:
-        """Assigns an expression, a constant, or the results of ``sdf.apply`` to a column. Works in place.
+        """Assigns an expression, a constant, or the results of ``sdf.apply`` to a column.
+
+        Adds the step to this stream itself.
 
         Raises:
-            ColumnInvalid: The name is no text, or the item is of another stream.
+            ColumnInvalid: The name is not a text, or ``item`` is a column of another stream.
         """
         column, what = _name(name, "`sdf[name] = ...`"), f"`sdf[{name!r}] = ...`"
         _check_objects(self._model, what)
@@ -75,13 +77,13 @@ class StreamColumns(Generic[Stream]):
         self._in_place(Node("update", Assigned(column, part_of(item, self))))
 
     def contains(self, keys: str | Sequence[str]) -> StreamingSeries:
-        """Whether the value has a column, or all of several columns.
+        """Returns an expression that is true for messages whose value has a column, or all of several columns.
 
         Args:
             keys: The name, or a list of names.
 
         Raises:
-            ColumnInvalid: A name is no text, or there is none.
+            ColumnInvalid: A name is not a text, or the list of names is empty.
         """
         names = _names(keys, "`contains`")
         if not names:
@@ -91,14 +93,14 @@ class StreamColumns(Generic[Stream]):
         return StreamingSeries(self, HasFields((), tuple(names), has_instances(self)))
 
     def fill(self: Any, *columns: str, **mapping: Any) -> Stream:
-        """Gives columns a value where they are missing or None. Works in place.
+        """Sets columns that are missing or None to a value. Adds the step to this stream itself.
 
         Args:
-            columns: Names of columns that become None where they are missing.
-            mapping: Names of columns with the value that they get.
+            columns: Names of columns that are set to None if they are missing.
+            mapping: Names of columns with the constant that replaces a missing value or None.
 
         Raises:
-            ColumnInvalid: There are no columns, or a name is no text, or a value is a column.
+            ColumnInvalid: No column is given, a name is not a text, or a value is a column instead of a constant.
         """
         _check_objects(self._model, "`fill`")
         values: dict[str, Any] = {**dict.fromkeys(_names(list(columns), "`fill`")), **mapping}
@@ -117,14 +119,15 @@ class StreamColumns(Generic[Stream]):
         return made
 
     def drop(self: Any, columns: str | Sequence[str], errors: Literal["ignore", "raise"] = "raise") -> Stream:
-        """Takes columns out of the value. Works in place.
+        """Removes columns from the value. Adds the step to this stream itself.
 
         Args:
             columns: A name, or a list of names.
-            errors: ``raise``: a message without one of the columns fails. ``ignore``: the others are taken out.
+            errors: What happens to a message that lacks a column. ``raise``: the message fails. ``ignore``: the columns
+                that exist are removed.
 
         Raises:
-            ColumnInvalid: A name is no text, or ``errors`` is something else.
+            ColumnInvalid: A name is not a text, or ``errors`` has another value.
         """
         _check_objects(self._model, "`drop`")
         names, ignores = _names(columns, "`drop`"), _ignores(errors, "`drop`")
@@ -132,14 +135,17 @@ class StreamColumns(Generic[Stream]):
         return made
 
     def rename(self: Any, columns: Mapping[str, str], errors: Literal["ignore", "raise"] = "raise") -> Stream:
-        """Gives columns other names, all at once. Works in place; a renamed column stands behind the others.
+        """Renames columns, all at the same time, so that names can be swapped. Adds the step to this stream itself.
+
+        In the value, renamed columns come after all others.
 
         Args:
-            columns: New names by the present ones.
-            errors: ``raise``: a message without one of the columns fails. ``ignore``: the others are renamed.
+            columns: Maps present names to new names.
+            errors: What happens to a message that lacks a column. ``raise``: the message fails. ``ignore``: the columns
+                that exist are renamed.
 
         Raises:
-            ColumnInvalid: A name is no text, two new names are the same, or ``errors`` is something else.
+            ColumnInvalid: A name is not a text, two new names are equal, or ``errors`` has another value.
         """
         if not isinstance(columns, Mapping):
             raise ColumnInvalid(
@@ -186,7 +192,7 @@ def _column(name: str, frame: Any) -> Expression:
 
 
 def _check_objects(model: Any, what: str) -> None:
-    """Refuse a step that would change the fields of instances of a model."""
+    """Raises ColumnInvalid if the values are instances of a model, because only the fields of dicts can be changed."""
     if model is not None:
         raise ColumnInvalid(
             f"{what} would change a {model.__name__}; columns can be set, filled, renamed and dropped in objects only.",
@@ -197,7 +203,7 @@ def _check_objects(model: Any, what: str) -> None:
 
 
 def _names(given: Any, what: str) -> list[str]:
-    """The names of columns, given as one name or as several."""
+    """Returns a list of column names from one name or from several; raises ColumnInvalid if one is not a text."""
     several = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
     return [_name(each, what) for each in several]
 

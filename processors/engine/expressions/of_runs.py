@@ -1,11 +1,11 @@
-"""Column expressions before an aggregation or a window that is computed by columns: they are computed for a whole run.
+"""Computes column expressions for many consecutive messages (a run), if an aggregation or window with numpy follows.
 
     fields of the messages, as lists          the code for each message            what the columns need
     amount  [3, 900, 501] ──┐                 if not (field_0 > 500): continue     kept    [1, 2]
     state   ["a", "b", "c"] ─┘                made_1 = (field_0 * 2)               double  [1800, 1002]
 
-The operators are Python's, message by message, so that results are those of the plain loop to the bit. The gain is that
-only the needed fields are decoded, and that no step of the loop runs.
+The operators are Python's, message by message, so that the results equal those of the plain loop to the bit. It is
+faster, because only the needed fields are decoded, and because the generated loop does not run.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, HasFields, Item, Logical, Operation
 from holdfast.processors.engine.steps.node import Node
 
-#: Operators that take a missing field without an error.
+#: These operators raise no error for the object that stands for a missing field. So it must be checked separately.
 _TAKE_ALL = frozenset(("is", "is not", "in", "%"))
 
 
 class NoRuns(Exception):
-    """The steps have no form for whole runs."""
+    """The steps can't be computed for many messages at once; they must be processed one message at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Local(Expression):
-    """A variable of the generated code."""
+    """An expression that is a variable of the generated function."""
 
     name: str = ""
 
@@ -43,7 +43,10 @@ class _Local(Expression):
 
 
 def steps_before(source: Node) -> tuple[tuple[ColumnStep, ...], Node | None]:
-    """The column expressions that come first in a stream, and the one step behind them; None for none or several."""
+    """Returns the column expressions at the beginning of a stream, and the step after them.
+
+    Instead of the step, returns None if no step or several branches follow.
+    """
     steps, node = list[ColumnStep](), source
     while True:
         if len(node.children) != 1:
@@ -56,23 +59,25 @@ def steps_before(source: Node) -> tuple[tuple[ColumnStep, ...], Node | None]:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the function of a run."""
+    """Writes the code of a function that computes the steps for many messages."""
 
     fields: list[str] = field(default_factory=list)
-    #: The fields for which nothing else would show that a message lacks them.
+    #: Fields that each message must have. For these fields, the generated code itself raises no error if one is
+    #: missing.
     asked: set[str] = field(default_factory=set)
-    #: By column, its variable at this place; a field of the message that is not there is read.
+    #: Maps each column to its variable at this position of the code. A column without an entry is a field of the
+    #: message.
     columns: dict[str, str] = field(default_factory=dict)
-    #: Whether only the columns of ``columns`` are there.
+    #: Whether ``columns`` has all columns, because a projection (``sdf[["a", "b"]]``) has removed the others.
     closed: bool = False
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
 
     def variable(self, column: str) -> str:
-        """The variable of a column.
+        """Returns the name of the variable that has the column's value.
 
         Raises:
-            NoRuns: A projection has taken the column out.
+            NoRuns: A projection (``sdf[["a", "b"]]``) has removed the column.
         """
         if column not in self.columns:
             if self.closed:
@@ -82,24 +87,24 @@ class _Writer:
         return self.columns[column]
 
     def keep(self, condition: Expression) -> None:
-        """A message without a true condition is left out."""
+        """Writes a filter: messages for which the condition is not true are left out."""
         self.lines.append(f"if not {self.code(condition)}: continue")
 
     def assign(self, name: str, to: Expression) -> None:
-        """A column is a variable from here on."""
+        """Writes an assignment. Later code uses the assigned variable as the column."""
         self._ask_if_returned(to)
         made = f"made_{len(self.lines)}"
         self.lines.append(f"{made} = {self.code(to)}")
         self.columns[name] = made
 
     def project(self, names: Sequence[str]) -> None:
-        """Only these columns are there from here on."""
+        """Removes all columns except these for later code."""
         for name in names:
             self._ask(name)
         self.columns, self.closed = {name: self.columns[name] for name in names}, True
 
     def code(self, expression: Expression) -> str:
-        """The code of an expression of the present columns."""
+        """Returns the code of an expression that reads the present columns."""
         return self._local(expression).code("value", self._named)
 
     def _named(self, kind: str, thing: Any) -> str:
@@ -119,7 +124,10 @@ class _Writer:
         return replace(part, parts=tuple(map(self._local, part.parts)))
 
     def _ask_if_returned(self, part: Expression) -> None:
-        """Asks for the columns that may be the result of an expression as they are."""
+        """Marks the columns as required whose value the expression may return as it is.
+
+        Without the mark, a missing column would be returned as a value, and no error would be raised.
+        """
         self._ask_columns((part,))
         if isinstance(part, Logical):
             for each in part.parts:
@@ -137,13 +145,13 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """Steps as a function of a run.
+    """The steps as one function for many consecutive messages.
 
     Attributes:
-        fields: The fields of the messages that it reads.
-        asked: The fields of which each message must have one; else the plain loop processes the run.
-        run: From the lists of the fields and the number of messages: the indexes of the messages that are kept, and the
-            lists of the needed columns.
+        fields: The fields of the messages that the function reads.
+        asked: The fields that each message must have. If a message lacks one, the plain loop must process the messages.
+        run: The function. It takes the lists of the fields' values and the number of messages. It returns the indexes
+            of the messages that pass the filters, and the lists of the needed columns.
     """
 
     fields: tuple[str, ...]
@@ -152,10 +160,10 @@ class RunSteps:
 
 
 def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
-    """The steps as a function of a run, which gives the columns ``needed``.
+    """Returns the steps as one function for many messages, which computes the columns ``needed``.
 
     Raises:
-        NoRuns: A step calls a function of a user, or a needed column is not there behind the steps.
+        NoRuns: A step calls a user function, or the steps remove a needed column.
     """
     if any(each.functions for each in steps):
         raise NoRuns  # a run that can't be computed is processed again, and would call it again

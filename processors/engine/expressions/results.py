@@ -1,4 +1,4 @@
-"""Results of ``sdf.apply(f)`` as a column, ``sdf["a"] = sdf.apply(f)``, or as a condition, ``sdf[sdf.apply(f)]``."""
+"""Steps for ``sdf["a"] = sdf.apply(f)`` (makes a column of the result) and ``sdf[sdf.apply(f)]`` (a filter)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from holdfast.processors.engine.steps.step import Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results(Step):
-    """The functions of consecutive ``apply`` steps; each gets the result of the one before."""
+    """User functions of consecutive ``apply`` steps. Each function gets the result of the previous function."""
 
-    #: The functions, with whether each gets the metadata, and the state.
+    #: Triples: the function, whether it gets key, timestamp and headers, and whether it gets the state.
     calls: tuple[tuple[Callable[..., Any], bool, bool], ...]
-    #: Whether the step gets the metadata.
+    #: Whether the step gets key, timestamp and headers in addition to the value.
     metadata: bool
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of users."""
+        """The user functions of the step."""
         return tuple(function for function, _, _ in self.calls)
 
     @property
     def stands_in_order(self) -> bool:
-        """The functions do not show that their result becomes a column or a condition."""
+        """True: the version contains the step's position, because the functions do not show their result's use."""
         return True
 
     def result(self, value: Any, rest: Sequence[Any]) -> Any:
-        """The result of all functions; ``rest`` are key, timestamp and headers with metadata, and then the state."""
+        """Returns the last function's result.
+
+        ``rest`` has key, timestamp and headers (if ``metadata``), then the state.
+        """
         given, state = (rest[:3], rest[3:]) if self.metadata else ((), rest)
         for function, wants_metadata, wants_state in self.calls:
             value = function(value, *(given if wants_metadata else ()), *(state if wants_state else ()))
@@ -41,33 +44,33 @@ class Results(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultAssigned(Results):
-    """``sdf["a"] = sdf.apply(f)``."""
+    """The step ``sdf["a"] = sdf.apply(f)``: assigns the result to a column."""
 
     name: str = ""
 
     @property
     def touches(self) -> Touch:
-        """It changes the object itself."""
+        """The step changes the value object itself, not a copy."""
         return Touch.OBJECT
 
     @property
     def may_share_parts(self) -> bool:
-        """A function may return a part of the value."""
+        """True, because a user function may return an object that is a part of the value."""
         return True
 
     def separate(self, value: Any) -> None:
-        """A column has a value of its own, as in JSON."""
+        """Replaces the assigned column by a copy, so that it shares no object with the rest of the value."""
         value[self.name] = copied(value[self.name])
 
     def describe(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf['a'] = sdf.apply(f)``."""
         return f"sdf[{self.name!r}] = sdf.apply({', '.join(map(_named, self.functions))})"
 
     def __call__(self, value: Any, *rest: Any) -> None:
-        """Assigns the result.
+        """Calls the functions and assigns the result to the column.
 
         Raises:
-            ColumnUnfit: The value is no object.
+            ColumnUnfit: The value is not an object.
         """
         made = self.result(value, rest)
         try:
@@ -78,14 +81,14 @@ class ResultAssigned(Results):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptByResult(Results):
-    """``sdf[sdf.apply(f)]``: keeps the messages for which the result is true."""
+    """The step ``sdf[sdf.apply(f)]``: keeps the messages for which the result is true."""
 
     def describe(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf[sdf.apply(f)]``."""
         return f"sdf[sdf.apply({', '.join(map(_named, self.functions))})]"
 
     def __call__(self, value: Any, *rest: Any) -> Any:
-        """What the last function returns; a true value keeps the message."""
+        """Returns the result of the last function. If it is true, the message is kept."""
         return self.result(value, rest)
 
 
@@ -94,10 +97,13 @@ def _named(function: Any) -> str:
 
 
 def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[Node]:
-    """The ``apply`` steps between the end of a stream and the end of another one; they no longer follow the stream.
+    """Removes the ``apply`` steps of ``sdf.apply(f)`` from the tree of the stream ``sdf``, and returns them.
+
+    ``tails`` are the last steps of ``sdf``, and ``ends`` are those of ``sdf.apply(f)``.
 
     Raises:
-        ColumnInvalid: The second stream is not made of the first one by such steps alone, or was used elsewhere.
+        ColumnInvalid: There are other steps than ``apply`` between ``tails`` and ``ends``, or the steps are also used
+            elsewhere.
     """
     chain = list[Node]() if len(ends) != 1 or not tails else _path(tails[0], ends[0])
     if not chain or any(chain[0] not in tail.children for tail in tails):
@@ -127,7 +133,7 @@ def taken_out(tails: Sequence[Node], ends: Sequence[Node], what: str) -> list[No
 
 
 def _path(start: Node, end: Node) -> list[Node]:
-    """The steps behind ``start`` up to ``end``; empty without a way."""
+    """Returns the steps after ``start`` up to ``end``, including ``end``; empty if ``end`` is not after ``start``."""
     for child in start.children:
         if child is end:
             return [child]
@@ -138,7 +144,10 @@ def _path(start: Node, end: Node) -> list[Node]:
 
 
 def result_node(kind: Any, chain: Sequence[Node], make: Callable[..., Step]) -> Node:
-    """One step in the place of a chain, which ``make`` builds from the calls and whether any gets the metadata."""
+    """Returns one step that replaces the ``apply`` steps in ``chain``.
+
+    ``make`` builds it from the functions, and from whether any function gets key, timestamp and headers.
+    """
     metadata = any(node.metadata for node in chain)
     calls = tuple((node.function, node.metadata, node.store is not None) for node in chain)
     stored = next((node for node in chain if node.store is not None), None)

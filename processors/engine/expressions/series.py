@@ -1,4 +1,4 @@
-"""``sdf["price"]``: a column of a stream, and what is computed from columns."""
+"""Columns of a stream, for example ``sdf["price"]``, and expressions that are computed from columns."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from holdfast.processors.engine.steps.checked_arguments import check_step_functi
 
 
 class StreamingSeries:
-    """A column of a stream, or an expression of columns; each message has its own result.
+    """A column of a stream, or an expression of columns. It is computed for each message.
 
-    ``sdf["price"]`` makes one. Operators and methods make further ones: ``+ - * / // %``, comparisons, ``&``, ``|``,
-    ``~``, and ``["field"]`` for what is inside of a column. Assign it to a column, or filter the stream by it.
+    ``sdf["price"]`` returns a column. Operators and methods return further expressions: ``+ - * / // %``, comparisons,
+    ``&``, ``|``, ``~``, and ``["field"]`` for a field inside a column. Assign an expression to a column, or filter the
+    stream by it.
     """
 
     __slots__ = ("expression", "frame")
@@ -38,28 +39,28 @@ class StreamingSeries:
                 f"An expression of columns is nested {expression.depth} deep; expected at most {DEPTH_MAX}.",
                 action="Assign a part of it to a column first; or use `isin` in place of many comparisons.",
             )
-        #: The stream of the column.
+        #: The stream to which the column belongs.
         self.frame = frame
-        #: How the column is computed.
+        #: The tree of operations that computes the column from a message's value.
         self.expression = expression
 
     def apply(self, func: Callable[[Any], Any]) -> StreamingSeries:
-        """The results of a function of this column.
+        """Returns a column with the results of ``func``, which is called with this column's value.
 
         Args:
-            func: A function of the column's value; it gets neither state nor the whole message.
+            func: A function of the column's value. It gets neither the state nor the message's other columns.
 
         Raises:
-            StepInvalid: ``func`` is no function of one value.
+            StepInvalid: ``func`` is not a function of one argument.
         """
         check_step_function(func, "apply", stateful=False, metadata=False)
         return self._made(Call((self.expression,), func))
 
     def isin(self, other: Any) -> StreamingSeries:
-        """Whether the column's value is in ``other``: a list, a set, a text, or another column.
+        """Returns an expression: whether the column's value is in ``other`` (a list, a set, a text, or another column).
 
         Raises:
-            ColumnInvalid: ``other`` can't contain anything.
+            ColumnInvalid: ``other`` does not support Python's operator ``in``.
         """
         if not isinstance(other, StreamingSeries) and not hasattr(type(other), "__contains__"):
             raise ColumnInvalid(
@@ -70,27 +71,30 @@ class StreamingSeries:
         return self._operation("in", other)
 
     def contains(self, other: Any) -> StreamingSeries:
-        """Whether the column's value, which is a text, a list or an object, contains ``other``."""
+        """Returns an expression: whether the column's value (a text, a list or an object) contains ``other``."""
         return self._made(Operation((self._part(other), self.expression), "in"))
 
     def is_(self, other: Any) -> StreamingSeries:
-        """Whether the column's value is the same object as ``other``, as Python's ``is``."""
+        """Returns an expression: whether the column's value is the same object as ``other``, like Python's ``is``."""
         return self._operation("is", other)
 
     def isnot(self, other: Any) -> StreamingSeries:
-        """Whether the column's value is another object than ``other``, as Python's ``is not``."""
+        """Returns an expression: whether the column's value is another object than ``other`` (``is not``)."""
         return self._operation("is not", other)
 
     def isnull(self) -> StreamingSeries:
-        """Whether the column's value is None. A message without the column fails: ``sdf.contains`` asks for it."""
+        """Returns an expression: whether the column's value is None.
+
+        A message without the column fails; use ``sdf.contains`` to test whether the column exists.
+        """
         return self._operation("is", None)
 
     def notnull(self) -> StreamingSeries:
-        """Whether the column's value is not None. A message without the column fails."""
+        """Returns an expression: whether the column's value is not None. A message without the column fails."""
         return self._operation("is not", None)
 
     def abs(self) -> StreamingSeries:
-        """The column's value without its sign."""
+        """Returns an expression: the absolute value of the column."""
         return self._made(Unary((self.expression,), "abs"))
 
     def _made(self, expression: Expression) -> StreamingSeries:
@@ -231,15 +235,15 @@ class StreamingSeries:
 
 
 def has_instances(frame: Any) -> bool:
-    """Whether values of a stream may be instances of a model, so that columns are attributes."""
+    """Whether values of the stream may be instances of a class. Columns are then attributes of the instances."""
     return bool(frame.has_instances)
 
 
 def part_of(other: Any, frame: Any) -> Expression:
-    """A constant, or another column of the same stream, as a part of an expression.
+    """Converts a constant, or another column of the same stream, to a part of an expression.
 
     Raises:
-        ColumnInvalid: The column is of another stream; or the constant is a stream or a function.
+        ColumnInvalid: The column belongs to another stream; or ``other`` is a stream or a function.
     """
     if isinstance(other, StreamingSeries):
         if other.frame is not frame:

@@ -1,10 +1,10 @@
-"""The steps of column expressions. The generated loop has their code in place of a call.
+"""The steps of column expressions. The generated loop contains their code inline, instead of a call.
 
     sdf["total"] = sdf["price"] * sdf["n"]     value['total'] = (value['price'] * value['n'])
     sdf = sdf[sdf["total"] > 100]              if (value['total'] > 100):
     sdf = sdf[["user", "total"]]               value_9 = {'user': value['user'], 'total': value['total']}
 
-A step that changes an object changes it in place. Branches before it keep their own object (``steps.in_place``).
+A step that changes the value object changes it in place. Other branches get their own copy (``steps.in_place``).
 """
 
 from __future__ import annotations
@@ -22,65 +22,67 @@ from holdfast.processors.engine.steps.step import UNFIT, Inlined, Step
 
 
 class RunWriter(Protocol):
-    """Writes the code of steps for a run of messages (``of_runs``)."""
+    """Writes the code of steps that are computed for many messages at once (module ``of_runs``)."""
 
     def keep(self, condition: Expression) -> None:
-        """The later steps get the messages for which the condition is true."""
+        """Later steps get only the messages for which the condition is true."""
 
     def assign(self, name: str, to: Expression) -> None:
-        """A column gets the value of an expression."""
+        """Assigns the result of the expression ``to`` to the column ``name``."""
 
     def project(self, names: Sequence[str]) -> None:
-        """Only these columns are left; a message without one of them fails."""
+        """Removes all columns except ``names``. A message without one of them fails."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnStep(Step):
-    """A step that the generated loop computes without a call."""
+    """Base class of steps that consist of column expressions. The generated loop contains their code inline."""
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf[(sdf['total'] > 100)]``."""
         raise NotImplementedError
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """What it computes from the value, in this order."""
+        """The expressions that the step computes from a message's value, in this order."""
         return ()
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of users inside its expressions."""
+        """The user functions inside the step's expressions."""
         return tuple(function for each in self.expressions for function in each.functions)
 
     @property
     def stands_in_order(self) -> bool:
-        """Its text alone does not tell which steps come before it."""
+        """True: the version contains the step's position, because its text does not show the steps before it."""
         return True
 
     def describe(self) -> str:
-        """The step as it was written: another text is another version."""
+        """The step as code. The version hash contains this text, so another text is another version."""
         return self.text
 
     @property
     def __name__(self) -> str:
-        """The step's name in errors."""
+        """The step as code; errors use it as the step's name."""
         return self.text
 
     def __call__(self, value: Any) -> Any:
-        """The step by Python's operators, for the plain loop; raises as ``fail``."""
+        """Computes the step with Python's operators, as the plain loop does. Raises the same errors as ``fail``."""
         try:
             return self._run(value)
         except Failed as failed:
             raise self.failure(value, failed.error) from failed.error
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises the failure of a message whose code raised ``error``; the handler of the exception calls it.
+        """Raises the error of a message for which the generated code raised ``error``.
+
+        The generated exception handler calls it.
 
         Raises:
             ColumnMissing: The value lacks a column.
-            ColumnUnfit: The value does not fit.
-            Exception: What a function of a user raised.
+            ColumnUnfit: A part of the value has the wrong type.
+            Exception: The error that a user function raised.
         """
         raised = error.__traceback__
         if raised is not None and raised.tb_next is not None:
@@ -88,11 +90,11 @@ class ColumnStep(Step):
         raise self.failure(value, error) from error
 
     def write_run(self, writer: RunWriter) -> None:
-        """Writes the step for a run of messages; only called if ``in_runs``."""
+        """Writes the step's code for many messages at once. It may be called only if ``in_runs`` is True."""
         raise NotImplementedError
 
     def failure(self, value: Any, error: BaseException) -> HoldfastError:
-        """The error for a value that the step can't take."""
+        """Returns the error for a value with which the step failed."""
         for each in self.expressions:
             found = failure_in(each, value, self.text)
             if found is not None:
@@ -108,27 +110,27 @@ class ColumnStep(Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptWhere(ColumnStep):
-    """``sdf[condition]``: keeps the messages for which the expression is true."""
+    """The step ``sdf[condition]``: keeps the messages for which the condition is true."""
 
     in_runs: ClassVar[bool] = True
     condition: Expression
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf[(sdf['total'] > 100)]``."""
         return f"sdf[{self.condition.text}]"
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The condition."""
+        """The only expression: the condition."""
         return (self.condition,)
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """The condition as code."""
+        """Returns the condition as code for the generated loop."""
         return Inlined((), self.condition.code(value, named))
 
     def write_run(self, writer: RunWriter) -> None:
-        """A condition."""
+        """Writes the condition as a filter."""
         writer.keep(self.condition)
 
     def _run(self, value: Any) -> Any:
@@ -137,32 +139,32 @@ class KeptWhere(ColumnStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection(ColumnStep):
-    """``sdf[["a", "b"]]``: a new object with these columns only."""
+    """The step ``sdf[["a", "b"]]``: a new object that has only these columns."""
 
     in_runs: ClassVar[bool] = True
     columns: tuple[tuple[str, Expression], ...]
 
     @property
     def makes_object(self) -> bool:
-        """Each result is an object of its own."""
+        """True: the result is a new object for each message."""
         return True
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf[['a', 'b']]``."""
         return f"sdf[{text_of([name for name, _ in self.columns])}]"
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The columns."""
+        """The expressions of the columns."""
         return tuple(each for _, each in self.columns)
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """The new object as code."""
+        """Returns the code that makes the new object."""
         return Inlined((), f"{{{', '.join(f'{name!r}: {each.code(value, named)}' for name, each in self.columns)}}}")
 
     def write_run(self, writer: RunWriter) -> None:
-        """The names that are left."""
+        """Writes that only these columns remain."""
         writer.project([name for name, _ in self.columns])
 
     def _run(self, value: Any) -> Any:
@@ -171,11 +173,11 @@ class Projection(ColumnStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Changed(ColumnStep):
-    """A step that changes the fields of an object, and nothing inside of them."""
+    """Base class of steps that set, remove or rename fields of the value, but change nothing inside a field."""
 
     @property
     def touches(self) -> Touch:
-        """It changes the object itself, if no function inside changes more."""
+        """The step changes the value object itself. User functions in its expressions may change more."""
         return Touch.OBJECT
 
     def _run(self, value: Any) -> Any:
@@ -190,7 +192,7 @@ class _Changed(ColumnStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assigned(_Changed):
-    """``sdf["a"] = expression``."""
+    """The step ``sdf["a"] = expression``."""
 
     in_runs: ClassVar[bool] = True
     name: str
@@ -198,29 +200,29 @@ class Assigned(_Changed):
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf['a'] = (sdf['b'] * 2)``."""
         return f"sdf[{self.name!r}] = {self.to.text}"
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """What is assigned."""
+        """The only expression: the one whose result is assigned."""
         return (self.to,)
 
     @property
     def may_share_parts(self) -> bool:
-        """Whether the expression may give a part of the value."""
+        """Whether the expression's result may be an object that is a part of the value."""
         return self.to.gives_parts
 
     def separate(self, value: Any) -> None:
-        """A column has a value of its own, as in JSON."""
+        """Replaces the assigned column by a copy, so that it shares no object with the rest of the value."""
         value[self.name] = copied(value[self.name])
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """The assignment as code."""
+        """Returns the assignment as code for the generated loop."""
         return Inlined((f"{value}[{self.name!r}] = {self.to.code(value, named)}",))
 
     def write_run(self, writer: RunWriter) -> None:
-        """A variable."""
+        """Writes the assignment."""
         writer.assign(self.name, self.to)
 
     def _run(self, value: Any) -> Any:
@@ -233,17 +235,17 @@ class Assigned(_Changed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled(_Changed):
-    """``sdf.fill(a=0)``: values for columns that are missing or None."""
+    """The step ``sdf.fill(a=0)``: sets columns that are missing or None to a constant."""
 
     values: Mapping[str, Any]
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf.fill(a=0)``."""
         return f"sdf.fill({', '.join(f'{name}={text_of(each)}' for name, each in self.values.items())})"
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """The fills as code."""
+        """Returns one ``if`` statement for each column, as code for the generated loop."""
         return Inlined(
             tuple(
                 f"if {value}.get({name!r}) is None: {value}[{name!r}] = {fresh_code(each, named)}"
@@ -259,19 +261,19 @@ class Filled(_Changed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dropped(_Changed):
-    """``sdf.drop("a")``: takes columns out."""
+    """The step ``sdf.drop("a")``: removes columns from the value."""
 
     names: tuple[str, ...]
     ignores: bool
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf.drop(['a'])``."""
         how = ', errors="ignore"' if self.ignores else ""
         return f"sdf.drop({text_of([*self.names])}{how})"
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """The deletions as code."""
+        """Returns the deletions as code for the generated loop."""
         if self.ignores:
             return Inlined(tuple(f"{value}.pop({name!r}, None)" for name in self.names))
         return Inlined(tuple(f"del {value}[{name!r}]" for name in self.names))
@@ -288,34 +290,37 @@ class Dropped(_Changed):
 
 
 def _missing_of(names: Collection[str], value: Any, error: BaseException, step: str) -> HoldfastError:
-    """The error for a column that was to be taken out."""
+    """Returns the error for a column that was to be removed or renamed but does not exist."""
     name = error.args[0] if isinstance(error, KeyError) else None
     return missing(name, value, step) if isinstance(name, str) and name in names else unfit(error, step)
 
 
 class _Taken(LookupError):
-    """A new name of a column is the name of another column."""
+    """A column can't be renamed, because the value already has another column with the new name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Renamed(_Changed):
-    """``sdf.rename({"a": "b"})``: other names for columns, which then stand behind the others."""
+    """The step ``sdf.rename({"a": "b"})``: renames columns. In the value, they then come after all others."""
 
     names: Mapping[str, str]
     ignores: bool
 
     @property
     def text(self) -> str:
-        """The step as it was written."""
+        """The step as code, for example ``sdf.rename({'a': 'b'})``."""
         how = ', errors="ignore"' if self.ignores else ""
         return f"sdf.rename({text_of(dict(self.names))}{how})"
 
     def inlined(self, value: str, named: Named) -> Inlined:
-        """A call: only that knows which names are there."""
+        """Returns a call as code: only the called function can find out which columns the value has."""
         return Inlined((f"{named('renamed', renamed)}({value}, {named('names', self.names)}, {self.ignores})",))
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises the failure: the traceback has the frame of ``renamed``, and no function of a user."""
+        """Raises the step's error for ``error``.
+
+        No user function can have raised it, so the traceback is not checked.
+        """
         raise self.failure(value, error) from error
 
     def _change(self, value: Any) -> None:
@@ -326,7 +331,7 @@ class Renamed(_Changed):
 
 
 def renamed(value: Any, names: Mapping[str, str], ignores: bool) -> None:
-    """Gives columns other names, all at once; leaves the value unchanged if it raises."""
+    """Renames columns of ``value``, all at the same time. If it raises an error, the value is unchanged."""
     fields = value.keys()
     found = [name for name in names if name in fields or not ignores]
     for name in found:

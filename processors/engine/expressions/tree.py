@@ -1,4 +1,4 @@
-"""The parts of an expression of columns, as a tree.
+"""The parts of a column expression, which form a tree.
 
     sdf["price"] * sdf["n"] > 100          Operation(">")
                                            ├── Operation("*")
@@ -6,9 +6,9 @@
                                            │   └── Item(VALUE, "n")
                                            └── Constant(100)
 
-Each part has two meanings: ``evaluate`` computes it by Python's operators, as the plain loop does; ``code`` writes it
-as Python code for the generated loop. ``tests/unit/processors/engine/expressions/test_meaning.py`` compares both with
-plain Python.
+Each part can be used in two ways: ``evaluate`` computes it with Python's operators, for the plain loop; ``code`` writes
+it as Python code, for the generated loop. ``tests/unit/processors/engine/expressions/test_meaning.py`` compares the
+results of ``evaluate`` and ``code`` with plain Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.processors.engine.expressions.constants import (
 )
 from holdfast.processors.engine.steps.step import UNFIT
 
-#: More nesting than this is refused: Python's parser has limits of its own.
+#: Maximum depth of an expression's tree. Deeper expressions are refused, because Python's parser limits nested code.
 DEPTH_MAX = 120
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -51,15 +51,18 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "in": lambda part, whole: part in whole,
 }
 _IDENTITY = frozenset(("is", "is not"))
-#: Operations whose result has no part of an operand: a constant needs no copy.
+#: Operators whose result never contains an operand. So a constant operand needs no copy.
 _COMPARING = frozenset(("==", "!=", "<", "<=", ">", ">=", "in"))
-#: Types whose parts are read by ``[...]``; the parts of every other type are attributes.
+#: Types whose parts are read by ``[...]``. For all other types, the parts are attributes.
 _ITEMS = (dict, list, tuple, str, bytes)
 _UNARY: Mapping[str, Callable[[Any], Any]] = {"-": operator.neg, "~": operator.not_, "abs": abs}
 
 
 class Failed(Exception):
-    """A part could not be computed; ``error`` is what Python raised. Functions of users raise their own errors."""
+    """A part could not be computed; ``error`` is Python's exception.
+
+    An error of a user function is not wrapped in this one.
+    """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -68,52 +71,55 @@ class Failed(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """A part of an expression, with the parts that it is computed from, in their order."""
+    """A node of an expression's tree.
+
+    ``parts`` are the nodes from which it is computed, in the order of the operands.
+    """
 
     parts: tuple[Expression, ...] = ()
 
     @cached_property
     def depth(self) -> int:
-        """How many parts are nested in each other."""
+        """The number of levels of the tree below and including this node."""
         return 1 + max((each.depth for each in self.parts), default=0)
 
     @cached_property
     def text(self) -> str:
-        """The expression as it was written."""
+        """The expression as code, for example ``(sdf['price'] * 2)``."""
         return self._text([each.text for each in self.parts])
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of users, in the order of their calls."""
+        """The user functions inside the expression, in the order in which they are called."""
         return tuple(function for each in self.parts for function in each.functions)
 
     @property
     def gives_parts(self) -> bool:
-        """Whether a result may be a part of the message's value, or have one inside."""
+        """Whether the result may be an object of the message's value, or may contain one."""
         return True
 
     def evaluate(self, value: Any) -> Any:
-        """The result for a message's value.
+        """Returns the result of the expression for a message's value.
 
         Raises:
             Failed: A part could not be computed.
-            Exception: What a function of a user raised.
+            Exception: The error that a user function raised.
         """
         return self.checked(value, [each.evaluate(value) for each in self.parts])
 
     def checked(self, value: Any, operands: Sequence[Any]) -> Any:
-        """The result of this part alone; raises Failed as ``evaluate``."""
+        """Computes this node from the results of its parts (``operands``); raises Failed if Python raises an error."""
         try:
             return self._compute(value, operands)
         except UNFIT as error:
             raise Failed(error) from error
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
-        """The result of this part, from the results of its parts."""
+        """Returns the result of this node, computed from the results of its parts (``operands``)."""
         raise NotImplementedError
 
     def code(self, value: str, named: Named) -> str:
-        """The expression as Python code; ``value`` is the name of the message's value there."""
+        """Returns the expression as Python code. ``value`` is the name of the variable with the message's value."""
         return self._code(value, [each.code(value, named) for each in self.parts], named)
 
     def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
@@ -125,7 +131,7 @@ class Expression:
 
 @dataclass(frozen=True, eq=False)
 class Value(Expression):
-    """The message's value."""
+    """The whole value of the message."""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
         return value
@@ -137,19 +143,19 @@ class Value(Expression):
         return "sdf"
 
 
-#: The root of every path.
+#: The only object that is needed of this class. Every path to a column begins with it.
 VALUE = Value()
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Expression):
-    """A value that is the same for all messages."""
+    """A constant, which is the same for all messages."""
 
     of: Any = None
 
     @property
     def gives_parts(self) -> bool:
-        """It has nothing of the value."""
+        """False: a constant never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -164,7 +170,7 @@ class Constant(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Item(Expression):
-    """A field of an object, or an item of a list: ``parts`` are the whole and the key."""
+    """A field of an object, or an item of a list: ``whole[key]``. ``parts`` are the whole and the key."""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
         return operands[0][operands[1]]
@@ -178,14 +184,18 @@ class Item(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Field(Item):
-    """A field of an instance of a model, or of an object, or an item of a list: for streams of typed messages."""
+    """A field or an item, like ``Item``, for streams whose values may be instances of a class."""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
         whole, key = operands
         return whole[key] if isinstance(whole, _ITEMS) else getattr(whole, key)
 
     def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
-        """The choice as one expression. A function would have a frame in the traceback, as a user's function has."""
+        """Returns one expression that reads an item or an attribute.
+
+        It calls no helper function, because a further frame in the traceback means that a user function raised the
+        error.
+        """
         part, whole = f"part_{self.depth}", operands[0]
         items = named("items", _ITEMS)
         return f"({part}[{operands[1]}] if isinstance({part} := {whole}, {items}) else getattr({part}, {operands[1]}))"
@@ -193,7 +203,7 @@ class Field(Item):
 
 @dataclass(frozen=True, eq=False)
 class Slice(Expression):
-    """A part of a list or a text: ``[first:end:step]``."""
+    """A slice of a list or a text: ``[first:end:step]``."""
 
     bounds: slice = field(default_factory=lambda: slice(None))
 
@@ -211,7 +221,7 @@ class Slice(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Operation(Expression):
-    """An operator of Python between two parts."""
+    """One of Python's binary operators, with two operands."""
 
     symbol: str = ""
 
@@ -220,17 +230,17 @@ class Operation(Expression):
 
     @property
     def gives_parts(self) -> bool:
-        """Only lists that are joined or repeated have parts of the value."""
+        """True only for ``+`` and ``*`` of parts of the value: a joined or repeated list has the same items."""
         return self.symbol in ("+", "*") and any(each.gives_parts for each in self.parts)
 
     def _same(self, operands: Sequence[Any]) -> Sequence[Any]:
-        """Identity is asked of the constant itself, and not of its copy."""
+        """For ``is`` and ``is not``, replaces the copy of a constant by the constant itself."""
         if self.symbol not in _IDENTITY:
             return operands
         return [part.of if isinstance(part, Constant) else at for part, at in zip(self.parts, operands, strict=True)]
 
     def code(self, value: str, named: Named) -> str:
-        """The operation in brackets."""
+        """Returns the operation as code, in brackets."""
         left, right = [self._part_code(each, value, named) for each in self.parts]
         return f"({left} {self.symbol} {right})"
 
@@ -247,17 +257,17 @@ class Operation(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Logical(Expression):
-    """``&`` or ``|``, as Python's ``and`` and ``or``: the first part may make the second one needless."""
+    """The operators ``&`` and ``|``, computed as Python's ``and`` and ``or``: the second operand may not be needed."""
 
     symbol: str = "and"
 
     def evaluate(self, value: Any) -> Any:
-        """As of other parts, but the second one may stay without a result."""
+        """Computes the result. The second operand is computed only if the first one does not decide the result."""
         left = self.parts[0].evaluate(value)
         return self.parts[1].evaluate(value) if self.decides(left) else left
 
     def decides(self, left: Any) -> bool:
-        """Whether the second part decides, given the result of the first one."""
+        """Whether the second operand is needed, given the first operand's result ``left``."""
         return bool(left) is (self.symbol == "and")
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -272,13 +282,13 @@ class Logical(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Unary(Expression):
-    """``-``, ``abs``, or ``~``, which is Python's ``not``."""
+    """The operators ``-`` and ``~`` (computed as Python's ``not``), and the function ``abs``."""
 
     symbol: str = "-"
 
     @property
     def gives_parts(self) -> bool:
-        """It has nothing of the value."""
+        """False: the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
@@ -295,17 +305,17 @@ class Unary(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Call(Expression):
-    """A function of a user, of one part."""
+    """A call of a user function with one argument."""
 
     function: Callable[[Any], Any] = repr
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions below it, and its own."""
+        """The user functions inside the argument, followed by this function."""
         return (*super().functions, self.function)
 
     def checked(self, value: Any, operands: Sequence[Any]) -> Any:
-        """The function's result; its errors are the user's."""
+        """Calls the user function. An error of the function is raised unchanged."""
         return self.function(operands[0])
 
     def _code(self, value: str, operands: Sequence[str], named: Named) -> str:
@@ -313,7 +323,10 @@ class Call(Expression):
 
     @cached_property
     def called(self) -> Callable[[Any], Any]:
-        """The function as a function of Python: the traceback of its error shows a frame of its own."""
+        """The user function as a Python function.
+
+        A built-in function gets a wrapper, so that its error has a frame in the traceback.
+        """
         function = self.function
         if isinstance(function.__func__ if isinstance(function, MethodType) else function, FunctionType):
             return function
@@ -330,15 +343,15 @@ class Call(Expression):
 
 @dataclass(frozen=True, eq=False)
 class HasFields(Expression):
-    """Whether the value is an object with all of these fields."""
+    """Whether the value is an object that has all of these fields."""
 
     names: tuple[str, ...] = ()
-    #: Whether the value may be an instance of a model.
+    #: Whether the value may be an instance of a class, whose fields are attributes.
     typed: bool = False
 
     @property
     def gives_parts(self) -> bool:
-        """It has nothing of the value."""
+        """False: the result never contains an object of the message's value."""
         return False
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:

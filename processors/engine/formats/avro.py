@@ -1,4 +1,4 @@
-"""Avro as a topic's (de)serializer, with a schema registry or without one."""
+"""Serializer and deserializer for topics in Avro, with or without a schema registry."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from holdfast.processors.engine.formats.topic_format import FormatInvalid, Topic
 
 
 class AvroDeserializer(TopicDeserializer):
-    """Reads Avro.
+    """Deserializes Avro.
 
     Args:
-        schema: With a schema registry: the schema of the result, whatever schema a message was written with; None
-            takes that of each message. Without a registry: the schema that all messages were written with.
-        reader_schema: Without a registry: the schema of the result; None takes ``schema``.
-        return_record_name: Return a record in a union as a tuple of its name and itself.
-        schema_registry_client_config: The registry; None reads bytes without an id of a schema.
+        schema: With a schema registry: the schema to which each message is converted; None returns each message as it
+            was written. Without a registry: the schema with which all messages were written.
+        reader_schema: Without a registry: the schema to which each message is converted; None means ``schema``.
+        return_record_name: Whether a record inside a union becomes a tuple (name of the record, record).
+        schema_registry_client_config: The schema registry; None means that messages do not begin with a schema id.
 
     A schema is a dict, its JSON as text, or confluent-kafka's ``Schema``, which may have references.
 
     Raises:
         FormatInvalid: Neither a schema nor a registry is given.
-        SchemaRegistryInvalid: The schema is no Avro.
+        SchemaRegistryInvalid: The schema is not a valid Avro schema.
         ExtraMissing: The libraries of the extra ``avro`` are not installed.
     """
 
@@ -58,30 +58,30 @@ class AvroDeserializer(TopicDeserializer):
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schemas in one line of text, which is a part of the processor's version."""
         schemas = " ".join(map(avro.version_text, (self._schema, self._reader_schema)))
         return f"avro deserializer {schemas} names={self._names} registry={self.config is not None}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that deserializes the keys or the values of one topic."""
         if self.config is not None:
             return self.of_registry(topic, part, avro.reader_of(self._schema, return_record_name=self._names))
         return avro.plain_reader(self._schema, self._reader_schema, {"return_record_name": self._names})
 
 
 class AvroSerializer(TopicSerializer):
-    """Writes Avro.
+    """Serializes to Avro.
 
     Args:
-        schema: The schema, as for ``AvroDeserializer``.
-        strict: Refuse a value with other fields than the schema has.
-        strict_allow_default: Refuse a value with other fields, but allow that fields with a default are left out.
-        schema_registry_client_config: The registry; None writes bytes without an id of the schema.
-        schema_registry_serialization_config: How the registry is used.
+        schema: The schema of the messages: a dict, its JSON as text, or confluent-kafka's ``Schema``.
+        strict: Whether a value is refused if its fields differ from the schema's.
+        strict_allow_default: Like ``strict``, but fields with a default value may be missing.
+        schema_registry_client_config: The schema registry; None writes messages without a schema id.
+        schema_registry_serialization_config: Options such as automatic registration and the position of the schema id.
 
     Raises:
         FormatInvalid: The arguments contradict each other.
-        SchemaRegistryInvalid: The schema is no Avro.
+        SchemaRegistryInvalid: The schema is not a valid Avro schema.
         ExtraMissing: The libraries of the extra ``avro`` are not installed.
     """
 
@@ -102,13 +102,13 @@ class AvroSerializer(TopicSerializer):
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schema in one line of text, which is a part of the processor's version."""
         schema = avro.version_text(self._schema)
         options = f"strict={self._strict} defaults={self._defaults} registry={self.config is not None}"
         return f"avro serializer {schema} {options} {self.writing.text}"
 
     def bound(self, topic: str, part: Part) -> Serializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that serializes the keys or the values of one topic."""
         if self.config is not None:
             further = {"validate.strict": self._strict, "validate.strict.allow.default": self._defaults}
             further = {name: value for name, value in further.items() if value}

@@ -1,4 +1,4 @@
-"""Named binary formats: the number formats of Kafka's own serializers, and msgpack.
+"""Binary formats that a topic can name: the number formats of Kafka's own serializers, and ``msgpack``.
 
 Numbers are big-endian and signed, as in ``org.apache.kafka.common.serialization``: ``short`` has 2 bytes, ``integer``
 4, ``long`` 8, ``float`` 4 and ``double`` 8. The library msgspec reads and writes msgpack.
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-#: For each named number format, its format in ``struct``.
+#: Maps the name of each number format to its format character in Python's ``struct``.
 NUMBERS = {
     "short": Struct(">h"),
     "integer": Struct(">i"),
@@ -29,7 +29,10 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 def number_reader(name: str) -> Callable[[bytes], int | float]:
-    """Returns the deserializer of a number format. Bytes of another length raise ValueError."""
+    """Returns the deserializer of a number format.
+
+    It raises ValueError for bytes that do not have the format's length.
+    """
     form = NUMBERS[name]
 
     def read(raw: bytes) -> int | float:

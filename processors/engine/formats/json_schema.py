@@ -1,4 +1,4 @@
-"""JSON with a schema as a topic's (de)serializer, with a schema registry or without one."""
+"""Serializer and deserializer for topics in JSON with a JSON Schema, with or without a schema registry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.processors.engine.formats.topic_format import FormatInvalid, Topic
 
 
 class JSONDeserializer(TopicDeserializer):
-    """Reads JSON and checks it by a JSON Schema.
+    """Deserializes JSON and validates it against a JSON Schema.
 
     Args:
-        schema: The schema that all messages are checked by, as a dict, as text, or as confluent-kafka's ``Schema``.
-            None checks each message by the schema that it names.
-        schema_registry_client_config: The registry; None reads bytes without an id of a schema.
+        schema: The schema for all messages, as a dict, as text, or as confluent-kafka's ``Schema``. None validates each
+            message against the schema whose id it contains.
+        schema_registry_client_config: The schema registry; None means that messages do not begin with a schema id.
 
     Raises:
         FormatInvalid: Neither a schema nor a registry is given.
@@ -42,23 +42,23 @@ class JSONDeserializer(TopicDeserializer):
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schema in one line of text, which is a part of the processor's version."""
         return f"json schema deserializer {avro.version_text(self._schema)} registry={self.config is not None}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that deserializes the keys or the values of one topic."""
         if self.config is not None:
             return self.of_registry(topic, part, json_schema.reader_of(self._schema))
         return json_schema.plain_reader(self._schema)
 
 
 class JSONSerializer(TopicSerializer):
-    """Writes JSON that fits a JSON Schema.
+    """Validates a value against a JSON Schema and serializes it to JSON.
 
     Args:
         schema: The schema, as for ``JSONDeserializer``; with a registry it needs a ``title``.
-        schema_registry_client_config: The registry; None writes bytes without an id of the schema.
-        schema_registry_serialization_config: How the registry is used.
+        schema_registry_client_config: The schema registry; None writes messages without a schema id.
+        schema_registry_serialization_config: Options such as automatic registration and the position of the schema id.
 
     Raises:
         FormatInvalid: The arguments contradict each other.
@@ -81,12 +81,12 @@ class JSONSerializer(TopicSerializer):
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schema in one line of text, which is a part of the processor's version."""
         schema = avro.version_text(self._schema)
         return f"json schema serializer {schema} registry={self.config is not None} {self.writing.text}"
 
     def bound(self, topic: str, part: Part) -> Serializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that serializes the keys or the values of one topic."""
         if self.config is not None:
             return self.of_registry(topic, part, json_schema.writer_of(self._schema, self.writing))
         return json_schema.plain_writer(self._schema)

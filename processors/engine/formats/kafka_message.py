@@ -1,4 +1,4 @@
-"""A record outside of a stream: what ``topic.serialize`` makes, and what ``topic.deserialize`` reads."""
+"""A record outside of a stream: the result of ``topic.serialize``, and the argument of ``topic.deserialize``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from holdfast.processors.engine.formats.serialization import (
     ValueUnwritable,
 )
 
-#: Headers as users write them: names with bytes, texts or None.
+#: Headers in the forms that users may pass: names with bytes, texts or None, as a mapping or as pairs.
 GivenHeaders = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaMessage:
-    """Key and value of a record, serialized or deserialized.
+    """A record: its key, value, headers and time. Key and value are either both serialized or both deserialized.
 
     Attributes:
         key: The key; None for a record without a key.
         value: The value; None deletes the key in a compacted topic.
-        headers: Pairs of names and bytes; None for none.
-        timestamp: Milliseconds since 1970; None for the time of sending.
+        headers: Pairs of names and bytes; None means no headers.
+        timestamp: Milliseconds since 1970; None means the time at which the record is sent.
     """
 
     key: Any
@@ -37,10 +37,10 @@ class KafkaMessage:
 
 
 def serialized(part: str, value: Any, serialize: Serializer, topic: str) -> bytes | None:
-    """The bytes of a key or a value; None stays None.
+    """Serializes a key or a value to bytes. None is returned unchanged.
 
     Raises:
-        ValueUnwritable: The serializer refused it.
+        ValueUnwritable: The serializer refused the value.
     """
     if value is None:
         return None
@@ -55,10 +55,10 @@ def serialized(part: str, value: Any, serialize: Serializer, topic: str) -> byte
 
 
 def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic: str) -> Any:
-    """The key or the value of bytes; None stays None.
+    """Deserializes the bytes of a key or of a value. None is returned unchanged.
 
     Raises:
-        ValueUnreadable: The deserializer refused them.
+        ValueUnreadable: The deserializer refused the bytes.
     """
     if raw is None:
         return None
@@ -75,13 +75,16 @@ def deserialized(part: str, raw: bytes | None, deserialize: Deserializer, topic:
 
 
 def part_of(message: Any, name: str) -> Any:
-    """A part of a message of the client library, where it is a method, or of a record, where it is an attribute."""
+    """Returns a part of a message, for example ``key``.
+
+    Messages of the client library have a method for each part, and ``KafkaMessage`` has an attribute.
+    """
     found = getattr(message, name, None)
     return found() if callable(found) else found
 
 
 def time_of(message: Any) -> int | None:
-    """The timestamp of such a message."""
+    """Returns the timestamp of a message in milliseconds since 1970; None if the message has no timestamp."""
     given = part_of(message, "timestamp")
     if given is None:
         given = part_of(message, "timestamp_ms")

@@ -1,4 +1,4 @@
-"""Protobuf as a topic's (de)serializer, with a schema registry or without one."""
+"""Serializer and deserializer for topics in Protobuf, with or without a schema registry."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from holdfast.processors.engine.formats.topic_format import FormatInvalid, Topic
 
 
 class ProtobufDeserializer(TopicDeserializer):
-    """Reads Protobuf.
+    """Deserializes Protobuf.
 
     Args:
         msg_type: The class that protoc generated.
-        use_integers_for_enums: In a dict, enums are numbers instead of names.
-        preserving_proto_field_name: In a dict, fields have the names of the ``.proto`` file instead of ``lowerCamel``.
-        to_dict: Functions get a dict in the form of Protobuf's JSON; False gives them the message itself.
-        schema_registry_client_config: The registry; None reads bytes without an id of a schema.
+        use_integers_for_enums: Whether dicts contain enum values as numbers instead of names.
+        preserving_proto_field_name: Whether fields in dicts have the names of the ``.proto`` file instead of
+            ``lowerCamel`` names.
+        to_dict: Whether functions get a dict in the form of Protobuf's JSON. False gives them the Protobuf message.
+        schema_registry_client_config: The schema registry; None means that messages do not begin with a schema id.
 
     Raises:
-        FormatInvalid: ``msg_type`` is no such class.
+        FormatInvalid: ``msg_type`` is not a class that protoc generated.
         ExtraMissing: The libraries of the extra ``protobuf`` are not installed.
     """
 
@@ -43,17 +44,17 @@ class ProtobufDeserializer(TopicDeserializer):
         self._enums, self._names = use_integers_for_enums, preserving_proto_field_name
 
     def of_messages(self) -> ProtobufDeserializer:
-        """The same with messages as values."""
+        """Returns the same deserializer with ``to_dict=False``, so that functions get Protobuf messages."""
         return ProtobufDeserializer(self.msg_type, to_dict=False, schema_registry_client_config=self.config)
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schema in one line of text, which is a part of the processor's version."""
         options = f"dict={self.to_dict} enums={self._enums} names={self._names} registry={self.config is not None}"
         return f"protobuf deserializer {protobuf.version_text(self.msg_type)} {options}"
 
     def bound(self, topic: str, part: Part) -> Deserializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that deserializes the keys or the values of one topic."""
         made = protobuf.dict_of(integers_for_enums=self._enums, proto_names=self._names) if self.to_dict else _itself
         if self.config is not None:
             return self.of_registry(topic, part, protobuf.reader_of(self.msg_type, made))
@@ -61,14 +62,15 @@ class ProtobufDeserializer(TopicDeserializer):
 
 
 class ProtobufSerializer(TopicSerializer):
-    """Writes Protobuf, from messages or from dicts in the form of Protobuf's JSON.
+    """Serializes Protobuf messages, or dicts in the form of Protobuf's JSON.
 
     Args:
         msg_type: The class that protoc generated.
-        deterministic: Without a registry: write the entries of maps in the order of their keys.
-        ignore_unknown_fields: Leave out fields of a dict that the message does not have, instead of refusing it.
-        schema_registry_client_config: The registry; None writes bytes without an id of the schema.
-        schema_registry_serialization_config: How the registry is used.
+        deterministic: Without a registry: whether entries of maps are sorted by key.
+        ignore_unknown_fields: Whether fields of a dict that the message type lacks are left out. Otherwise such a dict
+            is refused.
+        schema_registry_client_config: The schema registry; None writes messages without a schema id.
+        schema_registry_serialization_config: Options such as automatic registration and the position of the schema id.
 
     Raises:
         FormatInvalid: The arguments contradict each other.
@@ -93,12 +95,12 @@ class ProtobufSerializer(TopicSerializer):
 
     @property
     def text(self) -> str:
-        """The format in a line."""
+        """The format and its schema in one line of text, which is a part of the processor's version."""
         options = f"deterministic={self._deterministic} ignores={self._ignores} registry={self.config is not None}"
         return f"protobuf serializer {protobuf.version_text(self.msg_type)} {options} {self.writing.text}"
 
     def bound(self, topic: str, part: Part) -> Serializer:
-        """The function for one topic's keys or values."""
+        """Returns the function that serializes the keys or the values of one topic."""
         message_of = protobuf.message_of(self.msg_type, ignore_unknown_fields=self._ignores)
         if self.config is not None:
             return self.of_registry(topic, part, protobuf.writer_of(self.msg_type, self.writing, message_of))

@@ -1,4 +1,4 @@
-"""The named serializers and deserializers of keys and values."""
+"""The serializers and deserializers that a topic can name, for example ``json`` or ``bytes``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from holdfast.processors.engine.formats.topic_format import TopicDeserializer, T
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
-#: What a topic is declared with: a name, a function, or an object with arguments.
+#: The types of the arguments ``key_deserializer`` and ``value_deserializer``: a name, a function, or an object such as
+#: ``AvroDeserializer(...)``.
 DeserializerChoice = str | Deserializer | TopicDeserializer
 SerializerChoice = str | Serializer | TopicSerializer
 
@@ -87,7 +88,7 @@ def name_of_deserializer(given: Deserializer) -> str | None:
 
 
 def deserializer(given: DeserializerChoice, topic: str = "", part: Part = "value") -> Deserializer:
-    """The deserializer with this name, or of this object for a topic's keys or values.
+    """Returns the deserializing function for a name, or for an object such as ``AvroDeserializer(...)``.
 
     A function is returned unchanged.
 
@@ -101,9 +102,10 @@ def deserializer(given: DeserializerChoice, topic: str = "", part: Part = "value
 
 
 def serializer(given: SerializerChoice, topic: str = "", part: Part = "value") -> Serializer:
-    """The serializer with this name, or of this object for a topic's keys or values.
+    """Returns the serializing function for a name, or for an object such as ``AvroSerializer(...)``.
 
-    A user's function is wrapped, so that a result that Kafka does not accept fails only its message.
+    A user's function is wrapped: if its result is not accepted by Kafka, only this message fails, and not the whole
+    commit.
 
     Raises:
         SerializerUnknown: No serializer has this name, or the object is a deserializer.
@@ -129,8 +131,8 @@ def _check_role(given: object, role: str, topic: str) -> None:
 def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
     """Wraps a serializer so that it returns bytes: texts become UTF-8, bytes-like results become bytes.
 
-    Any other result raises TypeError. Otherwise the Kafka client would refuse it at the send, too late to fail only
-    this message.
+    Any other result raises TypeError. Without this check, the Kafka client would refuse the result when it is sent,
+    which is too late to fail only this message.
     """
 
     def serialized(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""(De)serializers as objects: what each topic makes of them, and how they reach a schema registry."""
+"""Base classes of (de)serializers with arguments, such as ``AvroSerializer(...)``, and their registry clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FormatInvalid(BadConfiguration):
 
 
 class Context(Protocol):
-    """What a message's (de)serialization is for; confluent-kafka's ``SerializationContext`` fits."""
+    """The topic, and whether a key or a value is (de)serialized; confluent-kafka's ``SerializationContext``."""
 
     topic: str
     #: ``key`` or ``value``.
@@ -26,11 +26,14 @@ class Context(Protocol):
 
 
 class TopicFormat(ABC):
-    """A (de)serializer with arguments; each topic makes a function of its own of it."""
+    """A (de)serializer with arguments, for example ``AvroSerializer(schema)``.
 
-    #: The extra whose libraries the format needs.
+    ``bound`` makes a function for each topic.
+    """
+
+    #: The name of the pip extra that installs the libraries of the format, for example ``avro``.
     extra: ClassVar[str]
-    #: The format of its schemas in a registry.
+    #: The type of the format's schemas in a schema registry, for example ``AVRO``.
     schema_type: ClassVar[str]
 
     def __init__(self, config: SchemaRegistryClientConfig | None) -> None:
@@ -48,22 +51,27 @@ class TopicFormat(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """The format with its schema in a line that is the same in each process: part of the processor's version."""
+        """The format and its schema in one line of text, which is the same in every process.
+
+        The text is a part of the processor's version.
+        """
 
     @abstractmethod
     def bound(self, topic: str, part: Part) -> Callable[[Any], Any]:
-        """The function for one topic's keys or values."""
+        """Returns the function that (de)serializes the keys or the values of one topic."""
 
     def __call__(self, value: Any, ctx: Context) -> Any:
-        """(De)serialize outside of a worker, as in confluent-kafka; the registry is that of the settings.
+        """(De)serializes one value outside of a worker, as in confluent-kafka.
+
+        It uses the schema registry of the settings.
 
         Args:
             value: Bytes to read, or an object to write.
-            ctx: The topic, and whether it is its ``key`` or ``value``.
+            ctx: The topic, and whether the value is a ``key`` or a ``value``.
 
         Raises:
-            ValueError: The value does not fit.
-            SchemaRegistryFailed: The registry can't serve.
+            ValueError: The value does not fit the format or the schema.
+            SchemaRegistryFailed: The schema registry does not answer or refuses the request.
         """
         place = ctx.topic, str(ctx.field)
         if place not in self._alone:
@@ -77,7 +85,7 @@ class TopicDeserializer(TopicFormat):
     """A deserializer with arguments."""
 
     def of_registry(self, topic: str, part: Part, make: Any) -> RegistryReader:
-        """The reader with the registry of this format."""
+        """Returns the function that deserializes with this object's schema registry."""
         assert self.config is not None
         return RegistryReader(Use(topic, part), self.config, self.schema_type, make)
 
@@ -97,10 +105,10 @@ class TopicSerializer(TopicFormat):
         self.writing = writing or SchemaRegistrySerializationConfig()
 
     def of_registry(self, topic: str, part: Part, make: Any) -> RegistryWriter:
-        """The writer with the registry of this format.
+        """Returns the function that serializes with this object's schema registry.
 
         Raises:
-            FormatInvalid: The id of a key's schema would go to a header.
+            FormatInvalid: For a key, the schema id would be written to a header.
         """
         assert self.config is not None
         if self.writing.schema_id == "prefix":
@@ -116,7 +124,7 @@ class TopicSerializer(TopicFormat):
 
 
 def connect_all(functions: Iterable[object], registries: Registries) -> None:
-    """Make the clients of all (de)serializers that have a schema registry.
+    """Create the registry clients of all (de)serializers that have a schema registry.
 
     Raises:
         SchemaRegistryFailed: A referenced schema can't be read.
@@ -128,7 +136,7 @@ def connect_all(functions: Iterable[object], registries: Registries) -> None:
 
 
 def connect_alone(functions: Iterable[object]) -> None:
-    """Make the clients that are missing, outside of a worker; the registry is that of the settings.
+    """Create the registry clients that do not exist yet, outside of a worker, for the schema registry of the settings.
 
     Raises:
         SchemaRegistryFailed: A referenced schema can't be read.

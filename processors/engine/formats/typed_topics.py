@@ -1,4 +1,4 @@
-"""The (de)serializers of a typed topic: its model beside each format that a topic may have."""
+"""Makes the value (de)serializers of topics whose values are instances of a class, for each format."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from holdfast.processors.engine.formats.serialization import (
 from holdfast.processors.engine.formats.topic_format import FormatInvalid, TopicFormat
 from holdfast.processors.engine.formats.typed import Model
 
-#: Formats by name whose values have fields.
+#: Names of formats whose values have named fields, from which instances can be made.
 _WITH_FIELDS = ("json", "msgpack")
 
 
 def typed_deserializer(given: DeserializerChoice, topic: str, model: Model | None) -> Deserializer:
-    """The value deserializer of a topic.
+    """Returns the value deserializer of a topic. With a ``model``, it returns instances of the model's class.
 
     Raises:
-        FormatInvalid: The format has no fields, so that no instance can be made of its values.
+        FormatInvalid: The values of the format have no named fields, so they can't become instances.
     """
     if model is None:
         return deserializer(given, topic, "value")
@@ -46,10 +46,10 @@ def typed_deserializer(given: DeserializerChoice, topic: str, model: Model | Non
 
 
 def typed_serializer(given: SerializerChoice, topic: str, model: Model | None) -> Serializer:
-    """The value serializer of a topic; a function of the user's gets the instance itself.
+    """Returns the value serializer of a topic. With a ``model``, it takes instances of the model's class.
 
     Raises:
-        FormatInvalid: The format has no fields, so that no instance can be written in it.
+        FormatInvalid: The values of the format have no named fields, so instances can't be written in it.
     """
     if model is None:
         return serializer(given, topic, "value")

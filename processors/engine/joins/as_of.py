@@ -5,9 +5,9 @@ State keys of a message key::
     right          [look, sealed, [time, value], ...]: the newest right messages, sorted by time
     past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
 
-``look`` is the time of the key's index entry, 0 without an entry. Messages up to the time ``sealed`` are in records
-``past/``; ``sealed`` is -1 if the key has no such record. ``<time>`` has 15 digits. Values are inside lists, because
-None, 0, "" and false are valid values.
+``look`` is the stream time at which the record is checked for expired messages (its index entry), 0 without an entry.
+Messages up to the time ``sealed`` are in records ``past/``; ``sealed`` is -1 if the key has no such record. ``<time>``
+has 15 digits. Values are inside lists, because None, 0, "" and false are valid values.
 
 A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, it expires at the
 latest at its own time plus tolerance plus ``grace_ms``. The expiry time follows from the messages, so it is not stored.
@@ -42,20 +42,21 @@ from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOption
 
 #: The state key of the newest right messages, and the prefix of the state keys of sealed records.
 RIGHT, PAST = "right", "past/"
-#: The maximum messages and maximum bytes of the record of the newest messages.
-#: The older messages of a full record are moved to a sealed record; at most ``OPEN_KEPT`` messages stay.
+#: The maximum messages and maximum bytes of the record with the newest messages. If it is full, its older messages are
+#: moved to a sealed record, and at most ``OPEN_KEPT`` messages stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
-#: Maximum messages of a sealed record. A late message that exceeds this number splits the record.
+#: Maximum messages of a sealed record. If a late message exceeds this number, the record is split into smaller ones.
 SEALED_MAX = 32
-#: Without a tolerance: the maximum time for which an expired right message stays in the store, in milliseconds.
-#: The newest message of each key is kept forever, so a few expired messages for some minutes need little more space.
+#: Milliseconds. Without a tolerance, an expired right message stays in the store at most this long. The newest message
+#: of each key is kept forever, so a few expired messages need little more space.
 SLACK_MS = 600_000
-#: Maximum bytes of a record with a single message, in addition to the message.
+#: Maximum bytes that a record with a single message has in addition to the message.
 _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A parsed record of right messages: its first numbers, the ascending times, and the JSON texts ``[time,value]``.
+#: A parsed record of right messages: its leading numbers, the ascending event times, and the JSON texts
+#: ``[time,value]``.
 Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
 _NO_LINE: Line = ((0, -1), (), ())
 
@@ -73,7 +74,7 @@ def _line_of(raw: bytes, numbers: int) -> Line:
 
 
 def _read_open(state: DeclaredState) -> Line:
-    """Reads the record of the newest right messages of the current key; ``_NO_LINE`` without a record."""
+    """Reads the record with the newest right messages of the current key; ``_NO_LINE`` if there is no record."""
     raw = state.read_plain(RIGHT)
     line = _NO_LINE
     if raw is not None:
@@ -83,7 +84,9 @@ def _read_open(state: DeclaredState) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The declaration of an as-of join. Durations are in milliseconds; ``tolerance_ms`` None means no limit.
+    """The declaration of an as-of join.
+
+    Durations are in milliseconds; If ``tolerance_ms`` is None, a match may have any age.
 
     Raises:
         JoinInvalid: An argument is invalid.
@@ -104,7 +107,7 @@ class AsOf:
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether a right message with this time has expired by its tolerance, regardless of later messages."""
+        """Whether a right message of this time is too old for every left message, by the tolerance and the grace."""
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
@@ -123,7 +126,10 @@ class AsOf:
         return count
 
     def look_at(self, times: tuple[int, ...]) -> int:
-        """Returns the stream time at which these right messages of a key must be checked next; 0 for never."""
+        """Returns the stream time at which these right messages must be checked for expiry next; 0 for never.
+
+        ``times`` are their event times, ascending.
+        """
         if self.tolerance_ms is not None:
             look_ms = times[-1] + self.tolerance_ms + self.grace_ms + 1
         elif len(times) > 1:
@@ -133,7 +139,7 @@ class AsOf:
         return min(look_ms, EVENT_TIME_END_MS - 1)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns the part of a record that remains when its index entry is due, and the time of the next check."""
+        """Returns the content of a record at its check for expired messages, and the time of the next check."""
         if name != RIGHT:
             end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
@@ -169,7 +175,7 @@ class AsOfRight(Step):
         self.store_use = StoreUse(StoreForm.JOIN, join=spec)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
-        """Stores one right message in the record of its key."""
+        """Stores one right message in the record of its key. A late message may go to a sealed record."""
         spec, dated = self.spec, state.dated
         try:
             made = encode_value(value, timestamp)
@@ -208,7 +214,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """Returns the number of oldest messages to move to a sealed record, so that the newest record stays small."""
+        """Returns how many of the oldest messages must go to a sealed record, to keep the newest record small."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:
@@ -242,16 +248,16 @@ class AsOfRight(Step):
     def _seal(
         self, state: DeclaredState, times: tuple[int, ...], items: tuple[bytes, ...], end_ms: int, head: bytes
     ) -> None:
-        """Writes messages as one sealed record that expires at ``end_ms``."""
+        """Writes messages as one sealed record. The record expires at ``end_ms``, in stream time."""
         place = place_of(line_of(state.message_key, PAST.encode()), times[0])
         state.write_place(place, b"%b[%d,%b]" % (head, end_ms, b",".join(items)))
         state.dated.ends(PAST + time_text(times[0]), end_ms)
 
 
 def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
-    """Splits messages into records of limited size.
+    """Splits messages into groups, so that each group fits into one record of ``most`` bytes.
 
-    Yields the index of the first message, and the index after the last.
+    Yields for each group the index of its first message, and the index after its last message.
     """
     if len(items) <= SEALED_MAX and sum(map(len, items)) <= most:
         yield 0, len(items)
@@ -310,17 +316,14 @@ class AsOfLeft(Step):
             _, times, items = _line_of(older[1], 1)
         at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        # If the next right message has expired, it may be deleted already.
-        # The next message that is still stored would then give an expiry time that is too late.
+        # The next right message decides whether this one has expired. If it has expired, it may already be deleted. A
+        # later message would then be used, which gives an expiry time that is too late.
         if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
             return None
         return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
-    """Returns the first time of the next sealed record that begins after ``time_ms``.
-
-    None means that no sealed record begins after ``time_ms``.
-    """
+    """Returns the first event time in the next sealed record that begins after ``time_ms``; None if there is none."""
     found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
     return None if found is None else int(found[0][len(PAST) :])

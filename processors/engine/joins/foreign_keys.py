@@ -46,11 +46,11 @@ from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.steps.processing import Context, Processing
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 
-#: The source of the other table's key: the name of a field of the row, or a function of the row.
-#: If a function returns None, the row refers to no other row.
+#: The source of the right row's key: the name of a field of the left row, or a function of the left row. If the
+#: function returns None, the left row refers to no right row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that get an answer in one commit after a right message. Later commits answer the rest.
+#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the others.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
@@ -127,14 +127,16 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Stores the left rows of a foreign key, and emits an answer for each left row when a row changes.
+    """Stores for each foreign key the left rows that refer to it.
+
+    When a left or right row changes, emits answers for the left rows.
 
     A message is the tuple (is a subscription, value). An answer is the tuple (event time, left key, version, left row,
     whether a right row may exist).
     """
 
     def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
-        """Handles a change of a left row, or of the right row of this key."""
+        """Handles one message: a change of a left row, or a change of the right row with this key."""
         if not tagged[0]:
             self._answer(context, _LEFT, context.timestamp)
             return
@@ -147,7 +149,7 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Sends answers for the left rows that the previous commits have not answered.
+        """Sends answers for left rows that earlier commits left out, because one commit answers a limited number.
 
         Does nothing if a command has cleared the key.
         """
@@ -218,7 +220,7 @@ class Answer(Step):
 
 
 class ForeignJoined(Step):
-    """Stores the joined row of a left key. Sends the row when it changes, and None when it is deleted."""
+    """Stores the joined row of a left key. Emits the joined row when it changes, and None when it is deleted."""
 
     __name__ = "join"
     order = "feeds"
@@ -237,7 +239,10 @@ class ForeignJoined(Step):
         return self._rule
 
     def __call__(self, answer: list[Any], state: State) -> list[Any]:
-        """Returns the change in a list, empty for no change. ``state`` is the state of the joined table."""
+        """Returns a list with the changed joined row; the list is empty if nothing changed.
+
+        ``state`` is the joined table's.
+        """
         _, version, *rows = answer
         newest = state.get(_VERSION, -1)
         if version < newest:
@@ -261,7 +266,10 @@ def answer_key(value: list[Any]) -> bytes:
 
 
 def _text(key: bytes) -> str:
-    """Converts a key to a text for JSON and state keys. The texts sort in the same order as the keys' bytes."""
+    """Converts a key to a text that JSON and state keys can hold.
+
+    The texts sort in the same order as the keys' bytes.
+    """
     return key.decode("latin-1")
 
 

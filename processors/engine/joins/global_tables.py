@@ -1,7 +1,7 @@
 """Global tables: all rows of a topic in the memory of each worker, so that functions can read any key.
 
-A declared ``GlobalTable`` holds no rows. A worker makes its loaded rows available with ``rows_in_use`` while it runs.
-Several workers can therefore share one application object.
+A declared ``GlobalTable`` holds no rows. The rows belong to the worker, which makes them available with ``rows_in_use``
+while it runs. Several workers can therefore share one application object.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from holdfast.processors.engine.steps.topic import Topic
 
 
 class Unreadable(NamedTuple):
-    """The reason why a row can't be deserialized, and its place in the topic."""
+    """The reason why a row can't be deserialized, and the row's position in the topic."""
 
     partition: Partition
     offset: int
     reason: str
 
     def __str__(self) -> str:
-        """The place and the reason as text."""
+        """The position and the reason as text."""
         return f"{self.partition.topic}[{self.partition.number}] offset {self.offset}: {self.reason}"
 
 
 class Rows(dict[bytes, bytes]):
-    """The stored values of a topic by key. ``unreadable`` holds the rows that can't be deserialized."""
+    """The rows of a topic in serialized form, by key.
+
+    ``unreadable`` has the reasons for rows that can't be deserialized.
+    """
 
     __slots__ = ("unreadable",)
 
@@ -44,7 +47,7 @@ class Rows(dict[bytes, bytes]):
         self.unreadable: dict[bytes, Unreadable] = {}
 
 
-#: For each topic, the rows of the worker that runs on this thread.
+#: Maps each topic of a global table to the rows of the worker that runs on the current thread.
 _rows: ContextVar[Mapping[str, Rows]] = ContextVar("rows")
 
 #: The source of a row's key: the name of a field of the value, a function of the value, or None for the message's key.
@@ -82,7 +85,7 @@ class GlobalTable:
         return f"the global table of topic {self.topic.name}"
 
     def is_of(self, application: object) -> bool:
-        """Whether the streams of this application, which share this object, may be joined with the table."""
+        """Whether the table belongs to this application, so that the application's streams may be joined with it."""
         return self._application is application
 
     def get(self, key: Any, default: Any = None) -> Any:

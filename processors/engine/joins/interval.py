@@ -5,10 +5,10 @@ The state keys of a message key begin with the side::
     l/<time>      left values with this event time, as [[value, has matched], ...]; r/<time> for the right side
     l/<time>/<n>  further values with the same event time, in order of arrival
 
-``<time>`` has 15 digits and ``<n>`` has 9 digits, so that state keys sort by time. A value that is sent if it finds no
-match has a separate record and a timer. Other records hold several values, up to ``TOGETHER_BYTES``, because event
-times in many topics are whole seconds. Older versions of Holdfast stored all values of a time in one record. Such
-records can still be read.
+``<time>`` has 15 digits and ``<n>`` has 9 digits, so that state keys sort by time. If a value must be sent when it
+finds no match, it has a separate record and a timer. Other records hold several values, up to ``TOGETHER_BYTES``,
+because event times in many topics are whole seconds. Older versions of Holdfast stored all values of one event time in
+one record. These records can still be read.
 
 The values of the streams are inside lists, because None, 0, "" and false are valid values.
 """
@@ -41,9 +41,10 @@ from holdfast.processors.engine.store_uses import TimerUse
 How = Literal["inner", "left", "right", "outer"]
 
 _LEFT, _RIGHT = "l/", "r/"
-#: A record up to this size in bytes accepts further messages with its event time.
+#: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
 TOGETHER_BYTES = 1_024
-#: Times up to this many milliseconds before the interval are also in memory. Even later messages cost a range read.
+#: Milliseconds. Event times up to this much before the interval are also in memory. For an even earlier time, the store
+#: must be read.
 _SLACK_MS = 1_000
 
 
@@ -75,7 +76,7 @@ class Interval:
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
-        """Returns the part of a stored value that remains at ``now_ms``, and the time of the next check."""
+        """Returns a stored value if it has not expired at ``now_ms``, and the stream time of the next check."""
         end_ms = self.end_of(name, raw)
         return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
@@ -91,7 +92,7 @@ class Interval:
         return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
-        """Whether a message of this side is sent if it finds no match."""
+        """Whether a message of this side is sent without a match, after the time in which a match is possible."""
         return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
@@ -112,9 +113,9 @@ class Interval:
 class _Side:
     """One side of an interval join.
 
-    A message matches messages of the other side that are at most ``before_ms`` earlier and ``behind_ms`` later.
-    The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a match is sent after
-    that time.
+    A message of this side matches messages of the other side that are at most ``before_ms`` earlier and ``behind_ms``
+    later. The message is stored for ``lasts_ms`` of stream time. If ``sent`` is true, a message without a match is sent
+    after that time.
     """
 
     left: bool
@@ -154,7 +155,8 @@ class InnerInterval:
             return
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if is_timed:
-            # The timer sends and deletes the message. Until then, ``end_of`` returns None for it.
+            # The timer will send this message without a match, or delete it. Until then, ``end_of`` returns None for
+            # it.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
             dated.ends(name, end_ms)
@@ -163,7 +165,7 @@ class InnerInterval:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
-        # Messages that expired by stream time no longer match, even if they are still in the store.
+        # By stream time, some messages may have expired although they are still in the store. They must not match.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):
@@ -184,7 +186,7 @@ class IntervalJoin(InnerInterval):
     """An interval join that also sends messages without a match, of one side or of both. Timers send these messages."""
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Emits the values of a record that found no match, and deletes the record."""
+        """Emits the values of a record for which no match has come, and deletes the record."""
         side = self._sides[name.startswith(_LEFT)]
         time_ms = time_of(name, side.name)
         for value, matched in context.state.pop(name, []):
@@ -193,9 +195,9 @@ class IntervalJoin(InnerInterval):
 
 
 def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) -> bool:
-    """Adds a message to the last record of its event time.
+    """Adds a message to the last record of its event time, so that they share one record.
 
-    Returns False if that record is full or deleted, or if a timer may send it without a match.
+    Returns False, and adds nothing, if that record is full or deleted, or if a timer may send it without a match.
     """
     held = state.read_place(place)
     if held is None or (side.sent and not _is_matched(held)):
@@ -209,7 +211,7 @@ def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) ->
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
     """Marks all values of a record as matched.
 
-    Only records that older versions of Holdfast wrote may hold several values and have a timer.
+    A record with a timer has one value. Only older versions of Holdfast wrote records with several values and a timer.
     """
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
@@ -217,7 +219,10 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 
 
 def _is_matched(raw: bytes) -> bool:
-    """Whether all values of a record have matched. May return False although all values have matched."""
+    """Whether all values of a record are marked as matched.
+
+    May also return False if a value contains the text ``,false]``.
+    """
     return b",false]" not in raw
 
 
@@ -263,7 +268,7 @@ class RowTime(Step):
 
 
 class RowMerge(Step):
-    """Merges the two values of a joined row."""
+    """Merges the left and the right value of a joined row."""
 
     __name__ = "join_interval"
 
@@ -276,7 +281,7 @@ class RowMerge(Step):
 
 
 class Tag(Step):
-    """Marks a value with the side of the join that it comes from."""
+    """Converts a value to a tuple that says from which side of the join the value comes."""
 
     __name__ = "join_interval"
 

@@ -1,4 +1,4 @@
-"""The steps of ``sdf.join_lookup``: an async user function reads rows of another system, and a cache keeps them.
+"""The steps of ``sdf.join_lookup``: an async user function reads rows from an external system, and a cache keeps them.
 
     value ──► value, key of its row ──► cache, or a call ──► value, row ──► merged
 
@@ -6,7 +6,7 @@ The cache is in the worker's memory, not in the state. It starts empty, so calls
 of a worker share the cache.
 
 Invariants:
-    - "Not found", None and a falsy row are three different answers. The cache stores all three kinds of answers.
+    - "No row exists", the row None and a falsy row such as 0 are three different answers. The cache stores all of them.
     - A row in the cache never changes, because steps get copies.
     - A call that fails is not cached.
 """
@@ -55,7 +55,10 @@ class LookupKeyInvalid(HoldfastError):
 
 
 class Asked(NamedTuple):
-    """A value whose row must be found: ``on`` is the row's key (None: no row), ``place`` the row's key in the cache."""
+    """A value whose row is needed.
+
+    ``on`` is the row's key (None: the value has no row), ``place`` is the key in the cache.
+    """
 
     value: Any
     on: Any
@@ -77,7 +80,7 @@ class _Answer(NamedTuple):
 
 
 class _Flight:
-    """A running call of the user's function. Several messages may wait for it."""
+    """A running call of the user's function. Several messages with the same row key may wait for its result."""
 
     def __init__(self, task: asyncio.Task[_Answer]) -> None:
         self.task, self.waiting = task, 0
@@ -97,7 +100,7 @@ class CachedLookup:
         self.__qualname__ = getattr(lookup, "__qualname__", type(lookup).__name__)
         self._lookup, self._ttl_s, self._size, self._monotonic = lookup, ttl_s, size, monotonic
         self._kept: OrderedDict[Any, _Answer] = OrderedDict()
-        #: For each event loop, the running calls by row key.
+        #: Maps each event loop to its running calls, by row key.
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, _Flight]] = WeakKeyDictionary()
         self._lock = threading.Lock()  # several workers of a program may share the declaration
         self.hits = self.misses = 0
@@ -108,14 +111,17 @@ class CachedLookup:
         return len(self._kept)
 
     def known(self, asked: Asked) -> tuple[Found] | None:
-        """Returns the answer if no call is needed; None otherwise."""
+        """Returns the answer without a call, from the cache or for a missing key; None if a call is needed."""
         if asked.on is None:
             return (Found(asked.value, False, None),)
         answer = self._take(asked.place)
         return None if answer is None else (_found(asked.value, answer),)
 
     async def __call__(self, asked: Asked) -> Found:
-        """Returns the row from the cache, or waits for a call of the user's function."""
+        """Returns the row from the cache.
+
+        If it is not there, calls the user's function, or waits for a running call.
+        """
         answer = self._take(asked.place)
         if answer is not None:
             return _found(asked.value, answer)
@@ -180,7 +186,7 @@ def _found(value: Any, answer: _Answer) -> Found:
 
 
 def _place(on: Any) -> Any:
-    """Returns the key in the cache. The numbers 1 and 1.0 and the value true are three different keys."""
+    """Converts a row key to a key of the cache, in which 1, 1.0 and true are three different keys."""
     if isinstance(on, tuple):
         return (tuple, *map(_place, on))
     if isinstance(on, (str, bytes, int, float)) or on is None:
@@ -229,7 +235,7 @@ class LookupKey(Step):
 
 
 class LookupMerge(Step):
-    """Merges a value and its row into one value."""
+    """Merges a value and its row into one value, by ``fields`` or ``on_merge``."""
 
     __name__ = "join_lookup"
     functions: tuple[Callable[..., Any], ...] = ()

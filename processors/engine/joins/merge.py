@@ -9,8 +9,9 @@ from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.formats.typed import fields_of
 from holdfast.processors.engine.steps.checked_arguments import check_function
 
-#: ``raise`` refuses values that have a field in common. ``keep-left`` and ``keep-right`` keep the field of that side.
-#: A function of (left, right) returns the merged value; a side without a match is None.
+#: The argument ``on_merge`` of joins. ``raise`` refuses two values with a common field. ``keep-left`` and
+#: ``keep-right`` take a common field from that side. A function of (left, right) returns the merged value; it gets None
+#: for a side without a match.
 OnMerge = Literal["raise", "keep-left", "keep-right"] | Callable[[Any, Any], Any]
 
 _NAMED = ("raise", "keep-left", "keep-right")
@@ -35,7 +36,7 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
 
 
 def check_merge(on_merge: Any) -> None:
-    """Raises JoinInvalid for an unknown rule, and StepInvalid for a function with other parameters."""
+    """Raises JoinInvalid for an unknown rule, and StepInvalid for a function that does not take two arguments."""
     if not callable(on_merge) and on_merge not in _NAMED:
         raise JoinInvalid(
             f"`on_merge` is {on_merge!r}, expected {', '.join(map(repr, _NAMED))}, or a function of (left, right).",

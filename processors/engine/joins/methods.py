@@ -22,7 +22,7 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.store_options import StoreOptions, declare
 from holdfast.processors.engine.windows.results import Stream
 
-#: Default time for which messages of one side are kept, so that late messages of the other side find them.
+#: Default time for which join messages are stored, so that late messages of the other side still find them.
 _GRACE = timedelta(days=7)
 
 
@@ -57,7 +57,8 @@ class StreamJoins(Generic[Stream]):
             return Table(
                 kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
             )
-        # The table gets a copy of the stream, so that a later `update` of the stream does not change the table.
+        # The table gets a copy of the stream, so that a later `update` of the stream does not change the table's
+        # stream.
         return Table(kept, copy(self._in_place(Node("update", TablePut(), kept, model=model, meaning=means))))
 
     def join_table(
@@ -163,10 +164,10 @@ class StreamJoins(Generic[Stream]):
         backward_ms: int | timedelta = 0,
         forward_ms: int | timedelta = 0,
     ) -> Stream:
-        """Joins each message with all messages of ``right`` that have the same key and an event time near its own.
+        """Joins each message with all messages of ``right`` of the same key whose event times are in an interval.
 
-        A joined row has the later event time of its two messages. A row without a match has the event time of its own
-        message. Rows have no headers.
+        A joined row has the later event time of its two messages. A message without a match keeps its event time. Rows
+        have no headers.
 
         Args:
             right: Another stream of the same application, or another branch of this stream.
@@ -195,13 +196,13 @@ class StreamJoins(Generic[Stream]):
         processing = IntervalProcessing(spec)
         joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
-        # A row may have a past event time, which must not change stream time.
+        # A joined row may have an event time in the past. Stream time must not change because of it.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
 
     def _check_plain(self: Any, other: Any, call: str) -> None:
-        """Raises JoinInvalid if a side has instances of a class: the join keeps values as JSON."""
+        """Raises JoinInvalid if values of a side are instances of a class, because the join stores JSON."""
         for side in (self, other):
             if side._model is not None:
                 raise JoinInvalid(
@@ -213,7 +214,7 @@ class StreamJoins(Generic[Stream]):
                 )
 
     def _check_stream(self: Any, other: Any, call: str) -> None:
-        """Raises JoinInvalid unless the right side is a stream of the same application."""
+        """Raises JoinInvalid unless ``other`` is a stream of the same application."""
         if not isinstance(other, StreamJoins):
             table = isinstance(other, Table)
             raise JoinInvalid(
@@ -226,7 +227,7 @@ class StreamJoins(Generic[Stream]):
         self._check_same_application(other)
 
     def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
-        """Raises JoinInvalid if one repartition topic has the messages of both sides.
+        """Raises JoinInvalid if both sides of the join are read from the same repartition topic.
 
         That topic would be read in the order of its offsets, not in time order. A left message would not find a right
         message that has a larger offset but an earlier event time.

@@ -73,7 +73,10 @@ class JoinedRow(Step):
         return self._rule
 
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
-        """Returns the change in a list, empty for no change. ``state`` is the state of the joined table."""
+        """Returns a list with the changed joined row; the list is empty if nothing changed.
+
+        ``state`` is the joined table's.
+        """
         row = self._merge(*pair) if self._is_wanted(*pair) else None
         return changed(row, state)
 
@@ -84,9 +87,9 @@ class JoinedRow(Step):
 
 
 def changed(row: Any, state: State) -> list[Any]:
-    """Sets the row of a joined table, or deletes it for None. Returns the change in a list.
+    """Sets the row of a joined table, or deletes it if ``row`` is None. Returns the row in a list.
 
-    The list is empty if there was no row to delete.
+    The list is empty if ``row`` is None and there was no row to delete.
     """
     if row is not None:
         state.set(ROW, row)

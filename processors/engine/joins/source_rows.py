@@ -2,7 +2,7 @@
 
 Invariants:
     - The rows are equal, byte for byte, to the rows that ``TablePut`` stores for the same records. A record whose key
-      or value can't be read would fail as a message, so it gives no row.
+      or value can't be deserialized gives no row, because its message fails, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _ROW = ROW.encode()
 def rows_of(
     log: SourceLog, keys: Sequence[bytes | None], values: Sequence[bytes | None], times: Sequence[int]
 ) -> tuple[list[bytes], list[bytes | None]]:
-    """Returns the changelog keys and the stored values of records, in their order. A value of None deletes the row."""
+    """Returns the changelog keys and stored values of records, in the same order.
+
+    The value None deletes the key's row.
+    """
     read_value, read_key = deserializer(log.values), deserializer(log.keys)
     made_keys: list[bytes] = []
     made_values: list[bytes | None] = []

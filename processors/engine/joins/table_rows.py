@@ -1,4 +1,4 @@
-"""The steps of joins with tables: one stores the row of each key under the state key ``row``, one looks it up."""
+"""The steps of tables: ``TablePut`` stores the row of each key under the state key ``row``, ``TableRead`` reads it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class TableRead(Step):
         return self.joined(value, state.get(ROW))
 
     def joined(self, value: Any, row: Any) -> list[Any]:
-        """Joins a value with a row, None for no row. Returns the result in a list, empty if the value is dropped."""
+        """Joins a value with a row (None: the key has no row).
+
+        Returns a list with the result; an empty list drops the value.
+        """
         if row is not None:
             return [self._merge(value, row)]
         return [] if self._inner else [self._merge(value, None)]

@@ -28,7 +28,7 @@ from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.windows.results import Stream
 
-#: Formats in which the bytes of a key are text, so that foreign keys, which are texts, can be compared with keys.
+#: Key formats in which the bytes of a key are a text. Foreign keys are texts, so they can be compared with these keys.
 TEXT_KEYS = ("bytes", "str", "string", "json")
 
 
@@ -48,8 +48,8 @@ class Table(Generic[Stream]):
     def to_stream(self) -> Stream:
         """Returns the changes of the table as a stream: the new row for each message, None if a row is deleted.
 
-        In a table with a history, messages older than the present row are not changes. `group_by` refuses the stream,
-        because a row that moves to another key would count under both keys.
+        In a table with a history, a message older than the present row is no change. `group_by` refuses the stream,
+        because a row that changes its grouping key would be counted under the old and the new key.
         """
         changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
         return changes
@@ -99,7 +99,7 @@ class Table(Generic[Stream]):
     def _join_by(
         self, on: ForeignKey, other: Table[Stream], how: TablesHow, on_merge: OnMerge, kept: str, model: Any
     ) -> Table[Stream]:
-        """Declares the steps of a join by a foreign key.
+        """Declares the steps of a join by a foreign key, and returns the joined table.
 
         The docstring of ``foreign_keys`` has a diagram of the steps.
         """
@@ -157,7 +157,7 @@ def check_table(method: str, given: Any) -> None:
 
 
 def shown_side(seen: Any) -> str:
-    """Formats the argument of a join for an error text. A stream or table is named by its topic."""
+    """Returns a text for the argument of a join, for errors. A stream or table is named by its topic."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
     if isinstance(seen, GlobalTable):

@@ -31,7 +31,7 @@ def history_options(store: str) -> StoreOptions:
 
 
 class VersionedPut(TablePut):
-    """Stores the row with the largest event time of each key. Keeps replaced rows for ``retention_ms``."""
+    """Stores for each key the row with the largest event time. Keeps replaced rows for ``retention_ms``."""
 
     def __init__(self, retention_ms: int) -> None:
         super().__init__()

@@ -2,13 +2,13 @@
 
     announced (workers restore their future tasks) ──► ``join`` (new workers join, old workers leave) ──► deleted
 
-Every worker reads the same change, and computes from it the tasks that the worker will own. The worker keeps standbys
+Every worker reads the same change, and computes from it which tasks it will own. The worker keeps standbys
 of these tasks until the rebalance. Then a new worker joins with restored state, and a remaining worker already has the
 state of the leaving workers.
 
 Invariants:
-    - A change only decides which state a worker restores in advance, and when a new worker joins the group. Kafka alone
-      assigns the partitions.
+    - A change decides which state a worker restores in advance, and when a new worker joins the group. It does not
+      decide the assignment, which is made by Kafka.
     - A change expires after a timeout, so that no worker waits forever for an operator process that died.
 """
 
@@ -25,7 +25,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
 
-#: A new worker checks at this interval, in seconds, whether it may join the group.
+#: Seconds between two checks of a new worker whether it may join the group.
 LOOK_EVERY_S = 0.2
 
 
@@ -44,7 +44,7 @@ class Change:
     join: bool
 
 
-#: Returns the change in progress now; None if there is none.
+#: A function that returns the planned change that is in progress now; None if there is none.
 ChangeSource = Callable[[], Change | None]
 
 
@@ -55,7 +55,7 @@ def no_change() -> Change | None:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A stand-in for the group member of a worker that has not joined its group yet; standbys need a member id."""
+    """Stands for the group member of a worker that has not joined its group yet, because standbys need a member id."""
 
     client_id: str
     brokers_down_s: float = 0.0
@@ -94,8 +94,9 @@ def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Cal
 def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> ChangeSource:
     """Returns a function that reads the planned change of a processor's workers on this machine.
 
-    A worker without a state folder has no client id yet, so the change does not contain this worker. If ``told`` is
-    False, the function always returns None: a shadow, or a worker without an HTTP server, has no planned changes.
+    A worker without a state folder has no client id yet, so a change can't contain it. If ``told`` is False, the
+    function always returns None. This is for shadows and for workers without an HTTP server, which have no planned
+    changes.
     """
     if not told:
         return no_change

@@ -1,4 +1,4 @@
-"""The owner commands as immutable data: count, export, clear, adopt, set input positions, read inputs up to a bound.
+"""The owner commands as immutable data: count, export, clear, adopt, set input positions, read inputs up to an offset.
 
 Commands arrive as JSON over HTTP (``COMMANDS`` has the routes), or as objects from Python. This module checks only the
 form of a command. ``runtime.maintenance`` checks at the start of a command whether the worker can carry it out.
@@ -25,11 +25,14 @@ class CommandWrong(HoldfastError):
 
 
 class CommandRefused(HoldfastError):
-    """The worker can't run the command now; a later retry, or a retry on another worker, may succeed."""
+    """The worker can't run the command now. A retry may succeed later, or on another worker."""
 
 
 class CommandFailed(HoldfastError):
-    """A command failed before it was complete; its field ``done`` counts the completed entries, records or tasks."""
+    """A command failed before it was complete.
+
+    Its field ``done`` is the number of completed entries, records or tasks.
+    """
 
 
 class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +41,7 @@ class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base64: bytes
 
 
-#: A message key, or a prefix of message keys.
+#: A message key, or (as ``prefix``) the beginning of message keys.
 Key = str | KeyBytes
 #: Offsets by topic and partition, for example ``{"orders": {0: 120, 1: 98}}``.
 Offsets = Mapping[str, Mapping[int, int]]
@@ -48,7 +51,7 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Base of the commands that select entries by message key, in some stores and partitions.
 
     Exactly one of ``keys``, ``prefix`` and ``all`` must be set. All entries of a selected message key are selected.
-    ``partitions`` None means all partitions of the worker.
+    If ``partitions`` is None, all partitions of the worker are selected.
     """
 
     store: str | tuple[str, ...]
@@ -85,8 +88,9 @@ class Export(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected entries in the store and in the changelog.
 
-    With ``export``, the entries are first written to a file. With ``positions``, the worker then reads the inputs from
-    these offsets, which are committed together with the last deletes. ``once`` is a name that makes the command
+    If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the worker then reads the
+    inputs from these offsets, which are committed together with the last deletes. ``once`` is a name that makes the
+    command
     idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
@@ -98,7 +102,8 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The answer comes at once, without a ticket: a ticket would show values to every program that may read the status.
+    The HTTP answer has the entries. There is no ticket, because every program that may read the status could see the
+    values in it.
     """
 
     limit: int = 100
@@ -122,11 +127,11 @@ class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a store equal to the content of another changelog, read up to the offsets ``upto`` (by partition).
 
-    With ``positions``, the worker then reads the inputs from these offsets, which are committed together with the last
-    change. Message keys that the changelog does not contain are deleted; with ``keep``, they stay unchanged. With
-    ``export``, the present entries (of ``keys``, or all) are written to a file before the first change. ``once`` is a
-    name for retries: if an earlier command with this name has begun to change a task, only the earlier export file
-    contains the task.
+    If ``positions`` is given, the worker then reads the inputs from these offsets, which are committed together with
+    the last change. Message keys that the changelog does not contain are deleted, or stay unchanged if ``keep`` is
+    True. If ``export`` is True, the present entries (of ``keys``, or all) are written to a file before the first
+    change. ``once`` is a name for retries: a task that an earlier command with this name has begun to change is not
+    exported again.
     """
 
     store: str
@@ -205,12 +210,12 @@ class Selection:
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: RocksDB key prefixes of the selected message keys, sorted; None if ``prefix`` or ``all`` selects the keys.
+        #: Changelog key prefixes of the selected message keys, sorted; None if ``prefix`` or ``all`` selects the keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
         self._keys = None if asked.keys is None else frozenset(map(bytes_of, asked.keys))
-        #: The time span whose windows are selected; None for all entries of the keys.
+        #: The time span whose windows are selected; None if all entries of the keys are selected.
         self.span: Span | None = None
         if isinstance(asked, Windowed) and asked.window is not None:
             self.span = Span(*asked.window)
@@ -230,7 +235,7 @@ class Selection:
 
 
 def plain(value: Any) -> Any:
-    """A command as JSON-ready data for the log; the number of keys replaces the list of keys."""
+    """Returns a command as data for the log. The list of keys is replaced by the number of keys."""
     told = msgspec.to_builtins(value)
     if told.get("keys") is not None:
         told["keys"] = len(told["keys"])

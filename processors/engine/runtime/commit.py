@@ -9,9 +9,9 @@ The steps, and the situation if the worker dies after each step:
 
 At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see these
 outputs at once, and a message that is processed again sends its outputs again. The outputs are flushed before step 1,
-because messages whose state is in the changelog are not processed again after a restore. State is exact and fenced with
-both guarantees. Messages to a repartition topic are always in the transaction. Without changelogs and repartition
-topics, only the offsets are committed, without a transaction.
+because messages whose state is in the changelog are not processed again after a restore. With both guarantees, each
+message changes the state once, and an old process is fenced. Messages to a repartition topic are always in the
+transaction. Without changelogs and repartition topics, only the offsets are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -37,7 +37,8 @@ from holdfast.processors.engine.state.task_store import StoreOffset
 from holdfast.processors.engine.steps.meaning import keys_of
 from holdfast.processors.engine.topology import Topology
 
-#: Maximum seconds to wait for the broker's acknowledgements; after this timeout, the outcome is unknown.
+#: Maximum seconds to wait for the broker's acknowledgements. After this timeout, it is unknown whether the records were
+#: written.
 FLUSH_TIMEOUT_S = 30.0
 
 
@@ -52,15 +53,17 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: Maps each store to its writes to changelog and RocksDB; kept, because building them again would be slow.
+    #: Maps each store to its writes, for the changelog and for RocksDB. They are computed once, because this is slow.
     writes: dict[str, Writes] = field(default_factory=dict)
-    #: Whether to send only data records. A later commit of the same command then writes meta record and local state.
+    #: Whether this commit sends data records only. A later commit of the same command then writes the meta record and
+    #: the local state.
     records_only: bool = False
-    #: Stores that this commit empties in RocksDB, because no tombstones can be written to a source topic.
+    #: Stores that this commit empties only in RocksDB. Their changelog is a source topic, to which no tombstones may be
+    #: written.
     emptied: tuple[str, ...] = ()
-    #: Text that Kafka stores beside the committed offsets: stream time and message counts (``noted_time``).
+    #: Text that Kafka stores as metadata of the committed offsets: stream time and message counts (``noted_time``).
     note: str = ""
-    #: The message counts in the note; None for a part without a note.
+    #: The message counts in ``note``; None if this part of the commit has no note.
     arrivals: Counts | None = None
     #: The ``once`` name of the owner command that this commit completes; empty for every other commit.
     command: str = ""
@@ -79,7 +82,7 @@ class Commit:
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """Maps each input partition to the next offset to commit, with the note of its task."""
+        """Maps each input partition to the next offset to commit, with the task's note as its metadata."""
         return {
             Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks
@@ -88,7 +91,7 @@ class Commit:
 
     @property
     def before(self) -> dict[Partition, int | None]:
-        """Maps each input partition to the group's offset before this commit; None if there is no such offset."""
+        """Maps each input partition to the group's committed offset before this commit; None if there is none."""
         return {
             Partition(topic, part.task.partition): part.task.committed.get(topic)
             for part in self.tasks
@@ -112,8 +115,8 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
     """Adds the task's note to its part of a commit, and returns the part.
 
-    With ``back``, positions move back to earlier offsets. The note then has no stream time, so that stream time starts
-    again.
+    If ``back`` is True, positions move back to earlier offsets. The note then has no stream time, so that stream time
+    starts again.
     """
     task = part.task
     part.arrivals = task.arrivals.counts()
@@ -129,7 +132,7 @@ def produce_changelogs(
     owner: str,
     generation: int,
 ) -> None:
-    """Step 1: produce each store's overlay, then a meta record with ``owner`` and ``generation``, to its changelog."""
+    """Step 1: writes each store's overlay to its changelog, then a meta record with ``owner`` and ``generation``."""
     for part in commit.tasks:
         meta = ChangelogMeta(
             inputs=part.inputs,

@@ -1,4 +1,4 @@
-"""Decides when a commit is due: often while the worker keeps up with its input, seldom while it has a backlog.
+"""Decides when a commit is due: frequently while the worker keeps up with its input, rarely while it has a backlog.
 
 Readers see results at the commit, so frequent commits lower the latency. Each commit has a fixed cost, so rare commits
 raise the throughput. A worker with a backlog needs the throughput.
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The commit interval is at least this many times the duration of the last commit, within the limits of ``Bounds``.
+#: Factor. The commit interval is at least this many times as long as the last commit took, within the limits of
+#: ``Bounds``.
 SHARE_OF_COMMITS = 10
-#: Target duration of a slice in seconds. Commits, heartbeats and requests are carried out between slices.
+#: Seconds that a slice (the messages between two checks of the loop) should take. Commits, heartbeats and requests are
+#: carried out between slices.
 SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The minimum and the maximum commit interval, in seconds; equal values fix the interval."""
+    """The minimum and the maximum commit interval, in seconds. If they are equal, the interval is constant."""
 
     shortest_s: float
     longest_s: float
@@ -41,12 +43,12 @@ class Seen:
 
     @property
     def behind(self) -> bool:
-        """Whether more than half of the polls were full, so that the worker probably has a backlog."""
+        """Whether the worker probably has a backlog: more than half of the polls were full."""
         return 2 * self.full > self.polls
 
 
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
-    """Seconds from the first uncommitted record to its commit; ``last_s`` is the previous interval.
+    """Returns the seconds from the first uncommitted record to its commit. ``last_s`` is the previous interval.
 
     With a backlog, the interval is the maximum at once. Without a backlog, each commit reduces the interval by half at
     most. Otherwise the interval would oscillate when the load is at the worker's limit.
@@ -73,9 +75,11 @@ def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes:
 
 
 def slice_size(size: int, took_s: float, most: int) -> int:
-    """Number of records for the next slice, at most ``most``; the last slice had ``size`` and took ``took_s`` seconds.
+    """Returns the number of records for the next slice, at most ``most``.
 
-    A slow slice halves the size and a fast slice doubles it.
+    The last one had ``size`` and took ``took_s`` s.
+
+    After a slow slice, the size is halved; after a fast slice, it is doubled.
     """
     if took_s > 2 * SLICE_S:
         return max(1, size // 2)
@@ -94,12 +98,12 @@ class Overlays:
         self._of: dict[str, int] = {}
 
     def grown(self, task: str, size: int) -> None:
-        """Remember the present size of one task's uncommitted state, in bytes."""
+        """Must be called after a task's uncommitted state has changed; ``size`` is its present size in bytes."""
         self.total += size - self._of.get(task, 0)
         self._of[task] = size
 
     def clear(self) -> None:
-        """Set all sizes to 0, after a commit or after an aborted transaction."""
+        """Must be called after a commit or an aborted transaction: sets all sizes to 0."""
         self.total = 0
         self._of.clear()
 
@@ -124,6 +128,6 @@ class Pace:
             self._seen = Seen(seen.polls + 1, seen.full + (records >= asked_for), seen.commit_s)
 
     def committed(self, took_s: float | None) -> None:
-        """Start a new interval after a commit that took ``took_s`` seconds."""
+        """Must be called after a commit, which took ``took_s`` seconds: a new commit interval starts."""
         self._last_s = self.interval_s
         self._seen = Seen(commit_s=took_s)

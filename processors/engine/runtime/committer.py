@@ -47,19 +47,20 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
 
-#: Maximum aborts without a commit between them; at the next abort, the worker stops, because it makes no progress.
+#: Maximum consecutive aborts without a commit. At the next abort, the worker stops, because it makes no progress.
 ABORTS_MAX = 20
-#: A worker that is fenced more than this many times in a row stops. The reason is that two processes with one
+#: If a worker is fenced more than this many times in a row, it stops. Otherwise, two processes with the same
 #: transactional id would fence each other forever.
 FENCED_MAX = 3
-#: A worker also stops if it is fenced more than this many times by a rival: a group member with this worker's client
-#: id. One rival is normal: the worker's earlier process, whose session has not timed out yet.
+#: A rival is another group member with this worker's client id. If a worker is fenced more than this many times while a
+#: rival exists, it stops. One rival is normal: the worker's earlier process, whose session has not timed out yet.
 RIVALS_MAX = 1
-#: A rival is not counted any more if no further rival is found within this many seconds.
+#: Seconds. If no further rival is found within this time, earlier rivals are no longer counted.
 RIVAL_COUNTS_S = 300.0
-#: Timeout of the request for the group's members, in seconds; the worker is blocked until the answer.
+#: Timeout in seconds of the request for the group's members. The worker waits for the answer.
 RIVALS_TIMEOUT_S = 5.0
-#: Timeout of an idle worker's check for missing transaction markers, and seconds until the next check after a failure.
+#: ``LOOK_WITHOUT_WORK_S``: timeout of an idle worker's check for missing transaction markers. ``LOOK_AGAIN_S``: seconds
+#: until the next check after a failure.
 LOOK_WITHOUT_WORK_S = 1.0
 LOOK_AGAIN_S = 5.0
 #: Seconds between two checks for transactions that deleted workers left open.
@@ -75,7 +76,7 @@ class Outcome(Enum):
 
 
 class OwnershipLost(Exception):
-    """Another worker owns the tasks, or may own them. The caller discards all work and joins the group again."""
+    """Another worker owns the tasks, or may own them. The caller must discard all work and join the group again."""
 
 
 class Committer:
@@ -105,12 +106,13 @@ class Committer:
         own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
         written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
-        #: The producer's counter ``doubts`` at the last check for missing markers; None if ``begin`` must check first.
+        #: The producer's counter ``doubts`` at the last check for missing transaction markers. None: ``begin`` must
+        #: check first.
         self._settled: int | None = None
-        #: Time of the next check by ``look_after``, in monotonic seconds.
+        #: Monotonic seconds at which ``look_after`` checks next.
         self._look_at = 0.0
         self._producer: TransactionProducer | None = None
-        #: The producer of the outputs; with at-least-once, a second producer without transactions.
+        #: The producer that sends outputs. For at-least-once, this is a second producer without transactions.
         self._outputs: TransactionProducer | None = None
         self._open = False
         self._opened_at = 0.0
@@ -118,10 +120,10 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
-        #: All member ids that this worker has had. After a broker's crash, the group may still list an old member id.
+        #: All member ids that this worker has had. After a crash of a broker, the group may still list an old one.
         self._own_ids: set[str] = set()
-        #: Called again and again while the worker waits for Kafka. The argument is the start of the wait in ``start``
-        #: (monotonic seconds), and None in later waits.
+        #: A function that is called repeatedly while the worker waits for Kafka. Its argument is the monotonic time at
+        #: which ``start`` began to wait, or None in later waits.
         self.on_wait: Callable[[float | None], None] = lambda since: None
         self.sent = 0
         self.count = 0
@@ -146,7 +148,9 @@ class Committer:
         return self._member
 
     def start(self) -> None:
-        """Create the producers, and end the open transaction of an earlier process with this transactional id.
+        """Create the producers.
+
+        This also ends a transaction that an earlier process with this transactional id left open.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
@@ -181,7 +185,10 @@ class Committer:
         self._producer.on_wait = lambda: self.on_wait(None)
 
     def close(self) -> None:
-        """Abort the open transaction (a failed abort is only logged), and close the producers. Safe to call twice."""
+        """Abort the open transaction and close the producers. A failed abort is only logged.
+
+        A second call does nothing.
+        """
         producer, outputs = self._producer, self._outputs
         self._producer = self._outputs = None
         if producer is None:
@@ -235,7 +242,10 @@ class Committer:
         return Outcome.NOTHING
 
     def _producer_of(self, topic: str) -> TransactionProducer:
-        """The producer for a topic; with at-least-once, only repartition topics are written in the transaction."""
+        """Returns the producer for a topic.
+
+        For at-least-once, only repartition topics use the transactional producer.
+        """
         own = self._transactional and topic in self._options.groupings
         producer = self._begun() if self._options.exactly_once or own else self._outputs
         assert producer is not None
@@ -277,8 +287,7 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # Read the clock first. If the process freezes during the commit, a time read after the commit would be too
-        # late.
+        # The clock is read before the commit. If the process freezes during the commit, a later time would be wrong.
         complete_at = self._clock.time()
         try:
             self._send_commit(pending, member)
@@ -335,7 +344,7 @@ class Committer:
             self._own_ids.add(known)
 
     def _settle(self, producer: TransactionProducer, timeout_s: float | None = None) -> None:
-        """Check for missing markers of this worker's last transaction, and write them."""
+        """Check whether markers of this worker's last transaction are missing, and write the missing ones."""
         doubts = producer.doubts
         self._unfinished.settle(self.transactional_id, producer.on_wait, timeout_s=timeout_s)
         self._settled = doubts
@@ -392,8 +401,8 @@ class Committer:
     def _fenced(self, why: ProducerFenced) -> None:
         """Raise OwnershipLost: another producer fenced this one, or Kafka aborted the transaction after its timeout.
 
-        Raise ProducerFenced if this happened more than ``FENCED_MAX`` times in a row, or more than ``RIVALS_MAX`` times
-        with a rival.
+        Raise ProducerFenced instead if this happened more than ``FENCED_MAX`` times in a row. Also raise it after more
+        than ``RIVALS_MAX`` times with a rival: another group member with this worker's client id.
         """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
@@ -420,12 +429,15 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Find out whether a commit without an answer happened: return if it did not, otherwise raise OwnershipLost.
+        """Find out whether a commit that got no answer has happened.
+
+        Return if it has not, otherwise raise OwnershipLost.
 
         The new offsets alone don't prove that this worker made the commit: a later owner may have processed the same
         records with other results. So the overlay is never written to RocksDB; a replay restores the committed state.
         """
-        # Windows that closed without a message leave the offsets unchanged, so the offsets prove nothing.
+        # Windows can close without a message. Such a commit leaves the offsets unchanged, so they do not show whether
+        # it happened.
         if pending.offsets == pending.before:
             self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
@@ -444,7 +456,8 @@ class Committer:
         raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
-        # Do not abort: the call might not return, and the ``init`` of the next producer aborts the transaction.
+        # The transaction is not aborted here, because the call might not return. The next producer's ``init`` aborts
+        # it.
         self._open = False
         self.close()
         self.start()

@@ -1,8 +1,9 @@
 """The global tables of one worker: read completely before the first message, then updated with each new record.
 
-    begin ──► loading: every partition from its first record ──► all targets reached: the rows are served ──► following
+    begin ──► loading: every partition from its first record ──► all targets reached: functions can read rows ──►
+    following
       ▲                                                                                                          │
-      └─ the topic was truncated or recreated, or has more partitions; the old rows are served until the end ◄───┘
+      └─ the topic was truncated or recreated, or has more partitions; functions read the old rows until the end ◄─┘
 
 The targets are the last stable offsets at the start, so loading does not wait for a producer's open transaction. Rows
 are kept in memory as serialized bytes. No task owns the rows: no changelog, checkpoint, audit or commit contains them.
@@ -30,11 +31,11 @@ from holdfast.processors.engine.runtime.reading.deserialized import ENDING
 
 _log = structlog.get_logger("runtime.global_tables")
 
-#: Maximum records of one poll.
+#: Maximum number of records that one poll returns.
 RECORDS_PER_STEP = 10_000
 #: Python's memory overhead of each bytes object, in bytes.
 _OBJECT_BYTES = sys.getsizeof(b"")
-#: Maximum number of unreadable rows in one log line; maximum characters of each row's error text.
+#: Maximum number of unreadable rows in one log line, and maximum characters of each row's error text.
 TOLD_ROWS_MAX, REASON_MAX = 5, 200
 #: Minimum seconds between two log lines about the progress of loading.
 TOLD_EVERY_S = 5.0
@@ -42,7 +43,7 @@ TOLD_EVERY_S = 5.0
 
 @dataclass(slots=True)
 class _Load:
-    """One load of all global tables: the rows by topic, and the positions and target offsets by partition."""
+    """One load of all global tables: the rows of each topic, and the position and target offset of each partition."""
 
     rows: dict[str, Rows]
     deserializers: Mapping[str, Deserializer]
@@ -60,13 +61,13 @@ class _Load:
 
     @property
     def remaining(self) -> int:
-        """Number of offsets left to read until the targets, over all partitions."""
+        """Number of offsets that are left to read up to the targets, summed over all partitions."""
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Keeps the rows of one partition's records; a tombstone deletes its row.
+        """Stores the records of one partition as rows. A tombstone deletes the row of its key.
 
-        A value that can't be deserialized is kept, too, and its row is marked as unreadable.
+        A value that can't be deserialized is also stored, and its row is marked as unreadable.
         """
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
@@ -103,7 +104,10 @@ class _Load:
                 self.untold.append((batch.partition.topic, key))
 
     def tell_unreadable(self) -> None:
-        """Logs the unreadable rows that are not logged yet, except rows that a readable value has replaced."""
+        """Logs unreadable rows that were not logged yet.
+
+        A row that a readable value has replaced since then is left out.
+        """
         if not self.untold:
             return
         untold = dict.fromkeys(self.untold)
@@ -144,18 +148,18 @@ class GlobalTables:
         self._topics: tuple[str, ...] = ()
         self._deserializers: dict[str, Deserializer] = {}
         self._consumer: ChangelogReplayer | None = None
-        #: Maps each topic to the rows that user functions read; a reload replaces the whole ``Rows`` object of a topic.
+        #: Maps each topic to the rows that user functions read. A reload replaces the ``Rows`` object of a topic.
         self._served: dict[str, Rows] = {}
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
         self._widths: dict[str, int] = {}
-        #: The load that produced the served rows; None before the first complete load.
+        #: The load from which the readable rows come; None before the first complete load.
         self._whole: _Load | None = None
         self._following: _Load | None = None
         self._is_stale = False
 
     def declare(self, tables: Mapping[str, GlobalTable]) -> None:
-        """Sets the tables to load, by topic; call it before ``load``."""
+        """Sets the tables to load, by topic. Must be called before ``load``."""
         self._topics = tuple(tables)
         self._deserializers = {topic: table.topic.deserialize_value for topic, table in tables.items()}
         self._served = {topic: Rows() for topic in self._topics}
@@ -165,7 +169,7 @@ class GlobalTables:
         return rows_in_use(self._served)
 
     def load(self, goes_on: Callable[[], bool]) -> None:
-        """Loads all tables completely, unless ``goes_on`` returns False, which is called after each poll.
+        """Loads all tables completely. ``goes_on`` is called after each poll; if it returns False, the load stops.
 
         Raises:
             TopicUnusable: A topic is missing.
@@ -209,7 +213,7 @@ class GlobalTables:
             self._is_stale, self._ids = True, {}
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the consumer."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -228,7 +232,7 @@ class GlobalTables:
         }
 
     def _kept(self) -> list[_Load]:
-        """The loads whose rows are in memory: the served load, and the load that will replace it."""
+        """Returns the loads whose rows are in memory: the present one, and one that will replace it."""
         loads = {id(each): each for each in (self._whole, self._load) if each is not None}
         return list(loads.values())
 

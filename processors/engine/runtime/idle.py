@@ -1,6 +1,6 @@
 """Work that becomes due while no messages arrive.
 
-Timers of the worker's clock fire. Event times that were in the future become valid. Windows of idle inputs close.
+Timers of the worker's clock fire, future event times are reached by the clock, and windows of idle inputs close.
 
 A window with ``close_when_idle`` closes when its task's inputs have no new record for that duration::
 
@@ -12,7 +12,8 @@ Invariants:
     - Only an input that is read to its high watermark is idle. An input is not idle while it lags, while its broker is
       down, or while a producer's open transaction blocks it. If windows closed then, the input's next messages would be
       late.
-    - A task behind ``group_by`` is idle while all upstream tasks report that they are at the ends of their inputs.
+    - A task that reads a repartition topic is idle while all upstream tasks report that they are at the ends of their
+      inputs.
     - Stream time of an idle task moves only when a window is due, so that an idle task makes no needless commits.
 """
 
@@ -37,8 +38,8 @@ _log = structlog.get_logger("runtime.idle")
 
 #: Seconds between two checks for idle tasks.
 LOOK_EVERY_S = 0.5
-#: After a pause of more than this many seconds between two checks, idle time starts again from 0. In the pause, the
-#: worker was frozen or busy and read no input.
+#: Seconds. If more time passes between two checks, the worker was frozen or busy and read no input. Idle time then
+#: starts again from 0.
 ABSENT_S = 5.0
 #: Timeout of one request for the end offsets of an input, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
@@ -46,9 +47,9 @@ REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class _Silence:
-    """The start of a task's idle time: the moment, and the task's work counter and stream time at that moment.
+    """The start of a task's idle time ``since``, and the task's work counter and stream time at this moment.
 
-    The moment ``since`` is in monotonic seconds.
+    ``since`` is in monotonic seconds.
     """
 
     time: TaskTime
@@ -68,9 +69,9 @@ class IdleTime:
         self._gap: EmptyRanges | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
-        """Checks running tasks after a poll; True if a commit is needed, because a timer or a window is due now.
+        """Must be called after each poll. Returns True if a commit is needed, because a timer or a window is due now.
 
-        Call it only while the inputs are not paused. ``silent`` says that the poll returned no records.
+        It must not be called while the inputs are paused. ``silent`` is True if the poll returned no records.
         """
         now_ms = int(self._clock.time() * 1000)
         timers = [task.time.timers for task in tasks if task.time is not None and task.time.timers is not None]
@@ -79,7 +80,7 @@ class IdleTime:
         return (silent and self._pass_silence(tasks)) or any(due)
 
     def _pass_silence(self, tasks: Sequence[Task]) -> bool:
-        """Moves the stream time of idle tasks; True if one of their windows is due now."""
+        """Advances the stream time of idle tasks. Returns True if one of their windows is due now."""
         now = self._clock.monotonic()
         asked = [task for task in tasks if task.time is not None and task.time.idle_ms is not None]
         if not asked or now - self._looked_at < LOOK_EVERY_S:
@@ -122,7 +123,10 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends, except repartition topics, because watermarks cover them."""
+        """Whether all inputs are read to their ends.
+
+        Repartition topics are not checked, because watermarks report their ends.
+        """
         waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
             topics = self._cluster.topics(REQUEST_TIMEOUT_S)
@@ -150,5 +154,5 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 
 
 def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether windows or timers are due that did not fit into the last commit."""
+    """Whether more windows or timers are due than the last commit could process."""
     return any(task.time is not None and task.time.more for task in timed(tasks))

@@ -9,7 +9,7 @@ COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class LatencyHistogram:
-    """Counts durations by bucket; the last item of ``counts`` is for durations above all ``COMMIT_BOUNDS_S``."""
+    """Counts durations by bucket. The last item of ``counts`` is for durations longer than all ``COMMIT_BOUNDS_S``."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(COMMIT_BOUNDS_S) + 1)

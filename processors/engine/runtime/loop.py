@@ -50,9 +50,9 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
 
-#: Maximum restores of corrupt state without a successful commit between them; at the next corruption, the worker stops.
+#: Maximum consecutive restores of corrupt state without a commit. At the next corruption, the worker stops.
 DAMAGES_MAX = 3
-#: Maximum seconds that a poll waits for records while standbys still have changelog records to replay.
+#: Maximum seconds for which a poll waits for records while standbys have changelog records to replay.
 STANDBY_PATIENCE_S = 0.002
 
 
@@ -80,7 +80,7 @@ class Worker:
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = ReadBounds(bounded=options.start.shadow)
-        #: Checks on a separate thread that no changelog was recreated; None in tests with simulated time.
+        #: Checks on a separate thread that no changelog was recreated; None if the clock is virtual (tests).
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
@@ -142,7 +142,7 @@ class Worker:
         return bool(timeout_s) and not busy and over_s > 0 and over_s > self._order.waits_s(self.assignment.tasks)
 
     def commit_now(self) -> None:
-        """Commit all uncommitted work; on the worker's thread only. A failure also stops the worker's loop."""
+        """Commit all uncommitted work. Call it on the worker's thread only. A failure also stops the worker's loop."""
         try:
             self._commit()
         except Exception as failure:
@@ -162,7 +162,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))
 
     def commit_all(self, *, due: bool = False) -> bool:
-        """Commit all uncommitted work; False if the transaction was aborted. For commands (port ``Owner``)."""
+        """Commit all uncommitted work; returns False if the transaction was aborted. Part of the port ``Owner``."""
         rewinds = self._rewinds
         self._commit(due=due)
         return self._rewinds == rewinds
@@ -205,7 +205,7 @@ class Worker:
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
-            # The client joins in the background; partitions arrive with the first poll, after older transactions ended.
+            # The client joins in the background. Partitions arrive with the first poll, once older transactions ended.
             self.committer.start()
             self.phase = Phase.JOINING
             while True:
@@ -227,7 +227,7 @@ class Worker:
             self._leave(member)
 
     def _leave(self, member: GroupMember) -> None:
-        """Leave the group, and close tasks and clients; a failing step does not prevent the other steps."""
+        """Leave the group, and close tasks and clients. If one step fails, the other steps are still done."""
         self._leaving = True  # closing the group member calls _revoked, which must not commit again
         with ExitStack() as steps:
             steps.callback(self.assignment.close_all)
@@ -280,7 +280,7 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # One call for all partitions, because each call makes the client library set up all partitions again.
+            # All partitions in one call, because each call makes the client library set up all partitions again.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
@@ -339,7 +339,7 @@ class Worker:
             self._process_in_order(count)
 
     def _process_in_order(self, count: int) -> None:
-        """Process the buffered messages of tasks with several inputs, until a task has to wait for an input."""
+        """Process the buffered messages of tasks with several inputs, until each of these tasks waits for an input."""
         member, rewinds = self.member, self._rewinds
         assert member is not None
 
@@ -396,7 +396,7 @@ class Worker:
             raise failure from failed
 
     def _send(self, task: Task) -> bool:
-        """Send a task's outputs; False if the transaction was aborted, so that its messages are read again."""
+        """Send a task's outputs; returns False if the transaction was aborted, so that its messages are read again."""
         if self.committer.send(task) is Outcome.DROPPED:
             self._rewind()
             return False
@@ -441,7 +441,7 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))  # partitions at their bounds were paused
 
     def _pin(self, task: Task) -> None:
-        """Schedule an early commit, so that an input without a committed offset gets an offset for a restart."""
+        """Schedule an early commit if an input has no committed offset, so that a restart finds one."""
         if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 

@@ -9,7 +9,8 @@ changes state, the inputs are paused.
 
 Invariants:
     - At most one command runs at a time, and a task has no uncommitted work when a command's commit begins.
-    - A failed command has committed a number of complete batches. If it is repeated, it continues after these batches.
+    - The batches that a failed command has committed stay committed. If the command is repeated, it continues after
+      them.
 """
 
 from __future__ import annotations
@@ -54,14 +55,13 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Reads the end offsets of inputs for the lag of a paused worker, because a paused consumer does not learn
-        #: them.
+        #: Requests the end offsets of inputs, for the lag of a paused worker, whose consumer does not learn them.
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
         #: Whether the running command waits for input.
         self.waits = False
-        #: A command that the worker starts by itself when no command runs; its failure stops the worker.
+        #: A command that the worker itself starts when no other command runs. If it fails, the worker stops.
         self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
@@ -89,7 +89,7 @@ class Maintenance:
         return ticket
 
     def read(self, asked: Read) -> dict[str, Any]:
-        """The entries that a read selects; raises CommandWrong or CommandRefused."""
+        """Returns the entries that a ``read`` command selects; raises CommandWrong or CommandRefused."""
         return self._commands.read(asked, self._worker)
 
     def _take(self, ticket: Ticket, work: Work) -> None:
@@ -97,7 +97,8 @@ class Maintenance:
         self._running = ticket, work
 
     def _ticket(self, verb: str) -> Ticket:
-        # The start time makes ids unique over restarts: a query for an old command must not find a new command.
+        # The start time of the worker makes ids unique. After a restart, a query for an old command must not find a new
+        # one.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
     def hold(self) -> None:
@@ -111,7 +112,7 @@ class Maintenance:
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's inputs to the offsets ``positions``, which are already committed; the inputs stay paused."""
+        """Seek a task's inputs to the offsets ``positions``, which are already committed. The inputs stay paused."""
         task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
@@ -169,7 +170,7 @@ class Maintenance:
         return {"id": ticket.id, "verb": ticket.verb, "done": ticket.done, "total": ticket.total}
 
     def all_told(self) -> list[dict[str, Any]]:
-        """The tickets of the last commands as JSON-ready data, oldest first."""
+        """The tickets of the last commands as data for JSON, oldest first."""
         return [ticket.told() for ticket in self._tickets]
 
     def _fail(self, ticket: Ticket, failure: HoldfastError, *, session: bool = True) -> None:
@@ -177,7 +178,7 @@ class Maintenance:
         self._end(ticket, TicketPhase.FAILED, session=session)
 
     def _end(self, ticket: Ticket, phase: TicketPhase, *, session: bool = True) -> None:
-        """End the running command; with ``session``, the worker stays in its group and resumes its inputs."""
+        """End the running command. If ``session`` is True, the worker stays in its group and resumes its inputs."""
         self._running = None
         ticket.phase = phase
         if self.holds and session and not self._worker.paused:

@@ -7,11 +7,11 @@ from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_du
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 
-#: Asynchronous calls may start only in a transaction that is at most this many seconds old. The calls and the commit
-#: must end before the transaction is ``TRANSACTION_S`` old, otherwise Kafka aborts it.
+#: Seconds. Async calls may start only if the open transaction is at most this old. Otherwise, the calls and the commit
+#: might not end within ``TRANSACTION_S``, and Kafka would abort it.
 CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
-#: Commit delay in seconds if only watermarks were read, and no messages. Watermarks arrive all the time, and losing
-#: their positions is harmless: a restart only reads them again.
+#: Seconds until a commit, if only watermarks and no messages were read. A longer delay saves commits, because
+#: watermarks arrive all the time. Nothing is lost: a restart reads them again.
 WATERMARKS_WAIT_S = 1.0
 
 
@@ -22,11 +22,12 @@ class OpenWork:
         self._options = options
         self._pace = Pace(options.commits)
         self._overlays = Overlays()
-        #: Whether there is something to commit.
+        #: Whether there is uncommitted work.
         self._open = False
         #: Number of messages since the last commit, without watermarks.
         self._messages = 0
-        #: Time when processing of the first uncommitted message began; None without uncommitted messages.
+        #: Monotonic seconds at which processing of the first uncommitted message began; None without uncommitted
+        #: messages.
         self._since: float | None = None
         self._began = self._due_at = 0.0
 
@@ -37,7 +38,7 @@ class OpenWork:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
-        """Remembers the start time of a slice; the commit interval is counted from the first slice after a commit."""
+        """Must be called before each slice. The commit interval is counted from the first slice after a commit."""
         self._began = now
 
     def add(self, task: str, messages: int, dirty_bytes: int) -> None:
@@ -55,12 +56,12 @@ class OpenWork:
         self._overlays.grown(task, dirty_bytes)
 
     def room(self, most: int) -> int:
-        """The number of messages to process before the next call of ``is_due``: at most ``most``."""
+        """Returns the number of messages that may be processed before the next call of ``is_due``, at most ``most``."""
         every = self._options.commit_every
         return min(most, max(1, every - self._messages)) if every else most
 
     def commit_in(self, seconds: float, now: float) -> None:
-        """Makes a commit due in ``seconds`` even without messages; with uncommitted messages, nothing changes."""
+        """Makes a commit due in ``seconds``, even without messages. Uncommitted messages keep their own commit time."""
         if not self._open:
             self._open, self._since = True, None
             self._due_at = now + seconds
@@ -68,7 +69,7 @@ class OpenWork:
             self._due_at = min(self._due_at, now + seconds)
 
     def remaining_s(self, now: float) -> float:
-        """Seconds until the commit is due; infinite without uncommitted work."""
+        """Seconds until the commit is due; infinite if there is no uncommitted work."""
         return self._due_at - now if self._open else float("inf")
 
     def is_due(self, now: float) -> bool:
@@ -82,11 +83,11 @@ class OpenWork:
         )
 
     def has_time_for_calls(self, now: float) -> bool:
-        """Whether asynchronous calls that start now end before the transaction times out."""
+        """Whether async calls that start now will end before the transaction times out."""
         return not self._open or self._since is None or now - self._since <= CALLS_BEGIN_WITHIN_S
 
     def committed(self, took_s: float | None) -> None:
-        """Remembers the duration of a commit in seconds; the next commit interval depends on it."""
+        """Must be called after a commit, with its duration in seconds, on which the next commit interval depends."""
         self._pace.committed(took_s)
 
     def clear(self) -> int:

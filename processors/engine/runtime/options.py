@@ -14,13 +14,13 @@ from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping
 
 #: A commit is due at once when the uncommitted writes of all tasks exceed this many bytes.
 OVERLAY_BYTES_MAX = 64 << 20
-#: Maximum bytes of committed values cached in memory, over all tasks.
+#: Maximum bytes of committed values that are cached in memory, for all tasks together.
 STATE_CACHE_BYTES = 256 << 20
-#: Maximum records of one poll. In two benchmarks, a worker processed 147,000 and 178,000 messages a second with this
-#: value, and 128,000 and 158,000 with 500.
+#: Maximum records of one poll. Measured in two benchmarks: 147,000 and 178,000 messages a second with this value,
+#: 128,000 and 158,000 with 500.
 RECORDS_PER_POLL = 2_000
-#: Maximum records processed between two checks whether a commit is due; fewer when user functions are slow. Larger
-#: slices do not fit into the CPU caches: with 2,500, a message took 10 % longer.
+#: Maximum records that are processed before the loop checks whether a commit is due; fewer if user functions are slow.
+#: The data of more records leaves the CPU caches: with 2,500, a message took 10 % longer.
 RECORDS_PER_SLICE = 500
 
 
@@ -32,11 +32,12 @@ class Start:
         paused: Whether the inputs stay paused until the command ``resume``.
         from_changelog: Whether to restore from the changelog only, and ignore checkpoints.
         shadow: Whether to rebuild a store beside the running processor. A shadow sends no outputs and takes no
-            checkpoints. It reads the inputs only up to the bounds of the ``until`` command.
+            checkpoints. It reads the inputs only up to the offsets that the ``until`` command gives.
         reseed: Names of stores whose changelogs are rewritten from local state if they differ from local state.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.
-        clears: Whether the worker only empties its stores. State that was written with other keys is then no error.
+        clears: Whether the worker only empties its stores. If the state was written with other keys than this version
+            uses, this is then no error.
         generation: The generation of the deployment, written into meta records; 0 without a deployment.
     """
 
@@ -77,7 +78,7 @@ class RuntimeOptions:
     #: The processor's repartition topics, by name.
     groupings: Mapping[str, Grouping] = field(default_factory=dict)
     start: Start = Start()
-    #: Returns the planned change of workers; None if no change is in progress.
+    #: A function that returns the planned change of workers; None if no change is in progress.
     change: ChangeSource = no_change
     #: Folder for files with exported state; None if this worker can't export.
     exports: Path | None = None

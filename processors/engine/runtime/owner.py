@@ -1,4 +1,4 @@
-"""The port between owner commands and the worker: the operations of the worker that a command may use.
+"""The interface between owner commands and the worker: the operations of the worker that a command may use.
 
 The package ``commands`` imports this module and never the loop. ``loop.Worker`` and ``maintenance.Maintenance``
 implement the port. The application passes a ``CommandTable`` to the worker.
@@ -29,8 +29,7 @@ class Commits(Protocol):
     """Lets a running command commit its writes and pause inputs; ``maintenance.Maintenance`` implements it."""
 
     cluster: Cluster
-    #: Whether the running command waits for input. If it does, the loop waits in ``poll`` before the command's next
-    #: step.
+    #: Whether the running command waits for input. If so, the loop polls for records before the command's next step.
     waits: bool
 
     def hold(self) -> None:
@@ -40,11 +39,14 @@ class Commits(Protocol):
         """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted."""
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Seek a task's paused inputs to these offsets (by topic), which are already committed."""
+        """Seek a task's paused inputs to these offsets, which are already committed."""
 
 
 class Owner(Protocol):
-    """The part of the worker that commands use; ``loop.Worker`` implements it. Call it on the worker's thread only."""
+    """The methods of the worker that commands use; ``loop.Worker`` implements them.
+
+    Call them on the worker's thread only.
+    """
 
     topology: Topology
     options: RuntimeOptions
@@ -67,7 +69,7 @@ class Owner(Protocol):
     def commit_all(self, *, due: bool = False) -> bool:
         """Commit all uncommitted work; False if the transaction was aborted, so that its messages are read again.
 
-        If the worker is paused, due windows and timers are included only with ``due`` True.
+        If the worker is paused, due windows and timers are processed only if ``due`` is True.
         """
 
     def stop(self) -> None:
@@ -82,7 +84,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """Maps a command to the generator that carries it out; ``commands.table`` fills it."""
+    """The functions that carry out commands. The module ``commands.table`` fills this table."""
 
     #: Checks a command and returns its generator; raises CommandWrong or CommandRefused before the first step.
     work_of: Callable[[Command, Owner, Ticket], Work]

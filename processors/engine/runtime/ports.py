@@ -40,9 +40,9 @@ class GroupMember(Protocol):
         """Reset ``brokers_down_s``, because a broker answered another client of this worker."""
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's committed offsets; None for a partition without an offset.
+        """Returns the group's committed offsets; None for a partition without a committed offset.
 
-        Waits until no open transaction has pending offsets. An offset that has a note is a ``NotedOffset``.
+        Waits until no open transaction has pending offsets. An offset with metadata (a note) is a ``NotedOffset``.
         """
 
     def pause(self, partitions: Sequence[Partition]) -> None:
@@ -68,9 +68,9 @@ class GroupMember(Protocol):
         """
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The end of a partition if only transaction markers and aborted records lie between position and end.
+        """Returns the partition's end offset if only transaction markers and aborted records are after ``position``.
 
-        None otherwise, and None if ``poll`` has returned records at or after the position.
+        Otherwise returns None, also if ``poll`` has returned records at or after ``position``.
         """
 
     def group_metadata(self) -> GroupMetadata:
@@ -119,8 +119,8 @@ class TransactionProducer(Protocol):
     """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
 
     on_wait: Callable[[], None]
-    #: Number of events so far after which transaction markers may be missing. Such events are the loss of a broker, and
-    #: a request that may have been sent twice.
+    #: A counter of events after which transaction markers may be missing: the loss of a broker, and a request that may
+    #: have been sent twice.
     doubts: int
 
     def init(self, timeout_s: float) -> None:
@@ -211,10 +211,10 @@ class TransactionView(Protocol):
         """Close the connection."""
 
     def producer_state(self, transactional_id: str) -> ProducerState | None:
-        """The transaction coordinator's state of a transactional id; None if the coordinator does not know the id."""
+        """The transaction coordinator's state of a transactional id; None if the coordinator does not know it."""
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
-        """The subset of the partitions on which this producer has an open transaction."""
+        """Returns those of ``partitions`` on which this producer has an open transaction."""
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
         """Write the transaction marker of this producer to a partition, because the coordinator did not write it."""
@@ -226,7 +226,7 @@ class TransactionView(Protocol):
         """
 
     def end_left(self, left: LeftOpen) -> bool:
-        """Write the missing marker of such a transaction; False if the transaction is no longer open."""
+        """Write the missing marker of a transaction that ``left_open`` returned; False if it is no longer open."""
 
 
 class Cluster(Protocol):
@@ -257,7 +257,7 @@ class Cluster(Protocol):
 
     @property
     def record_bytes_max(self) -> int | None:
-        """Maximum bytes of a record from the producer's settings; None if the settings contain no maximum."""
+        """Maximum bytes of a record, from the producer's settings; None if the settings give no maximum."""
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
         """A new producer with batches of at most ``batch_bytes_max`` bytes; not transactional if the id is None."""

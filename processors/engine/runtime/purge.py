@@ -28,7 +28,7 @@ _log = structlog.get_logger("runtime.purge")
 PURGE_EVERY_S = 30.0
 #: Seconds until the next attempt after Kafka refused a purge because this client has no right to delete records.
 REFUSED_AGAIN_S = 3_600.0
-#: Timeout of one request in seconds; short, because the worker's loop is blocked until the answer.
+#: Timeout of one request, in seconds. It is short, because the worker's loop waits for the answer.
 REQUEST_TIMEOUT_S = 2.0
 
 

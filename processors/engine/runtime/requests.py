@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Request:
     """A function to run on the worker's thread.
 
-    A request with ``only_reads`` may also run while the worker waits for an answer of Kafka.
+    If ``only_reads`` is True, it may also run while the worker waits for an answer of Kafka.
     """
 
     work: Callable[[], None]

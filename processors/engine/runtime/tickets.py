@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The generator of a command: yields after each step, so that the loop can poll; returns the command's result.
+#: The generator of a command. It yields after each step, so that the loop can poll, and returns the command's result.
 Work = Generator[None, None, dict[str, Any]]
 
 

@@ -1,4 +1,4 @@
-"""Typed table columns of stores: from models, inferred from values, and their changes.
+"""The typed columns of stores' warehouse tables. They come from models or are inferred from values, and can change.
 
 This package imports ``infra``.
 """

@@ -1,7 +1,7 @@
-"""Computes the changes that turn a table's typed columns into the columns of a model, and which changes are refused.
+"""Computes how a table's typed columns are changed to the columns of a model, and which of these changes are refused.
 
-Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older table versions. A
-column that is added with the name of a dropped column starts empty.
+Iceberg identifies columns by id. A renamed column keeps its content. A dropped column stays in older table versions. If
+a column is added with the name of a dropped column, the added column is empty.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
 def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
     """Returns the changes to inferred columns. If a type can't be widened in place, the whole column is replaced.
 
-    Inferred types only become wider, at most text. A replaced column is filled again from the JSON of each value. As
-    long as no field has a column, the column of whole values also contains objects. When the first field gets a column,
-    the column of whole values is created again, without objects.
+    An inferred type only becomes wider, for example int, then double, then text. A replaced column is filled again from
+    the JSON of each value. As long as no field has a column, the column of whole values also contains objects. When the
+    first field gets a column, the column of whole values is created again, without objects.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
@@ -118,7 +118,9 @@ def _is_of_whole_values(member: Member) -> bool:
 
 
 def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:
-    """Sorts the columns of an inferred schema like those of the table after the changes. A replaced column is last.
+    """Returns an inferred schema with its columns in the order that the table has after ``steps``.
+
+    Replaced columns are last.
 
     The order must be the same, because the next schema is inferred from the table, and the hash of a row depends on the
     order.
@@ -176,14 +178,17 @@ def _of_type(path: Path, has: ColumnType, wanted: ColumnType) -> list[Change]:
 
 
 def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
-    """Returns Replace; or Refused for list elements and map values, because Iceberg can't replace them separately."""
+    """Returns ``Replace``.
+
+    Returns ``Refused`` for list elements and map values, because Iceberg can't replace those alone.
+    """
     return Refused(path, has.sql, wanted.sql) if path[-1] in ("element", "value") else Replace(path, wanted)
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
     """Parses a table's typed columns from ``StructType.jsonValue()``, without the columns that every table has.
 
-    The source of a column is its name in JSON, if the column's comment records this name, and otherwise the column's
+    The source of a column is the field's name in JSON. The column's comment records it if it differs from the column's
     name.
     """
     return Record(

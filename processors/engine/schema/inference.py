@@ -23,12 +23,12 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: An object with more field names than this is treated as a map, and its column has the JSON text.
+#: An object with more field names than this number is stored as JSON text in one column, not as a column per field.
 MEMBERS_MAX = 100
 
 #: The name of the column for values that are not objects.
 WHOLE_VALUE = "content"
-#: Prefix of a column's comment that records the field's name in JSON, if the column has another name.
+#: A column's comment begins with this text and records the field's name in JSON, if the column has another name.
 _SAYS = "name in JSON: "
 #: The comment of the column for values that are not objects.
 _SAYS_WHOLE = "the value, where it is no object"
@@ -39,9 +39,9 @@ def inferred_schema(described: str, known: Record | None = None, others: str = "
     """Returns the columns for a description that ``schema_of_variant_agg`` returned.
 
     A column is named like its field in JSON, if that is a legal column name. Several fields can give the same column
-    name, because SQL ignores case. A field that already has the column keeps the name. Otherwise, the field with a
-    legal name and fewer capital letters gets the name. All other names get a suffix of four digits. If a column's name
-    differs from the field's name, the column's comment records the field's name.
+    name, because SQL ignores case. A field that already has a column keeps that column's name. Otherwise, the field
+    with a legal name and fewer capital letters gets the name. The other fields' names get a suffix of four hexadecimal
+    digits. If a column's name differs from the field's name, the column's comment records the field's name.
 
     Args:
         described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``, or ``BIGINT`` if no value is an object.
@@ -97,7 +97,7 @@ def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
 
 
 def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
-    """Whether the table has this column without a comment about its name in JSON.
+    """Whether the table already has this field's column, but without a comment about the field's name in JSON.
 
     Earlier Holdfast versions wrote such columns.
     """
@@ -142,7 +142,7 @@ def parse_variant(described: str) -> ColumnType | None:
 def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None, list[str]]:
     """Parses the type at the start of the tokens; returns it with the remaining tokens.
 
-    ``whole`` means that the type describes complete values, not parts of values.
+    ``whole`` is True if the type describes complete stored values, and False for the fields inside them.
     """
     first, rest = tokens[0], tokens[1:]
     if first == "ARRAY<":
@@ -158,7 +158,8 @@ def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
-    # Column names are made distinct later. Names inside an object stay unchanged, and Spark ignores their case.
+    # At the top level, equal names are allowed, because column names are made distinct later. Names inside an object
+    # can't be changed, and Spark ignores their case.
     distinct = whole or len({each.name.lower() for each in members}) == len(members)
     fits = (whole or members) and len(members) <= MEMBERS_MAX and distinct
     return Record(tuple(members)) if fits else TEXT, rest[1:]

@@ -73,7 +73,7 @@ def schema_of(model: Any) -> StoreSchema:
 
 
 def _whole(model: Any) -> ValueSchema:
-    """Returns the columns for a model of every value: one for each field of an object, or one for any other value."""
+    """Returns the columns for a model of complete values: one for each field, or one if the value is no object."""
     kind, nullable = _kind(model, (), "the value")
     if not isinstance(kind, Record):
         return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable, model=model)
@@ -190,7 +190,7 @@ def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
 
 
 def _said(annotation: type, name: str, hint: Any) -> tuple[str, ...]:
-    """Returns the JSON names of a field of a dataclass or typed dict: pydantic's aliases, if the field has any."""
+    """Returns a field's names in JSON, for a dataclass or typed dict: pydantic's aliases, or else the field's name."""
     known = getattr(annotation, "__pydantic_fields__", {}).get(name)
     told = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
     field = known or next((each for each in told if isinstance(each, pydantic.fields.FieldInfo)), None)

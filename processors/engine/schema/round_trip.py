@@ -19,7 +19,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import SchemaInvalid
 
-#: Pydantic's core types that JSON preserves (unless they have constraints), and the JSON type of each.
+#: Maps each of pydantic's core types that JSON preserves (if it has no constraints) to its type in JSON.
 _JSON_OF = {
     **dict.fromkeys(("str", "date", "datetime", "time", "timedelta", "uuid"), "text"),
     **dict.fromkeys(("int", "float"), "number"),
@@ -27,13 +27,13 @@ _JSON_OF = {
     **dict.fromkeys(("list", "set", "frozenset", "tuple"), "array"),
     **dict.fromkeys(("model", "dict"), "object"),
 }
-#: Entries of a core schema that are not constraints.
+#: Entries of a core schema that are no constraints, so that they change no value.
 _HARMLESS = {"type", "ref", "metadata", "strict", "microseconds_precision"}
 _PARTS = {
     **{kind: {"items_schema"} for kind in ("list", "set", "frozenset")},
     **{"tuple": {"items_schema", "variadic_item_index"}, "dict": {"keys_schema", "values_schema"}},
 }
-#: Key types of objects that JSON preserves, although JSON has only text keys.
+#: Types of dict keys that pydantic reads back unchanged, although JSON has only text keys.
 _KEYS = {"str", "int", "uuid", "date"}
 _MODEL = {"cls", "config", "custom_init", "root_model", "schema"}
 #: Settings of a model that affect neither writing nor reading JSON.
@@ -58,8 +58,8 @@ class RoundTrip:
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The classes of the model. An instance of a subclass has fields that the JSON lacks. So if a class has
-        #: subclasses, each value must be compared.
+        #: The model's classes. JSON lacks the extra fields of an instance of a subclass. So if one of these classes
+        #: has a subclass, each value must be decoded and compared.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(
@@ -68,7 +68,7 @@ class RoundTrip:
 
     @property
     def decided(self) -> bool:
-        """Whether the type alone shows that JSON preserves every value that is written without a warning."""
+        """Whether the type alone shows that JSON preserves every value that pydantic serializes without a warning."""
         if not self._decided:
             return False
         for subclasses in self._subclasses:  # noqa: SIM110 # `any` takes twice the time, for each value that is set
@@ -200,7 +200,7 @@ def _fields(made: Any) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Returns a form that can be compared: a time by its clock and UTC offset, regardless of the zone's name."""
+    """Converts a value to a form for comparison: of a time only the clock time and UTC offset, not the zone's name."""
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None, fold=0), value.utcoffset()
     return value

@@ -30,7 +30,7 @@ class SchemaInvalid(BadConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type with a SQL name. ``allowed`` lists the only allowed values; empty allows all."""
+    """A column type that is given by its SQL name. ``allowed`` lists the only allowed values; empty allows all."""
 
     sql: str
     allowed: tuple[str | int, ...] = ()
@@ -38,7 +38,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A decimal number with a fixed number of digits."""
+    """A decimal number with ``precision`` digits, ``scale`` of them after the decimal point."""
 
     precision: int
     scale: int
@@ -65,7 +65,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One item of a stored list. The column contains the item at index ``at``."""
+    """One item of a list that is stored as the value. The column contains the item at index ``at``."""
 
     at: int
     element: ColumnType
@@ -102,7 +102,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of an object. ``sources`` are its names in JSON, newest first."""
+    """A field of an object. ``sources`` are the field's names in JSON: the present name first, then earlier names."""
 
     name: str
     type: ColumnType
@@ -135,10 +135,10 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A typed column. ``paths`` are its places in the JSON of a value, newest first; ``()`` is the whole value.
+    """A typed column. ``paths`` are its paths in the JSON of a value, newest first; ``()`` means the whole value.
 
-    If the JSON has no value at these places, the value is a part of the state key. ``key_part`` is the number of this
-    part between slashes, counted from 1.
+    If the JSON has no value at these paths, the value comes from the state key, which is split at slashes. ``key_part``
+    is the number of the part, counted from 1.
     """
 
     name: str
@@ -158,8 +158,8 @@ class Column:
 class ValueSchema:
     """The columns for values of one state key, or of all state keys if ``state_key`` is None.
 
-    With ``prefixes``, the columns for all state keys that begin with one of the prefixes. Rows of other state keys are
-    then internal and have no columns. ``nullable`` means that the whole value may be ``null``.
+    If ``prefixes`` is not empty, the columns are for state keys that begin with one of the prefixes. Rows of other
+    state keys are internal and have no columns. ``nullable`` means that the whole value may be ``null``.
     """
 
     state_key: str | None
@@ -168,7 +168,8 @@ class ValueSchema:
     #: The name of the field with the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
-    #: The model from which the columns were made; None without a model. The audit reads values with the model.
+    #: The model from which the columns were made; None if they were not made from a model. The audit reads values
+    #: with it.
     model: Any = field(default=None, compare=False, repr=False)
 
 

@@ -46,30 +46,31 @@ from holdfast.processors.engine.serving.requests import (
 
 _log = structlog.get_logger("serving")
 
-#: ``REQUEST_S``: maximum seconds from the accept of a connection to the last byte of its request. ``ANSWER_S``: maximum
-#: seconds until the client has read the whole answer.
+#: Maximum seconds. ``REQUEST_S``: from the accept of a connection until its request is complete. ``ANSWER_S``: from
+#: then until the client has read the whole answer.
 REQUEST_S = 10.0
 ANSWER_S = 10.0
-#: After an answer, at most this many seconds and bytes are read from the client. If the server closed a connection with
-#: unread bytes, the client could lose the answer.
+#: After an answer, at most this many seconds and bytes are read from the client before the connection is closed. If the
+#: server closed it with unread bytes, the client could lose the answer.
 DRAIN_S = 1.0
 _DRAIN_BYTES_MAX = 1 << 20
 #: Maximum number of open connections. At this number, a new connection replaces the oldest one that may be closed.
 AT_ONCE_MAX = 128
-#: Maximum number of threads for requests that read, and for control requests. A request that reads waits at most one
+#: Maximum number of threads for requests that only read, and for control requests. A reading request waits at most one
 #: second for the worker's loop.
 READERS_MAX, CONTROLLERS_MAX = 4, 16
 #: Maximum bytes of all answers that clients have not read yet.
 UNSENT_BYTES_MAX = 32 << 20
-#: Maximum number of connections that the kernel queues before they are accepted. Maximum accepts in one turn, before
-#: open connections are read.
+#: ``_BACKLOG``: maximum connections that the kernel queues before they are accepted. ``_ACCEPTS_PER_TURN``: maximum
+#: accepts in one turn of the event loop, so that open connections are also read.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
-#: Maximum accepts per second while more connections wait, and maximum accepts in one burst. An accept takes up to 0.13
-#: ms of work. The thousandth waiting connection waits one second, which is shorter than the timeout of status clients.
+#: Maximum accepts per second under load, and maximum accepts in one burst. An accept takes up to 0.13 ms of work. The
+#: thousandth queued connection waits one second, which is shorter than the timeout of status clients.
 _ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
-#: After ``_READS_AT_ONCE`` reads of an incomplete request, each further read waits ``_READ_AGAIN_S`` seconds.
+#: After ``_READS_AT_ONCE`` reads of an incomplete request, the server pauses ``_READ_AGAIN_S`` seconds before each
+#: further read.
 _READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
-#: Pause in seconds after an accept failed because the process has no free file descriptor.
+#: Seconds without accepts after an accept failed because the process has no free file descriptor.
 _ACCEPT_AGAIN_S = 0.1
 #: Maximum seconds that running requests get for their answers when the server stops.
 _FAREWELL_S = 0.5
@@ -77,7 +78,7 @@ _FAREWELL_S = 0.5
 _KERNEL_BYTES = 131_072
 #: Maximum bytes of one read.
 _READ_BYTES = 65_536
-#: The first ``_LOG_FIRST`` refused requests are logged, and after them only every ``_LOG_EVERY``-th.
+#: Of the refused requests, the first ``_LOG_FIRST`` are logged, and then only every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 #: A function that serves an admitted request. Its arguments are method, route and body.
@@ -92,7 +93,7 @@ class RequestServer:
     """The HTTP server. It listens as soon as it is constructed, and serves requests from ``start`` until ``close``.
 
     Args:
-        pages: The existing routes. Other paths are never logged, because they may contain anything.
+        pages: The existing routes. A path that is no route is never logged, because it may contain anything.
         bodies: For each route that accepts a large body, its maximum bytes.
 
     Raises:
@@ -188,7 +189,7 @@ class RequestServer:
             self._loop.remove_reader(self._listener)
 
     def _rest(self, seconds: float) -> None:
-        """Stops accepting connections for some seconds."""
+        """Accepts no connections for this many seconds."""
         assert self._loop is not None
         self._pause()
         self._rests = True
@@ -228,7 +229,7 @@ class RequestServer:
             connection.read()  # most clients have already sent their request
 
     def _replaceable(self) -> _Connection | None:
-        """Returns the connection that is closed if a new connection arrives; None if no connection may be closed."""
+        """Returns the connection to close in favour of a new connection; None if no connection may be closed."""
         unread = None
         for each in self._open:
             if each.is_idle:
@@ -238,27 +239,27 @@ class RequestServer:
         return unread
 
     def reads_on(self, connection: _Connection) -> None:
-        """Moves a connection to the end of the list, because its client reads the answer.
+        """Moves a connection to the end of the list of open connections, because its client is reading.
 
-        The connections at the start of the list are closed first.
+        Connections at the start of the list are closed first.
         """
         del self._open[connection]
         self._open[connection] = None
 
     def forget(self, connection: _Connection) -> None:
-        """Removes a closed connection, so that a new connection can be accepted."""
+        """Must be called when a connection was closed: removes it from the list, so that a new one can be accepted."""
         self._open.pop(connection, None)
         self.place_freed()
 
     def place_freed(self) -> None:
-        """Resumes the accepts, because a connection was closed or its request was answered."""
+        """Accepts connections again. Must be called when a connection was closed or its request was answered."""
         if not self._closing:
             self._resume()
         elif not self._open and self._loop is not None:
             self._loop.stop()
 
     def bound_unsent(self) -> None:
-        """Closes the oldest connections with unread answers, until all unsent answers fit into ``UNSENT_BYTES_MAX``."""
+        """Closes connections with unread answers, oldest first, until the unsent bytes are within the limit."""
         unread = [each for each in self._open if each.unsent_bytes]
         size = sum(each.unsent_bytes for each in unread)
         for each in unread:
@@ -270,7 +271,7 @@ class RequestServer:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def serve(self, connection: _Connection, head: Head, body: bytes) -> None:
-        """Serves a complete request. The connection gets the answer on the event loop's thread."""
+        """Serves a complete request on a thread. The answer is sent from the event loop's thread."""
         if head.reads and head.page in OPEN_PAGES:
             connection.answer(self._answer(head, body))
             return
@@ -292,7 +293,7 @@ class RequestServer:
         return written(answer, with_body=head.method != "HEAD")
 
     def refused(self, client: str, refused: Refused) -> None:
-        """Counts a refused request. Logs the first ``_LOG_FIRST`` refusals, then only every ``_LOG_EVERY``-th."""
+        """Counts a refused request. Logs the first ``_LOG_FIRST`` refused requests, then every ``_LOG_EVERY``-th."""
         self._refusals += 1
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
             shown = refused.page if refused.page in self.rules.pages else "unknown"
@@ -326,7 +327,7 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection may be closed now: its request has no complete head yet, or its answer is sent."""
+        """Whether the connection may be closed for a new one: its request is incomplete, or its answer is sent."""
         return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
 
     @property
@@ -382,7 +383,10 @@ class _Connection:
             self._again = None
 
     def _advance(self, looked_at: int) -> None:
-        """Serves or refuses the request as soon as enough bytes have arrived."""
+        """Checks the received bytes, and serves or refuses the request as soon as they are enough.
+
+        The first ``looked_at`` bytes were already checked.
+        """
         if self._head is None:
             end = head_end(self._received, looked_at)
             early = refused_early(self._received if end is None else self._received[:end])
@@ -410,7 +414,7 @@ class _Connection:
         self.answer(written(Answer(refused.code, {"error": refused.why})))
 
     def answer(self, answer: bytes) -> None:
-        """Sends the answer. After it, reads until the client closes the connection."""
+        """Sends the answer. Then reads and ignores further bytes until the client closes the connection."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()
@@ -440,7 +444,7 @@ class _Connection:
 
 
 def _listening(serving: ServingSettings) -> socket.socket:
-    """Opens the listening socket for these settings."""
+    """Opens the listening socket with the address and port of the settings."""
     listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -461,5 +465,5 @@ def _listening(serving: ServingSettings) -> socket.socket:
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Logs an error of the server itself. The connection is closed at its deadline."""
+    """Logs an unexpected error in the server's code. The connection is closed at its deadline."""
     _log.error("a connection failed", error=str(context.get("message")), exc_info=context.get("exception"))

@@ -1,7 +1,8 @@
-"""The endpoint file of a worker: its process, its URL, and the token that controls the worker. The file mode is 0600.
+"""The endpoint file of a worker has the id of its process, its URL, and its control token. The file mode is 0600.
 
 The file may outlive its process, and another program may then listen on the port. Therefore, before a client sends
-anything, it checks that the process runs. Before a client sends a token, it checks that the process owns the port.
+anything, it checks that the process still runs. Before it sends a token, it checks that this process listens on the
+port.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     def is_owner(self) -> bool:
         """Whether the process that wrote the file runs and listens on the file's port.
 
-        If the operating system can't tell which process listens, the result is true for a running process with a start
-        mark.
+        If the operating system can't tell which process listens, the result is True for a running process whose start
+        mark is the file's.
         """
         try:
             port = urlsplit(self.url).port

@@ -1,4 +1,4 @@
-"""The failure file of a worker that ended with an error, possibly before its HTTP server answered.
+"""The failure file of a worker that ended with an error, possibly before its HTTP server could answer requests.
 
 The file is beside the endpoint file. It contains the worker's last status with the error.
 """
@@ -52,12 +52,12 @@ def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, A
 
 
 class _Whose(msgspec.Struct):
-    """The part of a failure file that identifies the process. Files of older Holdfast versions lack this part."""
+    """The field of a failure file that identifies its process. Files of older Holdfast versions lack this field."""
 
     process: str = ""
 
 
 def _process_of(file: Path) -> str:
-    """Returns the identity of the process that wrote the file; empty if the file has none."""
+    """Returns the identity of the process that wrote the file; empty if the file does not contain it."""
     found = read_json(file, _Whose)
     return "" if found is None else found.process

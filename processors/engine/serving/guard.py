@@ -5,12 +5,12 @@
     GET other routes                           allowed without a token      with a read token or a control token
     POST (control, stop, owner commands)       with the control token       with the control token
 
-A control token is valid for one worker process only. It is derived from the secret in the settings, and the secret
-itself is not accepted for control. A program that sees the traffic to one worker can therefore control no other worker,
-and no later process of the same slot.
+A control token is valid for one worker process only. It is derived from a secret in the settings. The secret itself is
+not accepted for control. A program that sees the traffic to one worker can therefore control no other worker, and no
+later process of the same slot.
 
-On loopback, a request is refused if its ``Host`` header has a foreign name. Otherwise a web page could resolve its own
-name to 127.0.0.1, and read the status through a browser on this machine.
+On loopback, a request is refused if its ``Host`` header has another name than this server. Otherwise a web page could
+resolve its own name to 127.0.0.1, and read the status through a browser on this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-#: The prefix of the text from which a control token is derived. Other uses of the secret need other prefixes.
+#: The prefix of the text from which a control token is derived. Every other use of the secret must have another prefix.
 _CONTROL_LABEL = "holdfast control 1"
 
 
@@ -51,8 +51,8 @@ class Guard:
     def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(24)
         remember((self.token,))
-        #: For reads, the secret is accepted as a token, for example from scrapers of metrics. If the settings have a
-        #: read token, only the read token is accepted for reads, besides the control token.
+        #: Reads accept the control token and a second token: the read token of the settings, or the secret if there is
+        #: none. Scrapers of metrics, for example, use the second token.
         reads = serving.read_token or serving.token
         self._controls = (_header(self.token),)
         self._reads = self._controls if reads is None else (*self._controls, _header(reads))
@@ -69,7 +69,7 @@ class Guard:
         return f"Guard(on_loopback={self._on_loopback})"
 
     def knows_name(self, host: str | None) -> bool:
-        """Whether a ``Host`` header contains a name of this server."""
+        """Whether the ``Host`` header is accepted: on loopback, it must have a name of this server."""
         if not self._on_loopback:
             return True
         try:

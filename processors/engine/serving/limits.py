@@ -1,4 +1,4 @@
-"""Limits the work that requests cause: a maximum number of threads, and a maximum rate of repeated actions."""
+"""Limits the work that requests cause: a maximum number of threads, and a maximum rate of actions such as accepts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from queue import SimpleQueue
 
 
 class WorkThreads:
-    """Daemon threads that process one queue. A thread is started if no thread is free, up to ``most`` threads."""
+    """Daemon threads that take work from one queue.
+
+    If no thread is free, a thread is started, up to ``most`` threads.
+    """
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -27,7 +30,7 @@ class WorkThreads:
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def end(self) -> None:
-        """Ends the threads after their current work."""
+        """Tells the threads to end. Each thread first completes its current work."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -42,14 +45,17 @@ class WorkThreads:
 
 
 class Allowance:
-    """A rate limit: ``per_s`` uses per second on average, and at most ``most`` uses in one burst."""
+    """A rate limit: on average ``per_s`` actions per second, and at most ``most`` actions in one burst."""
 
     def __init__(self, per_s: float, most: float) -> None:
         self._per_s, self._most = per_s, most
         self._left, self._at = most, 0.0
 
     def takes_one(self, now: float) -> bool:
-        """Uses the allowance once. Returns False if it is used up. ``now`` is in seconds and must never decrease."""
+        """Returns True if one more action is allowed now, and counts it; False if the rate limit is reached.
+
+        ``now`` is in seconds and must never decrease.
+        """
         self._left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

@@ -2,11 +2,12 @@
 
     orders  running  12,345 messages/s  lag 0  57 commits  1,234,567 messages
 
-Without a terminal, the same figures are logged: at each change of the phase, and every ``PLAIN_EVERY_S`` seconds while
+Without a terminal, the same figures are logged when the phase changes, and every ``PLAIN_EVERY_S`` seconds while
 messages arrive.
 
 Invariants:
-    - The worker's own thread reads the worker's state, as for ``/status``. A blocked loop does not block the line.
+    - The figures come from the worker's own thread, as for ``/status``. If this thread is blocked, the line is still
+      updated.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _log = structlog.get_logger("worker")
 
 #: Seconds between two updates of the line on a terminal, and between two log events without a terminal.
 LINE_EVERY_S, PLAIN_EVERY_S = 0.5, 10.0
-#: The line reports the loop as silent if it does not answer within this many seconds.
+#: If the worker's loop does not answer within this many seconds, the line shows that it is silent.
 SILENT_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a worker at one moment. ``lag`` is None if unknown. ``at_s`` is a time of the monotonic clock."""
+    """The progress figures of a worker at one moment. ``lag`` is None if unknown. ``at_s`` is monotonic seconds."""
 
     phase: str
     processed: int
@@ -47,19 +48,19 @@ class Figures:
 
     @staticmethod
     def of(status: Mapping[str, Any], at_s: float) -> Figures:
-        """Takes the figures from a ``/status`` document."""
+        """Returns the figures that a ``/status`` document contains."""
         count = status["commits"]["count"]
         return Figures(status["phase"], status["records"]["processed"], status["lag"], count, at_s)
 
     def rate_since(self, former: Figures | None) -> float | None:
-        """Returns the messages per second since an earlier moment; None if there is no earlier moment."""
+        """Returns the messages per second since ``former``; None if ``former`` is None."""
         if former is None or self.at_s <= former.at_s:
             return None
         return max(0, self.processed - former.processed) / (self.at_s - former.at_s)
 
 
 def line_of(processor: str, now: Figures, former: Figures | None) -> str:
-    """Formats the figures as one line of text."""
+    """Formats the figures ``now`` as one line of text. ``former`` are earlier figures, for the rate."""
     rate = now.rate_since(former)
     parts = [
         processor,
@@ -107,7 +108,7 @@ class _Line:
                     self._shown = now or self._shown
 
     def last(self) -> None:
-        """Prints the totals. Call it after the worker's loop has ended."""
+        """Prints the totals of the run. Must be called after the worker's loop has ended."""
         commits, messages = self._worker.committer.count, self._worker.processed
         if self._on_terminal:
             sys.stderr.write(f"{self._processor}  ended: {commits:,} commits  {messages:,} messages\n")

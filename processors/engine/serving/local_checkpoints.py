@@ -17,15 +17,15 @@ from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1
-#: The number of newest checkpoints that are kept for each task. Older checkpoints are deleted.
+#: The number of checkpoints that are kept for each task, the newest ones. Older checkpoints are deleted.
 LOCAL_CHECKPOINTS_KEPT = 3
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
     """Copies the databases of all running tasks into a new folder below ``folder``, and returns the manifest.
 
-    Call it on the worker's thread right after a commit. ``manifest.json`` is written last, so a folder without it is
-    not a checkpoint.
+    It must be called on the worker's thread right after a commit. ``manifest.json`` is written last, so a folder
+    without it is not a checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -69,7 +69,7 @@ class _Named(msgspec.Struct):
 
 
 class _Tasks(msgspec.Struct):
-    """The part of a manifest that lists the tasks of the checkpoint."""
+    """The field of a manifest that lists the tasks in the checkpoint."""
 
     tasks: list[_Named]
 

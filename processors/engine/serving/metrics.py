@@ -2,8 +2,8 @@
 
 Invariants:
     - A message is counted as processed once, even if it is processed again after an abort. Outputs, dead letters and
-      skipped messages are counted each time, also in aborted transactions.
-    - Metrics are made from a status document, so a scrape costs the worker no more than a status request.
+      skipped messages are counted each time they occur, also in aborted transactions.
+    - Metrics are made from a status document, so a scrape costs the worker's loop as much as one status request.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _IDENTITY = ("processor", "slot")
 _PARTITION = ("topic", "partition")
-#: The value of a metric, or a mapping from label values to values. None means unknown.
+#: The value of a metric: one value, or a mapping from label values to values. The value None means unknown.
 _Value = float | Mapping[Any, float | None]
 
 
 class WorkerMetrics:
-    """Formats a worker's status documents as metrics. The counter of processed messages never decreases."""
+    """Formats a worker's status documents as Prometheus metrics. The counter of processed messages never decreases."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

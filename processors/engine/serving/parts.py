@@ -17,7 +17,8 @@ class PartStatus:
     """One subtopology over all workers: its tasks, its running tasks, and the lag of each input.
 
     The lag of an input is None while a task that reads the input is not fetching, for example during a restore.
-    ``awaited`` has the inputs for which messages of other inputs wait.
+    ``awaited`` lists the inputs without a message, for which messages of other inputs wait (inputs are read in time
+    order).
     """
 
     subtopology: str

@@ -4,7 +4,7 @@ The module ``connections`` has the sockets, and ``routes`` has the routes.
 
 Invariants:
     - A request that is too long or names another host is refused before its body is read.
-    - Without a token, at most ``BODY_BYTES_MAX`` bytes of a body are read.
+    - From a client without a token, at most ``BODY_BYTES_MAX`` bytes of a body are read.
     - No answer and no log line contains a token.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast.processors.engine.serving.guard import Guard
 
-#: Maximum bytes of a request line with all headers, and maximum bytes of a body.
+#: Maximum bytes of a request line with all headers, and maximum bytes of a body if the route sets no other maximum.
 REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
 #: HTTP methods that only read.
@@ -36,7 +36,10 @@ _BEGINS = re.compile(rb"[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request: an HTTP status code, and a body. A body that is not bytes is sent as JSON."""
+    """The answer to a request: an HTTP status code, and a body.
+
+    A body of type bytes is sent unchanged, any other as JSON.
+    """
 
     code: int
     body: Mapping[str, Any] | bytes
@@ -45,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refused request: the status code, the reason, and the route, which is ``unknown`` until the head is parsed."""
+    """A refused request: status code, reason, and route. The route is ``unknown`` if the head was not parsed yet."""
 
     code: int
     why: str
@@ -68,7 +71,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules for admitting requests: the guard, the routes, and each route's maximum body size in bytes."""
+    """The rules by which requests are admitted: the guard, the routes, and each route's maximum body size in bytes."""
 
     guard: Guard
     pages: Collection[str]
@@ -85,7 +88,7 @@ def head_end(received: bytes | bytearray, looked_at: int = 0) -> int | None:
 
 
 def refused_early(received: bytes | bytearray) -> Refused | None:
-    """Returns the refusal of an incomplete request; None while it may still become a valid request."""
+    """Returns a refusal if the bytes so far can't become a valid request; otherwise None."""
     if received and not _BEGINS.match(received):
         return Refused(400, "this is no HTTP request")
     if len(received) > REQUEST_BYTES_MAX:
@@ -94,7 +97,7 @@ def refused_early(received: bytes | bytearray) -> Refused | None:
 
 
 def judge(head: bytes, rules: Rules) -> Head | Refused:
-    """Checks a complete head. Returns the admitted request or its refusal."""
+    """Checks a complete request head. Returns the head if the request is admitted, otherwise the refusal."""
     parsed = _Parsed(head)
     if parsed.refused is not None:
         return parsed.refused
@@ -129,7 +132,10 @@ class _Parsed(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Stores the refusal without the library's message, because the message would contain the request."""
+        """Called by the base class for an invalid head.
+
+        Stores the refusal without the base class's text, which repeats the request.
+        """
         self.refused = Refused(int(code), HTTPStatus(code).phrase)
 
 

@@ -6,7 +6,8 @@
     POST   /state/count  /state/export  /state/clear  /state/adopt  /inputs/position  /inputs/until  (answer 202)
 
 The server's threads never access the worker's state. They queue requests for the worker's loop and wait. If the loop
-does not answer in time, the answer is 503. ``/status`` then returns the last status, whose heartbeat shows its age.
+does not answer in time, the HTTP answer is 503. ``/status`` returns the last known status instead, whose heartbeat
+shows its age.
 
 Invariants:
     - The modification time of the endpoint file is the loop's last heartbeat. A process that can't reach the server can
@@ -58,11 +59,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 
-#: Maximum seconds that a status request, and a control request, waits for the worker's loop.
+#: Maximum seconds for which a status request, and for which a control request, waits for the worker's loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: Seconds for which an answer of the loop, and a page of metrics, are reused for further requests. A control request
-#: ends the reuse. Because of the reuse, a flood of requests can't use up the loop's time.
+#: Seconds for which an answer of the worker's loop, and for which a metrics page, is reused for later requests. The
+#: reuse ends early at a control request. It keeps a flood of requests from using up the loop's time.
 FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
@@ -83,13 +84,16 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
 
 
 def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
-    """Returns the result of the work, or raises its error; None if the loop did not run the work in time."""
+    """Waits for the result of work on the worker's loop and returns it, or raises its error.
+
+    Returns None if the loop did not run the work within ``wait_s`` seconds.
+    """
     wait([asked], wait_s)
     return asked.result() if asked.done() else None
 
 
 class _Question:
-    """A request to the worker's loop that many HTTP requests share, so that a silent loop gets it only once."""
+    """A question to the worker's loop that many HTTP requests share. A loop that does not answer gets it only once."""
 
     def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
         self._ask = ask
@@ -197,14 +201,15 @@ class ControlServer:
         """Stops serving. Deletes the endpoint file if it has the pid of this process."""
         self._closed.set()
         found = read_endpoint(self._endpoint)
-        # The file is deleted before the port is closed, because another program can take a closed port.
+        # The file is deleted before the port is closed. Otherwise, the file could name a port that another program has
+        # taken.
         if found is not None and found.pid == os.getpid():
             with suppress(OSError):
                 self._endpoint.unlink()
         self._server.close()
 
     def status(self) -> dict[str, Any]:
-        """Returns the present status, or the last known status if the loop does not answer in time."""
+        """Returns the present status. If the loop does not answer in time, returns the last known status."""
         answer = self._status.answer()
         if answer is not None:
             self._last = answer
@@ -217,7 +222,7 @@ class ControlServer:
         }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
-        """Queues work for the loop's thread. Work that is cancelled before it begins is skipped."""
+        """Queues work for the worker's loop. If the work is cancelled before it begins, it is skipped."""
         asked: Future[dict[str, Any]] = Future()
 
         def run() -> None:
@@ -293,7 +298,7 @@ class ControlServer:
     # -- routes that change something ------------------------------------------------------------------------------
 
     def _command(self, page: str, body: bytes) -> Answer:
-        """Starts an owner command. The route ``/maintenance`` shows its progress and result."""
+        """Starts an owner command (for example ``clear``) and answers at once. ``/maintenance`` shows its progress."""
         try:
             command = decode(page, body)
         except CommandWrong as wrong:
@@ -303,9 +308,9 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _read(self, body: bytes) -> Answer:
-        """Answers a read of state directly in the HTTP answer, without a ticket.
+        """Reads entries of the state and returns them in the HTTP answer. Unlike other commands, a read has no ticket.
 
-        Tickets contain no values, because programs without a token may read tickets.
+        Tickets (the records of commands) contain no values, because programs without a token may read tickets.
         """
         try:
             asked = decode(READ_PAGE, body)
@@ -315,7 +320,7 @@ class ControlServer:
         return self._control("read", lambda: self._worker.maintenance.read(asked))
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
-        """Runs the work on the loop's thread, and logs it."""
+        """Runs the work on the loop's thread, logs the request, and returns the work's result as the answer."""
         began = time.monotonic()
         asked = self._ask(work, only_reads=False)
         try:
@@ -374,7 +379,7 @@ class ControlServer:
 
 
 def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) -> ControlServer:
-    """Creates and starts the server of a worker, with the address, limits and files from the settings.
+    """Returns the started server of a worker, with the address, limits and files from the settings.
 
     Raises:
         ServingImpossible: The server can't listen on its address or port.

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.task.task import Task
     from holdfast.processors.engine.runtime.task.task_time import TaskTime
 
-#: Maximum timers that a status counts for each store and clock, because the worker's loop waits for the count.
+#: Maximum number of timers that a status counts for each store and clock. The worker's loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
-#: Seconds for which a status reuses the end offsets that a paused worker has requested.
+#: A paused worker must request the end offsets for a status. They are reused for this many seconds.
 ENDS_EVERY_S = 1.0
 
-#: A status lists an input as awaited after messages of other inputs have waited for it this many seconds.
+#: Seconds. A status lists an input as ``awaited`` if messages of other inputs have waited for it at least this long.
 AWAITED_FOR_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class InputPosition:
-    """One input partition.
+    """The status of one input partition.
 
     ``committed`` is the group's committed offset, and ``position`` the offset of the next message to process. ``end``
     and ``lag`` are None before the first fetch.
@@ -48,7 +48,9 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The timers of a store that have not fired: their number, and whether there are ``more`` timers than counted.
+    """The timers of a store that have not fired: ``pending`` of them.
+
+    ``more`` is True if the count stopped at its limit.
 
     ``next_stream`` and ``next_processing`` are the times of the next timer of each clock (stream time, worker's clock).
     Both are in seconds since 1970; None without a timer.
@@ -71,13 +73,14 @@ class TaskStatus:
     """The status of one task.
 
     ``store_bytes`` is the size of the task's database on disk, None without a store. ``keys`` and ``live_bytes`` are
-    estimates for its live entries. ``state`` has for each store the number of reads, and of reads from the database
-    (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was used, or the reason why none was used.
-    ``restored`` is the number of changelog records that were replayed before the task ran. The replay took
-    ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first message.
-    ``late`` has for each store the number of windows for which messages were late, since the task started on this
-    worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are inputs for which messages of
-    other inputs have waited at least a second. ``arrivals`` also counts messages that earlier owners have processed.
+    estimates for its live entries. ``state`` has for each store the number of reads, and the number of reads that were
+    not in the cache (``misses``). ``checkpoint`` is the checkpoint that is being fetched or was used, or the reason why
+    none was used. ``restored`` is the number of changelog records that were replayed before the task ran. The replay
+    took ``restored_s`` seconds. ``stream_time`` is in seconds since 1970; None without windows or before the first
+    message. ``late`` has for each store the number of windows for which messages were late, since the task started on
+    this worker. ``timers`` has for each store the timers that have not fired. ``awaited`` are the inputs for which
+    messages of other inputs have waited at least a second. ``arrivals`` also counts messages that earlier owners have
+    processed.
     """
 
     task: str
@@ -105,10 +108,10 @@ class TaskStatus:
 class StandbyStatus:
     """The status of one standby: a copy of a task that another process runs.
 
-    ``phase`` is ``behind``, ``following``, or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
-    its changelog, and its position, end and lag in offsets. The standby contains all changes up to ``complete_at``, in
-    seconds since 1970. ``checkpoint`` is the checkpoint with which the standby began; None without a checkpoint.
-    ``records`` is the number of records that were replayed since then.
+    ``phase`` is ``behind`` (replaying old records), ``following``, or ``waiting`` (for a retry after ``error``).
+    ``stores`` has for each store its changelog, and its position, end and lag in offsets. The standby contains all
+    changes up to ``complete_at``, in seconds since 1970. ``checkpoint`` is the checkpoint with which the standby began;
+    None without a checkpoint. ``records`` is the number of records that were replayed since then.
     """
 
     task: str
@@ -132,8 +135,8 @@ class ProcessorStatus:
     ``done`` of ``total`` (None if unknown). While the number of workers changes, ``prepared`` tells whether the worker
     has the state of all tasks that it will get; otherwise it is None. ``memory_mib`` is the worker's resident memory.
     ``global_tables`` has for each topic: the number of rows, the number of unreadable rows, the bytes of memory,
-    whether rows are being loaded, and the remaining offsets. ``warnings`` lists risks of losing rows of tables, with
-    actions. ``lookups`` has for each ``join_lookup`` function the cache's hits, misses and entries.
+    whether rows are being loaded, and the remaining offsets. ``warnings`` has texts about tables that may lose rows,
+    each with an action. ``lookups`` has for each ``join_lookup`` function the cache's hits, misses and entries.
     """
 
     processor: str
@@ -185,7 +188,7 @@ class ProcessorStatus:
 
 
 def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
-    """Adds up the timers of several stores, tasks or workers; None if there are none."""
+    """Returns the sum of the timers of several stores, tasks or workers; None if ``timers`` is empty."""
     if not timers:
         return None
     return TimersStatus(
@@ -197,7 +200,7 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Builds the ``/status`` document. Call it on the worker's own thread."""
+    """Builds the ``/status`` document. It must be called on the worker's own thread."""
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     if worker.paused:
@@ -252,7 +255,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         place = Partition(topic, task.partition)
         fetched = None if member is None else member.high_watermark(place)
         end = fetched
-        # A paused worker fetches nothing. The end of its last fetch would hide the lag.
+        # While a worker is paused, it fetches nothing. So the end of its last fetch is too old to compute the lag.
         if member is not None and worker.paused:
             end = worker.maintenance.ends.end_of(place, member)
         lag = None if end is None else max(0, end - (position or 0))
@@ -281,7 +284,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
 
 
 def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
-    """Returns for each store its changelog, the changelog's topic id, and the next offset to replay."""
+    """Returns for each store the name of its changelog, the changelog's topic id, and the next offset to replay."""
     stores = dict(task.meta.stores)
     return {name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset} for name, at in stores.items()}
 
@@ -323,7 +326,7 @@ def _sizes_of(task: Task) -> dict[str, int | None]:
             "live_bytes": live_bytes,
         }
     except Exception:
-        # The loop raises the failure of a store itself. The status must still work in this case.
+        # The worker's loop will raise the failure of the database itself. The status must work in spite of it.
         return {"store_bytes": None, "keys": None, "live_bytes": None}
 
 

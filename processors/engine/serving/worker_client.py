@@ -3,8 +3,8 @@
 Invariants:
     - Nothing is sent before the client has checked that the process of the endpoint file runs, by its pid and start
       mark.
-    - A token is sent only if the route needs it, and only if the worker's process owned the port after the connection
-      was made.
+    - A token is sent only if the route needs it. Before that, the client checks that the worker's process listens on
+      the port to which it has connected.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 LOOK_EVERY_S = 0.1
 #: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
-#: Maximum bytes of a request's body in addition to its keys.
+#: Maximum bytes of a request's body without the message keys in it.
 _BODY_REST_BYTES = 65_536
 
 
-#: The exceptions for an answer that is not a worker's JSON document. Deep nesting raises RecursionError.
+#: The exceptions that decoding raises if an answer is no valid JSON document of a worker. Deep nesting raises
+#: RecursionError.
 _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 #: The event that the HTTP library reports after it has connected, before it sends the first byte.
 _CONNECTED = "connection.connect_tcp.complete"
 
-#: A function that gets the ticket of a running command at each check.
+#: A function that is called with a running command's ticket (its state and progress) at each check.
 ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
@@ -68,7 +69,7 @@ class ProcessorSilent(HoldfastError):
 
 
 class ProcessorClient:
-    """Controls one worker from another process. It finds the worker by the endpoint file of its slot."""
+    """Controls one worker from another process. The endpoint file of the worker's slot gives its address."""
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
         self.processor = processor
@@ -77,7 +78,7 @@ class ProcessorClient:
         self._checkpoints = paths.checkpoints(processor)
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """Returns the worker's status; None if the worker does not exist or does not answer in time."""
+        """Returns the worker's status; None if no worker runs, or if it does not answer within ``timeout_s``."""
         answer = self._get("/status", timeout_s)
         try:
             status = ProcessorStatus.decode(answer.json()) if answer is not None and answer.is_success else None
@@ -104,15 +105,17 @@ class ProcessorClient:
         return read_json(failure_file(self._file), ProcessorStatus)
 
     def alive(self) -> bool:
-        """Whether the process of the endpoint file runs. The process may still be stuck.
+        """Whether the worker's process runs. It may run but be stuck.
 
-        Returns False for a process of another boot or container.
+        Returns False if the endpoint file was written before a reboot or in another container.
         """
         endpoint = read_endpoint(self._file)
         return endpoint is not None and endpoint.is_alive
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Makes the worker commit and copy all running tasks to a local checkpoint. Returns the manifest.
+        """Makes the worker commit and copy the databases of all running tasks.
+
+        Returns the manifest of this local checkpoint.
 
         Raises (as all control requests do):
             ProcessorSilent: The worker does not answer, or refused the request.
@@ -142,7 +145,7 @@ class ProcessorClient:
     # -- owner commands about state and positions ------------------------------------------------------------------
 
     def count(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Counts the selected message keys, entries and bytes in one store, or in stores that are used together.
+        """Counts the selected message keys, entries and bytes in one store, or in several stores of the same tasks.
 
         Args:
             which: ``partitions`` (numbers; default: all partitions of the worker), and one of ``keys`` (a list of text
@@ -154,8 +157,8 @@ class ProcessorClient:
             CommandRefused: The worker can't run the command in its present state.
             CommandFailed: The command stopped early. Completed batches remain in effect, and a repeated command
                 continues after them.
-            ProcessorSilent: The worker does not answer. If the command had begun, its outcome is unknown, so repeat
-                the command.
+            ProcessorSilent: The worker does not answer. If the command was already sent, its outcome is unknown, so
+                repeat it.
         """
         return self._select("/state/count", store, timeout_s, **which)
 
@@ -165,8 +168,8 @@ class ProcessorClient:
         The arguments select entries as in ``count``.
 
         Returns:
-            ``rows``, in the form of export files; ``more``: whether the selection has further entries; ``positions``:
-            for each partition and input topic, the next offset up to which the entries are complete.
+            ``rows``: the entries in the form of export files. ``more``: whether there are further selected entries.
+            ``positions``: for each partition and input topic, the next input offset at the last commit.
 
         Raises:
             CommandWrong, CommandRefused, ProcessorSilent: For the same reasons as in ``count``.
@@ -197,7 +200,7 @@ class ProcessorClient:
         """Deletes the selected keys from the store and its changelog.
 
         Args:
-            which: The same as in ``count``, and three more. ``export=True`` first writes the keys to files.
+            which: The same as in ``count``, and three more arguments. ``export=True`` first writes the keys to files.
                 ``positions`` (topic to partition to offset) are the offsets at which a paused worker reads its inputs
                 next. They are committed together with the last deletes of their task. ``once`` is a name for the
                 command: if the command is repeated with the same name and keys, tasks that have already carried it out
@@ -205,24 +208,24 @@ class ProcessorClient:
 
         Returns:
             The same as ``count``, for the deleted keys; with ``export``, the same as ``export``. ``before`` has the
-            paths of files that earlier attempts with the same name wrote.
+            paths of the export files of earlier attempts with the same ``once`` name.
         """
         return self._select("/state/clear", store, timeout_s, **which)
 
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         """Sets the input positions of a paused worker (topic to partition to offset).
 
-        The state does not change. So a record that is read a second time changes the state a second time.
+        The state stays unchanged. So if a record is read again, it changes the state again.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
     def until(
         self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: ProgressLog = _no_one
     ) -> dict[str, Any]:
-        """Makes a worker that rebuilds a store read its inputs up to these offsets, and no further.
+        """Makes a shadow (a worker that rebuilds a store) process its inputs exactly up to these offsets, and waits.
 
-        ``tell`` gets the ticket at each check, with ``done`` of ``total`` in offsets. The field ``positions`` of the
-        result has the committed offsets, which equal the requested offsets.
+        ``tell`` is called with the ticket at each check; its ``done`` and ``total`` are numbers of offsets. The field
+        ``positions`` of the result has the committed offsets, which equal the requested offsets.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -238,12 +241,12 @@ class ProcessorClient:
     ) -> dict[str, Any]:
         """Makes a store of a paused worker equal to another changelog, byte for byte.
 
-        The changelog must have no writer.
+        No worker may write this changelog meanwhile.
 
         Args:
             upto: For each partition, the next offset at the end of the changelog. Only these partitions are changed.
-            positions: The offsets at which the inputs are read next. They are committed with the last change of their
-                task.
+            positions: The offsets from which the inputs are read after the command. They are committed with the last
+                change of their task.
             more: ``keep=True`` changes only message keys that are in the changelog; all other keys stay unchanged.
                 ``export=True`` first writes the present entries to a file: the entries of ``keys``, or all entries
                 without ``keys``. ``once`` is a name for the command: a repeated command with the same name exports no
@@ -255,7 +258,7 @@ class ProcessorClient:
             attempts.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
-        # A worker of an older version does not know these arguments, so only given arguments are sent.
+        # Arguments that were not given are left out of the request, because workers of older versions do not know them.
         asked |= {name: value for name, value in more.items() if value}
         if "keys" in asked and len(_portions(asked["keys"])) > 1:
             del asked["keys"]  # the keys do not fit into one request, so all keys are exported
@@ -263,7 +266,7 @@ class ProcessorClient:
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
-        """Runs a command that selects keys. Many keys are split into several requests."""
+        """Runs a command for the selected keys. If there are many keys, it is split into several requests."""
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
@@ -285,7 +288,7 @@ class ProcessorClient:
     def _command(
         self, page: str, asked: Mapping[str, Any], timeout_s: float, tell: ProgressLog = _no_one
     ) -> dict[str, Any]:
-        """Starts a command and waits for its result."""
+        """Starts an owner command, waits for its end and returns its result."""
         deadline = time.monotonic() + timeout_s
         begun = self._send("POST", page, min(150.0, timeout_s), msgspec.json.encode(asked))
         if begun.status_code in (400, 409):
@@ -360,12 +363,12 @@ def _check_owner(endpoint: Endpoint) -> None:
 
 
 def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
-    """Checks again that the worker owns the port, after a connection was made.
+    """Checks, after a connection was made, that the worker's process listens on the port.
 
     The HTTP library calls this function at each step of a request. ``facts`` is not used.
 
-    A worker listens on its port only once in its life. So if the worker owns the port after the connection was made,
-    the connection leads to this worker.
+    A worker listens on its port only once in its life. So if the worker's process listens on the port after the
+    connection was made, the connection leads to this worker.
     """
     if event == _CONNECTED:
         _check_owner(endpoint)
@@ -382,7 +385,7 @@ def _refusal(answer: httpx.Response) -> HoldfastError:
 
 
 def _portions(keys: Sequence[Key]) -> list[list[Key]]:
-    """Splits keys into lists that each fit into one request. Without keys, returns one empty list."""
+    """Splits keys into lists, each small enough for one request. Without keys, returns one empty list."""
     portions: list[list[Key]] = [[]]
     size = _BODY_REST_BYTES
     for key in keys:

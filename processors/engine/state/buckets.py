@@ -1,6 +1,6 @@
-"""Splits a set of (key, value) pairs into 256 buckets and computes a fingerprint of each bucket.
+"""Computes fingerprints of a set of (key, value) pairs: one fingerprint for each of 256 buckets of keys.
 
-Two sets of pairs differ only in buckets with different fingerprints.
+If two sets of pairs differ, only the buckets with different fingerprints must be compared pair by pair.
 
 A pair belongs to bucket ``xxh64(key, seed=42) & 255``, because the fingerprint needs this hash anyway. Spark's
 ``xxhash64(key) & 255`` is the same number. The sum of the buckets' fingerprints is the fingerprint of the set.
@@ -26,7 +26,7 @@ BUCKETS = 256
 
 
 class BucketPrints:
-    """The fingerprints of the buckets of one set of pairs. A new object describes the empty set.
+    """The fingerprints of the 256 buckets of one set of pairs. A new object describes the empty set.
 
     Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported inside the methods,
     because verbs import this module and an installation of the engine alone has no numpy.
@@ -57,7 +57,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Adds a fingerprint that Spark has computed over a complete bucket."""
+        """Adds to a bucket the fingerprint that Spark has computed of all pairs of this bucket."""
         import numpy as np
 
         self._counts[bucket] += np.uint64(of.count)
@@ -95,7 +95,10 @@ def bucket_of(key: bytes) -> int:
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """Maps each key in the wanted buckets to its values. More than one value means that the key occurs twice."""
+    """Maps each key in the wanted buckets to a list of its values.
+
+    A list of several values shows a key that occurs twice.
+    """
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH_PAIRS)):

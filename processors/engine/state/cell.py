@@ -1,4 +1,4 @@
-"""A cell: the values that one state key of a store has for all message keys, in memory."""
+"""A cell holds, in memory, the values of one state key of a store, for many message keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from holdfast.processors.engine.changelog.format import full_keys, key_prefix
 
 
 class Cell:
-    """The values of one state key, by message key: the uncommitted values (``dirty``), and a cache of committed values.
+    """Maps message keys to values of one state key: uncommitted values (``dirty``), and a cache of committed values.
 
-    The cache has two generations, ``young`` and ``old``. ``suffix`` is the state key as bytes, the last part of a
-    changelog key. If ``suffix`` is None, the cell serves many state keys and its dicts use full changelog keys.
-    ``room`` is the maximum length of a dict key and its value together, in bytes.
+    The cache has two dicts: ``young`` with the values used most recently, and ``old``. ``suffix`` is the state key as
+    bytes, the last part of a changelog key. If ``suffix`` is None, the cell serves many state keys and its dicts use
+    full changelog keys. ``room`` is the maximum length of a dict key and its value together, in bytes.
     """
 
     __slots__ = ("dirty", "old", "room", "suffix", "young")
@@ -25,11 +25,11 @@ class Cell:
         self.old: dict[bytes, bytes | None] = {}
 
     def full(self, place: bytes) -> bytes:
-        """Converts a key of this cell's dicts to a changelog key."""
+        """Returns the changelog key for ``place``, which is a key of this cell's dicts."""
         return place if self.suffix is None else key_prefix(place) + self.suffix
 
     def full_keys(self, places: Sequence[bytes], before: bytes) -> list[bytes]:
-        """Converts keys of this cell's dicts to changelog keys and puts ``before`` in front of each."""
+        """Returns the changelog keys for ``places``, keys of this cell's dicts, each with ``before`` in front."""
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:

@@ -1,4 +1,6 @@
-"""Reads RocksDB checkpoints that other processes have written. Every function may raise CheckpointDamaged.
+"""Reads RocksDB checkpoints that other processes have written.
+
+All functions raise CheckpointDamaged for a damaged checkpoint.
 
 Invariants:
     - The folder is not changed and may be read-only. Any number of processes may read it at the same time.
@@ -26,15 +28,18 @@ class CheckpointDamaged(StateFailed):
 
 
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields changelog keys and values of one store, in key order. Pairs yielded before an error are correct."""
+    """Yields changelog keys and values of one store, in key order.
+
+    If it raises an error, the pairs before it are correct.
+    """
     with _opened(path) as reader:
         yield from reader.items(store)
 
 
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yields pages of one store: a list of keys and a list of values, of up to ``rows_max``.
+    """Yields the pairs of one store in pages: a list of keys and a list of values, with up to ``rows_max`` items.
 
-    Faster than single pairs.
+    This is faster than ``iterate_checkpoint``.
     """
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
@@ -59,7 +64,7 @@ def fingerprint_checkpoint(path: Path, store: str) -> Fingerprint:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[StateReader]:
-    """Opens the checkpoint through a temporary folder of links, because rocksdict writes to the folder it opens."""
+    """Opens the checkpoint through a temporary folder of links, because rocksdict writes to the opened folder."""
     with tempfile.TemporaryDirectory(prefix="holdfast-checkpoint-") as view:
         try:
             for file in path.iterdir():

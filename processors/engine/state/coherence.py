@@ -53,7 +53,7 @@ def delete_retention_s(facts: TopicFacts) -> float:
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
-    """The error for local state whose content is in no changelog, so that a wipe would lose it."""
+    """Returns the error for local state that must not be deleted, because no changelog contains its content."""
     return StateIncoherent(
         f"Task {task}: the local state of {', '.join(stores)} does not belong to its changelog ({why}), and dropping "
         "it would lose it.",
@@ -64,8 +64,8 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-#: A text for the error of a store without data, because the data may have another store name.
-#: In earlier versions of Holdfast, a step without `store=` had store `default` or `aggregate`.
+#: A hint for errors about a store without data: the data may be stored under another store name. In earlier versions of
+#: Holdfast, a step without `store=` had store `default` or `aggregate`.
 NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
 
 
@@ -78,7 +78,7 @@ def check_inputs(
 ) -> dict[str, int]:
     """Returns the next input offset of each topic, after checking that the state matches these offsets.
 
-    Each store must include exactly the input before the committed offsets.
+    Each store must include exactly the messages before the committed offsets.
 
     Args:
         state_inputs: For each store, the input offsets of its last meta record; empty for a store that was never
@@ -87,17 +87,17 @@ def check_inputs(
         fed_by: For each store, the topics whose messages change the store. The task's remaining topics are not
             checked, because an older version of the processor may not have recorded their offsets. A store without
             an entry depends on all topics.
-        chained: The stores that are in one chain with a repartition topic. No store of a chain can be rebuilt
-            separately.
+        chained: The stores before or after a repartition topic. Such a store can't be rebuilt without the other stores
+            of its chain.
 
     Raises:
-        StateIncoherent: The state holds less or more input than the group committed.
+        StateIncoherent: The state includes fewer or more messages than the group has committed.
     """
     for store, inputs in state_inputs.items():
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        # Topics with a committed offset above 0 come first, because their errors explain better what is missing.
+        # Topics with a committed offset above 0 are checked first, because their errors explain better what is missing.
         for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
@@ -184,7 +184,8 @@ def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIn
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
     """Raises StateIncoherent if the source topic no longer has the committed offset.
 
-    ``committed`` is None without a commit. ``end`` is the high watermark, which is read after ``committed``.
+    ``committed`` is None if the group has committed no offset. ``end`` is the high watermark, which is read after
+    ``committed``.
     """
     if committed is not None and committed > end:
         raise StateIncoherent(
@@ -221,7 +222,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 
 def topic_missing(topic: str, topology: Topology) -> HoldfastError:
-    """The error for a missing topic; it depends on the topic's role: changelog, input, output or dead letters."""
+    """The error for a missing topic. Its action depends on the role: changelog, input, output, dead letters."""
     if topology.store_of(topic) is not None:
         return changelog_missing(topic, topology)
     if any(spec.name == topic for spec in topology.inputs):
@@ -262,7 +263,10 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 
 
 def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
-    """The error for local state that belongs to a topic other than the store's changelog, e.g. a table's own topic."""
+    """Returns the error for local state that belongs to another topic than the store's changelog.
+
+    For example, a table was restored from its own topic before, and now has a changelog.
+    """
     return StateIncoherent(
         f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "
         f"{topic} now, which was not written with this state.",
@@ -276,7 +280,7 @@ def changelog_another(task: str, store: str, topic: str, former: str) -> StateIn
 
 
 def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
-    """The error for a changelog with fewer partitions than the store's source topic."""
+    """Returns the error for a changelog that lacks this partition of the store's source topic."""
     return StateIncoherent(
         f"Changelog {topic} has no partition {partition}, but the store's source has: partitions were added to it.",
         action=_REBUILD,
@@ -297,7 +301,7 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
 
 
 def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
-    """The error for a changelog without the offset from which a store would be replayed."""
+    """Returns the error for a changelog that has lost records from the offset ``held``, where the replay must begin."""
     if facts.source is not None:
         return StateIncoherent(
             f"Task {task}: topic {facts.topic} begins at offset {facts.start}, but store {store} would be restored "
@@ -323,11 +327,11 @@ def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int)
     )
 
 
-#: The action if both changelog and local state are lost: build the state again from its source topics.
+#: The suggested action if both the changelog and the local state are lost: rebuild the state from its source topics.
 _REBUILD = "Rebuild all state from the source: `holdfast apply clear PROCESSOR --all --rewind earliest`."
 
 
 def _from_local(*stores: str) -> str:
-    """Returns the text of the action that writes the changelogs of these stores again from local state."""
+    """Returns the suggested action for lost changelogs: write them again from the local state of these stores."""
     commands = "`, `".join(f"holdfast apply backfill PROCESSOR --store {store} --from local" for store in stores)
     return f"Write the changelog from local state: `{commands}`. If local state is lost or wrong: {_REBUILD}"

@@ -15,7 +15,7 @@ class DatabaseCorrupt(Exception):
 
 
 class Database(Protocol):
-    """One open database. Every method may raise DatabaseCorrupt, or any error that the disk causes."""
+    """One open key-value database. Every method may raise DatabaseCorrupt, or any error that the disk causes."""
 
     def get(self, key: bytes) -> bytes | None:
         """Returns the value of one key; None if the key is absent."""
@@ -30,13 +30,12 @@ class Database(Protocol):
         """
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Does the same as ``write``, with parallel lists of keys and values."""
+        """Like ``write``, but the changes are given as parallel lists of keys and values."""
 
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` writes. Reads may be slow until ``end_bulk``.
 
-        If the process dies in bulk mode, the writes since the last flush are lost. All writes before the last flush
-        are kept.
+        If the process dies in bulk mode, only the writes since the last flush are lost.
         """
 
     def end_bulk(self) -> None:
@@ -49,7 +48,7 @@ class Database(Protocol):
     def flush(self, *, wait: bool = True) -> None:
         """Flushes all writes, so that they survive a crash of the machine.
 
-        Without ``wait``, flushes in the background.
+        If ``wait`` is False, returns at once, and the flush runs in the background.
         """
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -68,7 +67,7 @@ class Database(Protocol):
         """Returns estimates of the number of keys and of the live bytes on disk."""
 
     def size_bytes(self) -> int:
-        """Returns the bytes on disk, without the write-ahead log."""
+        """Returns the bytes of the database's files on disk. The write-ahead log is not included."""
 
     def close(self) -> None:
         """Closes the database.
@@ -94,7 +93,7 @@ class Databases(Protocol):
 
 
 class LocalFile(NamedTuple):
-    """A file of a database. ``identity`` differs whenever the content may have changed."""
+    """A file of a database. If two files have the same ``identity``, they have the same content."""
 
     name: str
     size: int
@@ -105,7 +104,7 @@ class LocalFile(NamedTuple):
 class DatabaseFiles(Protocol):
     """Access to the files of databases.
 
-    A backend without this protocol can't copy checkpoints to an object store.
+    Only a backend that implements this protocol can copy checkpoints to an object store.
     """
 
     @property

@@ -42,7 +42,7 @@ class StateCorrupt(StateFailed):
 
 
 class InputsParted(StateFailed, BadConfiguration):
-    """The group gave a worker only some of the inputs of a store, so it would process only part of a key's messages."""
+    """A worker was assigned only some of a store's input topics. It would miss a part of each key's messages."""
 
 
 class StateIncoherent(StateFailed, BadConfiguration):

@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """Writes a file ``<moment>-<name>.jsonl``. Its suffix is ``.part`` until ``finish`` is called.
+    """Writes a file ``<moment>-<name>.jsonl``. Until ``finish`` is called, the file's name ends with ``.part``.
 
     Raises (as all methods do):
         OSError: The disk refused a write.
@@ -68,7 +68,10 @@ class ExportFile:
         return self._hash.hexdigest()
 
     def write(self, store: str, partition: int, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Appends entries, given as changelog keys with their stored values. Raises FormatUnknown."""
+        """Appends entries, given as changelog keys with their stored values.
+
+        Raises FormatUnknown if an entry has an unknown format.
+        """
         lines = b"".join(_encode(line_of(store, partition, key, value)) + b"\n" for key, value in entries)
         self._file.write(lines)
         self._hash.update(lines)
@@ -153,7 +156,10 @@ def entry_of(line: bytes, number: int) -> Entry:
 
 
 def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
-    """Converts an entry to the data of its line, which msgspec encodes as JSON. Raises FormatUnknown."""
+    """Converts an entry to the data of its line, which msgspec encodes as JSON.
+
+    Raises FormatUnknown if the entry has an unknown format.
+    """
     message_key, state = split_key(key)
     line: dict[str, Any] = {"store": store, "partition": partition}
     try:

@@ -1,8 +1,8 @@
 """Fingerprints of sets of (key, value) pairs: equal sets have equal fingerprints, in any order.
 
 The hash of a pair is ``h = xxh64(value, seed=xxh64(key, seed=42))`` over the bytes of the changelog's key and value. A
-fingerprint is the count of the pairs, the xor of all h, and their sum modulo 2^64. The xor alone would miss a pair that
-occurs twice. Spark's ``xxhash64(key, value)`` is the same h.
+fingerprint is the count of the pairs, the xor of all h, and their sum modulo 2^64. The xor alone would not show a pair
+that occurs twice. Spark's ``xxhash64(key, value)`` is the same h.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from operator import xor
 from xxhash import xxh64_intdigest
 
 SEED = 42
-#: Number of pairs that are hashed together. A batch of this size stays in the CPU's caches.
+#: Number of pairs that are hashed in one batch. So few pairs stay in the CPU's caches.
 BATCH_PAIRS = 2_048
 _MASK = (1 << 64) - 1
 

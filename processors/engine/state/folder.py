@@ -6,9 +6,9 @@
     <state_dir>/<group>/<slot>/id              the folder's id, a part of the worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one task's database
 
-The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. If an
-older version of Holdfast created the folder without an id, the id is the host's name. The worker of such a folder
-therefore keeps its transactional id.
+The id is random and created with the folder. So two workers never share an id, even on hosts with equal names. A folder
+that an older version of Holdfast created has no file ``id``. Its id is then the host's name, so that its worker keeps
+its transactional id.
 
 Invariants:
     - At most one process holds a slot. The kernel releases the lock when the process dies.
@@ -33,9 +33,9 @@ IDENTITY_VERSION = 1
 #: Name of the file with the identity of the process that locked the slot.
 #: Older versions of Holdfast ignore the file, because its name begins with a dot. They read the pid in ``lock``.
 HOLDER = ".holder"
-#: Maximum number of slots of a group on one machine, for processes without a configured slot.
+#: Maximum number of slots of a group on one machine, counting only processes that choose their slot themselves.
 SLOTS_MAX = 256
-#: Maximum length of a task folder's name. File systems allow 255 bytes, and folders set aside get a suffix.
+#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and a folder that is set aside gets a suffix.
 NAME_MAX = 160
 #: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -61,7 +61,7 @@ class StateFolder:
             descriptor = self._lock(path)
             if descriptor is not None:
                 self.path, self.slot, self._descriptor = path, name, descriptor
-                #: The folder's id: never changes, and no two folders have the same id.
+                #: The folder's id. It never changes, and no two folders have the same id.
                 self.id = self._own_id(first_use=self._identify())
                 return
         taken = state_dir / group / wanted[-1]
@@ -85,21 +85,21 @@ class StateFolder:
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
-        """Returns the folder of one task's database, without locking the slot."""
+        """Returns the folder of one task's database. The slot is not locked."""
         return _task_folder(state_dir / group / slot, name)
 
     @staticmethod
     def id_of(slot: Path) -> str:
-        """Returns the id of a slot's folder, without locking the slot; empty before its first use."""
+        """Returns the id of a slot's folder; empty if the slot was never used. The slot is not locked."""
         return _read(slot / "id").strip()
 
     @staticmethod
     def in_use(slot: Path) -> bool:
         """Whether a live process uses a slot. The check does not lock the slot.
 
-        The process is found by its recorded identity. A process in another container may be invisible. The check then
-        tests whether the lock is held, because the kernel releases the lock when its process ends. Without a recorded
-        identity, the slot is in use if any live process has the pid in ``lock``.
+        The process is found by the identity that the folder records. If the process may run in another container, where
+        it can't be seen, the check tests whether the lock is held. If no identity is recorded, the slot is in use if
+        any live process has the pid in ``lock``.
         """
         lock = _read(slot / "lock").strip()
         if not lock.isdecimal() or int(lock) <= 0:
@@ -211,8 +211,8 @@ class StateFolder:
 def _task_folder(slot: Path, task: str) -> Path:
     """Returns a task's folder.
 
-    A task's name may join the names of many topics. A name that is too long for a folder is cut, and a hash of the
-    full name is appended.
+    A task's name may join the names of many topics. A name that is too long is shortened, and a hash of the full name
+    is appended.
     """
     former = file_name(task)
     if len(former) > NAME_MAX and (slot / former).is_dir():

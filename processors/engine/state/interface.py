@@ -8,13 +8,13 @@ from holdfast.processors.engine.state.methods import Ttl
 
 
 class State(Protocol):
-    """The values that one store holds for the key of the current message.
+    """The values that one store has for the key of the current message: a dict from state keys to values.
 
     Holdfast passes an object of this type as an argument to every stateful function.
     """
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a copy of the value of ``key``. Without a value, returns a copy of ``default``."""
+        """Returns a copy of the value of ``key``. If there is no value, returns a copy of ``default``."""
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """Sets the value of ``key``: a JSON value, or an instance of the model if the store has models.
@@ -38,7 +38,9 @@ class State(Protocol):
         """Whether ``key`` has a value."""
 
     def increment(self, key: str, by: float = 1) -> Any:
-        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing value counts as 0.
+        """Adds ``by`` to the number stored under ``key`` and returns the total.
+
+        If there is no number yet, it starts at 0.
 
         Raises:
             StateValueInvalid: The value or ``by`` is no number.
@@ -47,7 +49,7 @@ class State(Protocol):
     def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
         """Appends ``item`` to the list stored under ``key`` and returns the list.
 
-        A missing value counts as an empty list.
+        If there is no list yet, it starts empty.
 
         Args:
             key: The state key.
@@ -59,7 +61,7 @@ class State(Protocol):
         """
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Deletes ``key`` and returns its value. Without a value, returns ``default``."""
+        """Deletes ``key`` and returns its value. If there is no value, returns ``default``."""
 
     def items(
         self,
@@ -93,7 +95,7 @@ class State(Protocol):
         """Returns the same state keys as ``items``, without their values."""
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """Returns the bytes stored by ``set_bytes``, or ``default`` without a value.
+        """Returns the bytes that ``set_bytes`` stored. If there is no value, returns ``default``.
 
         Raises TypeError if ``set`` stored the value.
         """

@@ -1,4 +1,4 @@
-"""The start of a restore: the first changelog offset to replay for each store, and whether local state is dropped.
+"""Decides how a restore begins: from which changelog offset each store is replayed, and whether local state is dropped.
 
 The functions read nothing themselves: they judge facts that the caller has read. ``coherence`` defines the order in
 which the caller must read the facts. If a restore begins with a checkpoint, ``checkpoints.decision`` chooses it.
@@ -19,10 +19,10 @@ from holdfast.processors.engine.state.coherence import (
 )
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
-#: The maximum age of local state that is kept, as a fraction of delete.retention.ms.
-#: If local state is older, Kafka may have removed tombstones, so a replay could miss deletes.
+#: The maximum age of local state that is kept, as a fraction of the changelog's delete.retention.ms. For older state,
+#: Kafka may have removed tombstones, so a replay could miss deletes.
 RETENTION_PART_SAFE = 0.75
-#: If the recorded time of local state is more than this many seconds in the future, the age of the state is unknown.
+#: Seconds. If the recorded time of local state is further in the future than this, the age of the state is unknown.
 CLOCK_STEP_S = 60.0
 
 
@@ -30,9 +30,9 @@ CLOCK_STEP_S = 60.0
 class RestorePlan:
     """The first offset to replay of each store's changelog.
 
-    ``wipe`` is the reason to replay without the local state; None keeps the local state. With ``aside``, the local
-    state is kept under another name until the replay has shown that the changelogs are complete. Without ``aside``, the
-    local state is deleted.
+    ``wipe`` is the reason to replay without the local state; None keeps the local state. If ``aside`` is True, the
+    local state is kept under another name until the replay has shown that the changelogs are complete. Otherwise, it is
+    deleted.
     """
 
     starts: Mapping[str, int]
@@ -50,8 +50,8 @@ def plan_restore(
     """Plans the restore of one task: the first changelog offset to replay for each store.
 
     ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` is the group's committed
-    offset of each input topic. Local state that includes less input than these offsets is an old copy, which no repair
-    can use.
+    offset of each input topic. Local state that includes less input than these offsets is an old copy, so it is of no
+    use for a repair.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -90,16 +90,16 @@ def plan_restore(
 def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why: str) -> RestorePlan:
     """Plans a replay of whole changelogs, without the local state.
 
-    Raises StateIncoherent where a changelog lacks records.
+    Raises StateIncoherent if a changelog has lost its first records.
     """
     return replace(plan_restore(task, None, changelogs, 0.0), wipe=why)
 
 
 def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
-    """Returns the reason why a table cannot be restored while the task's remaining stores keep their local state.
+    """Returns the reason why a table can't be restored while the other stores of its task keep their local state.
 
-    None means that the table can be restored. The task records one age for all of its stores. So the replay of a table
-    that is new in the task is judged by the age of the whole local state.
+    None means that the table can be restored. The task records one time for all of its stores. So even for a table that
+    is new in the task, the age of the whole local state decides.
     """
     if facts.source is None or facts.start >= facts.end:
         return None
@@ -113,7 +113,8 @@ def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     if at.topic != facts.topic:
         return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
     if at.topic_id == facts.topic_id and at.offset > facts.end:
-        # Each row is a record of the topic, so a replay up to ``facts.end`` gives the correct rows for that offset.
+        # Every row of the table is a record of the topic. So a replay up to ``facts.end`` gives the correct rows for
+        # the lower offset.
         return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
     return None
 
@@ -122,8 +123,8 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
     """Whether local state includes less input than the group committed, and no input beyond the committed offsets.
 
     State of an incomplete restore counts as an old copy, because it matches no input offset. Local state from which a
-    changelog is being re-seeded is an exception, because only other stores of the task may be in restore. During a
-    re-seed, local state is an old copy only if it includes less input than the group committed.
+    changelog is being re-seeded is an exception: it is an old copy only if it includes less input than the group
+    committed.
     """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
@@ -132,10 +133,12 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
-    """Returns the given stores whose changelog has the given topic id; an empty id matches any changelog.
+    """Returns those of the ``stores`` (name to topic id) whose changelog has this topic id.
 
-    The worker gets the same option at every restart. If a changelog is deleted and created again later, its topic id
-    changes, so the option no longer applies to that store.
+    An empty id matches any changelog.
+
+    They may start without data. The worker gets the same option at every restart. If the changelog is deleted and
+    created again later, its topic id changes, so the option no longer applies.
     """
     known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
@@ -144,7 +147,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """Returns ``meta`` without those of the given stores whose changelog was deleted and created again."""
+    """Returns ``meta`` without those of ``stores`` whose changelog was deleted and created again."""
     if meta is None:
         return None
     emptied = {
@@ -152,7 +155,7 @@ def without_emptied(
         for name in stores
         if name in changelogs
         and name in meta.stores
-        # If the topic id is still the same, the topic only lost its records, and local state is still complete.
+        # If the topic id is unchanged, the topic has only lost its records. Local state is then still complete.
         and meta.stores[name].topic_id != changelogs[name].topic_id
     }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
@@ -161,8 +164,8 @@ def without_emptied(
 def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
     """Returns the reason why a table's topic can't be replayed from this offset; None if the replay is safe.
 
-    Records after this offset may have waited in the topic for a long time. Tombstones among them may be gone although
-    the state is young. A replay from the beginning is safe, because a tombstone is removed only after its row.
+    Records after this offset may be old, although the state is young. Tombstones among them may already be removed. A
+    replay from the beginning is safe, because Kafka removes a tombstone only after the row that it deletes.
     ``at.inputs`` is empty until a replay from the beginning ends.
     """
     if at.inputs and at.offset < min(facts.young_from, facts.end):
@@ -172,8 +175,8 @@ def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """Returns the reason why state of this age (seconds) can't be replayed from ``offset``; None if it can."""
-    # One missing offset can only be the transaction marker of the last commit.
-    # An interrupted replay is an exception, because it may have reached the end so late that it missed tombstones.
+    # If one offset is missing, it can only be the transaction marker of the last commit. An interrupted replay is an
+    # exception: it may have reached the end so late that it missed tombstones.
     if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:

@@ -1,4 +1,4 @@
-"""The format of keys inside a task's database; no other module builds such keys."""
+"""The format of keys inside a task's database. Other modules must build such keys with this module."""
 
 from __future__ import annotations
 

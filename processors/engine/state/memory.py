@@ -1,4 +1,4 @@
-"""The memory backend: databases in the memory of the process. Each start restores them from their changelogs."""
+"""The memory backend: databases in the memory of the process. Each start restores them from the changelogs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: The sorted keys at the last range read (some are deleted by now), and the keys added since that read.
+        #: ``_ordered``: the keys at the last range read, sorted; some are deleted by now. ``_added``: the keys added
+        #: since then.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 
@@ -53,7 +54,7 @@ class MemoryDatabase(Database):
 
     @property
     def flushing(self) -> bool:
-        """Always False, because memory has no flush."""
+        """False, because memory needs no flush."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
@@ -79,7 +80,7 @@ class MemoryDatabase(Database):
                 yield keys[at], value
 
     def _in_order(self) -> list[bytes]:
-        """Returns the sorted keys; some of them may be deleted already.
+        """Returns the sorted keys. Some of them may be deleted by now, so the caller must check each key.
 
         The list is sorted again only if keys were added since the last call. So most range reads need no sort.
         """
@@ -128,7 +129,7 @@ class MemoryDatabases(Databases):
         return MemoryDatabase(self._export)
 
     def exists(self, path: Path) -> bool:
-        """Always False, because a closed database is lost."""
+        """False, because the content of a closed database is lost."""
         return False
 
     def move(self, path: Path, to: Path) -> None:

@@ -1,6 +1,7 @@
 """Operations on the state of a message key beyond single reads and writes: counters, lists, ranges, raw bytes.
 
-All operations call the reads and writes of ``StoreState``, so its undo log, overlay and limits apply to them, too.
+All operations use the reads and writes of ``StoreState``, so that its undo log, overlay and size limits also apply to
+them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class StateMethods:
     timestamp_ms: int
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a copy of the value of ``key``, or of ``default`` without a value."""
+        """Returns a copy of the value of ``key``; if there is no value, a copy of ``default``."""
         raise NotImplementedError
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
@@ -72,7 +73,7 @@ class StateMethods:
         self._store(key, encode_bytes(value, self.timestamp_ms))
 
     def set_own(self, key: str, value: Any) -> None:
-        """Sets a value that Holdfast has built, as ``set`` does but without the check that JSON preserves the value."""
+        """Sets a value that Holdfast has built. Unlike ``set``, does not check whether JSON preserves the value."""
         try:
             raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + encode_json(value)
         except (TypeError, ValueError, OverflowError):
@@ -80,7 +81,7 @@ class StateMethods:
         self._store(key, raw)
 
     def increment(self, key: str, by: float = 1) -> Any:
-        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing value counts as 0."""
+        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing number starts at 0."""
         held = self.get(key, 0)
         for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
             if isinstance(number, bool) or not isinstance(number, (int, float)):
@@ -95,7 +96,7 @@ class StateMethods:
         return total
 
     def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
-        """Appends ``item`` to the list stored under ``key``, drops items beyond ``keep_last``, and returns the list."""
+        """Appends ``item`` to the list stored under ``key`` and returns the list; at most ``keep_last`` items stay."""
         if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
             raise ValueError(f"`keep_last` is {keep_last!r}, expected a whole number from 1, or None to keep all items")
         held = self.get(key)
@@ -108,7 +109,7 @@ class StateMethods:
         return made
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Deletes ``key`` and returns its value, or ``default`` without a value."""
+        """Deletes ``key`` and returns its value; if there is no value, ``default``."""
         found = self.get(key, default)
         self.delete(key)
         return found
@@ -136,7 +137,7 @@ class StateMethods:
         return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """Returns the bytes stored by ``set_bytes``, or ``default`` without a value."""
+        """Returns the bytes that ``set_bytes`` stored; if there is no value, ``default``."""
         value = self.get(key, default)
         if value is not None and not isinstance(value, bytes):
             raise TypeError(f"key {key!r} of store {self.name!r} holds a JSON value, expected bytes: use state.get()")

@@ -12,9 +12,11 @@ from binascii import hexlify
 #: Prefix of the state keys of internal records.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
-#: State keys of expiry times: ``ENDS`` + state key holds a value's expiry time; ``EXPIRES`` is the index by that time.
+#: State keys about expiry. ``ENDS`` + state key: the expiry time of this state key's value. ``EXPIRES`` + time: an
+#: entry of the index by expiry time.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
-#: State keys of timers: ``TIMERS`` + name holds a timer; ``TIMERS_BY_CLOCK`` + clock name is the index by due time.
+#: State keys of timers. ``TIMERS`` + name: a timer. ``TIMERS_BY_CLOCK`` + clock + time: an entry of the clock's index
+#: by due time.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
 #: The state key that holds the newest event time of a message key.
 NEWEST = f"{RESERVED}newest"
@@ -25,7 +27,7 @@ CLOCK_OF_STORE = f"{RESERVED}clock"
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:
     """Returns the state key of an index entry.
 
-    Without a time, returns a key that sorts before all entries of the index.
+    If ``time_ms`` is None, returns a key that sorts before all entries of the index.
     """
     return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
 

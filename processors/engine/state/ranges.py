@@ -12,8 +12,8 @@ from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
-#: If more keys than this were added since the last read, the whole list is sorted again.
-#: If fewer keys were added, each key is inserted at its place in the list.
+#: If more keys than this were added since the last read, the whole list is sorted again. If fewer were added, each key
+#: is inserted into the sorted list.
 SORTED_FROM = 16
 
 
@@ -32,7 +32,7 @@ class Ranged(Protocol):
         """Yields the state keys of one message key with their committed values, in key order, from ``first``."""
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the same entries as ``stored`` in reverse order, from the last key before ``end``; None: no bound."""
+        """Yields the entries of ``stored`` in reverse order: the last one before ``end`` first. None means no end."""
 
 
 def behind(prefix: bytes) -> bytes:
@@ -42,16 +42,17 @@ def behind(prefix: bytes) -> bytes:
 
 
 class WrittenKeys:
-    """Finds the writes of one message key among all writes, without a scan of all writes at each read.
+    """Index that finds the uncommitted writes of one message key without a scan of all writes.
 
-    Until the commit, the dict of writes only grows at its end. Only a failed message removes keys, and it removes only
-    the last keys of the dict. A read therefore checks only the keys added since the last read.
+    Until the commit, the dict of writes grows only at its end, and a failed message removes only the last keys. So a
+    read looks only at keys that were added since the last read.
     """
 
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        #: For each message key: its sorted written keys (with duplicates), and the keys added since the last read.
+        #: Maps each message key to two lists: its written keys, sorted and with duplicates; and the keys added since
+        #: the last read.
         self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
@@ -93,7 +94,7 @@ class WrittenKeys:
             former = key
 
     def cut(self, length: int) -> None:
-        """Must be called after the dict of writes has lost its last keys, with the ``length`` of the remaining dict."""
+        """Must be called after keys were removed from the end of the dict of writes. ``length`` is its length now."""
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}
@@ -102,7 +103,7 @@ class WrittenKeys:
 def merge_writes(
     few: Sequence[tuple[bytes, bytes | None]], ordered: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Merges a few unsorted writes into an iterator of sorted writes. The result is sorted."""
+    """Merges ``writes``, which are few and unsorted, into a sorted iterator. The result is sorted."""
     if not few:
         return ordered
     by_key = itemgetter(0)
@@ -140,7 +141,7 @@ def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | Non
     writes = state.uncommitted(message_key, first, end)
     write = next(writes, None)
     with closing(state.stored(message_key, first)) as stored:
-        # ``heapq.merge`` would take three times as long, and each commit reads time indexes through this code.
+        # ``heapq.merge`` would take three times as long, and every commit uses this code to read time indexes.
         for key, raw in stored:
             if end is not None and key >= end:
                 break
@@ -175,7 +176,10 @@ def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | No
 def _newest(
     merged: Iterable[tuple[bytes, int, bytes | None]], inside: Callable[[bytes], bool]
 ) -> Generator[tuple[bytes, bytes]]:
-    """Yields one entry for each key: the uncommitted write if it exists. Skips keys with an uncommitted delete."""
+    """Yields one entry for each key: the uncommitted write if there is one, otherwise the stored value.
+
+    A key with an uncommitted delete is left out.
+    """
     former: bytes | None = None
     for key, _, raw in takewhile(lambda item: inside(item[0]), merged):
         if key != former and raw is not None:

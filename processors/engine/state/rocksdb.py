@@ -24,9 +24,9 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory, database_options
 from holdfast.processors.engine.state.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of
 
-#: Database files are copied in pieces of this many bytes.
+#: Database files are copied in pieces of this size, in bytes.
 CHUNK_BYTES = 4 << 20
-#: The size of the block cache, and of the write buffers, in bytes, while state in memory is written as a checkpoint.
+#: Bytes of the block cache, and of the write buffers, for writing state in memory as a RocksDB checkpoint.
 EXPORT_BYTES = 8 << 20
 
 
@@ -34,11 +34,12 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
     """Opens a database in bulk mode for a replay of ``bulk_records`` records, or for normal use if None."""
     options = database_options(memory, bulk_records)
     with _named_errors():
-        # Without an explicit column family, a reopened database has the options on the disk, with an 8 MB cache.
+        # Without an explicit column family, rocksdict opens an existing database with the options stored on disk, and
+        # an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
     if bulk_records is not None:
-        # A replay needs no write-ahead log, because after a crash it resumes from the offsets of the last flush.
-        # Data and offsets are in the same column family, so one flush writes data and offsets together.
+        # A replay needs no write-ahead log: after a crash, it resumes from the offsets of the last flush. Data and
+        # offsets are in the same column family, so one flush writes both.
         writing = WriteOptions()
         writing.disable_wal = True
         rdict.set_write_options(writing)
@@ -49,8 +50,8 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
 class RocksDatabase(Database):
     """One RocksDB database.
 
-    A database that is not on the disk yet is created only by its first write. If a new task starts bulk mode before its
-    first write, the database is therefore opened only once.
+    A database that is not on the disk yet is created only by its first write. So if a new task starts bulk mode before
+    its first write, the database is opened once and not twice.
 
     Args:
         rdict: The open database; None to create the database at the first write, with ``memory``.
@@ -113,7 +114,10 @@ class RocksDatabase(Database):
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is running. After a failed flush this is False, and the next ``flush(wait=True)`` raises."""
+        """Whether a background flush is running.
+
+        After a failed flush it is False, and the next ``flush(wait=True)`` raises.
+        """
         if self._number("background-errors"):
             return False
         return bool(self._number("mem-table-flush-pending") or self._number("num-running-flushes"))
@@ -195,7 +199,7 @@ class RocksDatabases(Databases, DatabaseFiles):
     def files(self, path: Path) -> list[LocalFile]:
         """Lists the files by name.
 
-        Inode, time and size identify the content: RocksDB never rewrites a file in place.
+        A file's inode, time and size identify its content, because RocksDB never changes a complete file.
         """
         found = []
         for file in sorted(path.iterdir()):
@@ -270,9 +274,9 @@ class StateReader:
                 yield key[len(before) :], value
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yields a list of keys and a list of values, of up to ``rows_max`` each.
+        """Yields the pairs of one store in pages: a list of keys and a list of values, with up to ``rows_max`` items.
 
-        The read does not fill the block cache.
+        The read does not put blocks into the block cache.
         """
         prefix = store_prefix(store)
         size = len(prefix)
@@ -322,7 +326,7 @@ def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> It
 
 
 def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yields keys and values in reverse order, from the last key before ``end``; raises DatabaseCorrupt for damage."""
+    """Yields keys and values in reverse order, from the last key before ``end``; raises DatabaseCorrupt."""
     last: bytes | None = None
     for item in rdict.items(backwards=True, from_key=end):
         if item[0] < end:
@@ -347,7 +351,10 @@ def _named(failure: Exception) -> Exception:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Converts errors inside the block with ``_named``. Reads of single keys inline this code for speed."""
+    """Converts errors raised inside the block with ``_named``.
+
+    Reads of single keys repeat this code inline, for speed.
+    """
     try:
         yield
     except Exception as failure:

@@ -13,24 +13,26 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFacto
 #: The sizes used without a memory plan: the block cache of the process, and the write buffer of one database, in bytes.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
-#: The write buffer of a database has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers.
-#: The minimum size of a write buffer is ``BUFFER_BYTES_MIN`` bytes.
+#: The write buffer of one database has at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, but at least
+#: ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: RocksDB allocates a write buffer in blocks: the blocks of a full buffer, and the default maximum of a block in bytes.
+#: RocksDB allocates a write buffer in blocks. These are the number of blocks in a full buffer, and the maximum bytes of
+#: a block.
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
-#: In bulk mode, the maximum number of write buffers of a database, including those that wait for their flush.
+#: Maximum number of write buffers of a database in bulk mode, including full buffers that are not flushed yet.
 BULK_BUFFERS = 4
 #: The size of a write buffer's bloom filter, as a fraction of the buffer: about 20 bits for each key.
 BUFFER_FILTER_RATIO = 0.01
-#: The size of a write buffer in a bulk replay follows from these numbers: the wanted files, and the bytes of a record.
+#: From these two numbers, the size of a write buffer in a bulk replay is computed: the wanted number of files, and the
+#: assumed bytes of a record.
 BULK_FILES, BULK_RECORD_BYTES = 8, 128
 BULK_BUFFER_BYTES_MIN = 2 << 20
-#: The size of a file of level 1, in bytes; files of each next level are twice as large.
-#: A file's filter is one block in the block cache, about 1.25 bytes per key. The cache has up to 64 shards.
-#: If a filter is larger than a shard, RocksDB loads the filter again for each read of a key.
-#: With 64 MiB for the cache and 64 MiB for a file (RocksDB's default), a read then takes 145 us instead of 9 us.
+#: Bytes of a file at level 1, and the factor by which files of each further level are larger. A file's bloom filter is
+#: one block in the block cache, about 1.25 bytes per key. The cache has up to 64 shards. RocksDB loads a filter that is
+#: larger than a shard again for each read of a key. With a cache of 64 MiB and files of 64 MiB (RocksDB's default), a
+#: read then takes 145 us instead of 9 us.
 FILE_BYTES, FILE_GROWTH = 16 << 20, 2
-#: A number of level-0 files that no database reaches. With this number as the limit, writes never wait for compaction.
+#: As a limit for level-0 files, this number is never reached, so writes never wait for compaction.
 NEVER = 1 << 20
 #: Maximum open files of a database: 1/``OPEN_FILES_SHARE`` of the process' limit, at least ``OPEN_FILES_MIN``.
 OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
@@ -39,10 +41,10 @@ OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 class RocksMemory:
     """The block cache and the write buffers that all databases of a process share; sizes in bytes.
 
-    RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. An empty buffer counts,
-    too, because it already holds its filter and its first block. Empty buffers of 150 databases would exceed the limit,
-    and each write would flush a file. For this reason, the more databases are open, the smaller is the buffer of the
-    next database.
+    RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. Empty buffers are
+    counted, too, because each already has its filter and its first block. Empty buffers of 150 databases would exceed
+    the limit, and each write would flush a file. For this reason, the buffer of a database is smaller if many databases
+    are open already.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
@@ -62,17 +64,17 @@ class RocksMemory:
 def bulk_buffer_bytes(records: int, usual: int) -> int:
     """Returns the size of a write buffer for a replay of ``records`` records: at most ``usual`` bytes.
 
-    A small buffer stays in the CPU's caches and is sorted faster, but each buffer becomes a file that is compacted
-    later.
+    A small buffer is sorted faster, because it stays in the CPU's caches. But each buffer becomes a file that must be
+    compacted later.
     """
     return min(usual, max(BULK_BUFFER_BYTES_MIN, records * BULK_RECORD_BYTES // BULK_FILES))
 
 
 def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Options:
-    """Returns the options of a database, for bulk mode with ``bulk_records`` writes, or for normal use if None."""
+    """Returns the options of a database: for bulk mode with about ``bulk_records`` writes, or for normal use (None)."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
-    # Without this option, each open file keeps its index and filter outside of the cache, without a memory limit.
+    # Without this option, each open file has its index and filter outside of the cache, where no limit applies.
     table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
@@ -91,20 +93,21 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
     # RocksDB's default is 16 threads. Starting these threads takes a quarter of the CPU time of opening a few files.
     options.set_max_file_opening_threads(1)
     options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
-    # A bulk replay leaves many small files. Writes must not wait for the compaction of these files.
-    # Otherwise all Python threads would wait, because rocksdict holds the interpreter lock in a write.
-    # Bloom filters keep reads of many small files fast.
+    # A bulk replay leaves many small files. Writes must not wait for their compaction, because rocksdict holds the
+    # interpreter lock during a write, so all Python threads would wait. Bloom filters keep reads of many small files
+    # fast.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk_records is not None:
         options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, buffer_bytes))
-        # A vector memtable only appends writes. RocksDB's background threads sort it when they flush it.
+        # A vector memtable only appends writes, and RocksDB's background threads sort it at the flush.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     else:
-        # Most reads are for keys that are not in the write buffer. The bloom filter answers them without a search.
+        # Most reads are for keys that are not in the write buffer. With this bloom filter, they need no search in the
+        # buffer.
         options.set_memtable_whole_key_filtering(True)
         options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options

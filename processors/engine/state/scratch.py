@@ -22,7 +22,7 @@ class ScratchFolder:
         """Opens an empty temporary database for a task, in bulk mode for ``records`` writes.
 
         The database is deleted at the end of the block. If the deletion fails or the process dies, the next call with
-        the same task name deletes the database.
+        the same task name deletes the old database.
         """
         self._delete(task)
         store = TaskStore(self._databases, self._folder / task)

@@ -3,15 +3,15 @@
 The overlay holds stored bytes: ``set`` encodes at once, and ``get`` returns a copy. If a function changes the object
 after ``set``, the state does not change. A value that can't be stored fails the message that sets it.
 
-A read searches the levels from left to right. A write stays in the overlay until the commit::
+A read searches the levels of this diagram from left to right. A write stays in the overlay until the commit::
 
     state key ──► cell:  dirty (overlay)  ──►  young (cache)  ──►  old (cache)  ──►  database
                          uncommitted           newer half          older half
                            └── commit ────────►
 
-A store has few state keys and many message keys. Each state key has a cell: dicts by message key. Full keys are built
-only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys with a prefix in ``scattered``,
-share one cell whose dicts use full keys.
+A store usually has few state keys and many message keys. So each state key has a cell: dicts from message keys to
+values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
+with a prefix in ``scattered``, share one cell whose dicts use full keys.
 
 ``get`` and ``set`` inline ``_load`` and ``_store``. This saves 4 % of the CPU time of a stateful message.
 ``tests/unit/processors/engine/state/test_store_inlined.py`` checks that both variants give equal results.
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 #: Default maximum size of one store's cache of committed values, in bytes.
 CACHE_BYTES = 64 << 20
-#: Maximum number of state keys that ``prefetch`` loads for each message key.
+#: Maximum number of state keys whose values ``prefetch`` loads, for each message key of a batch.
 PREFETCH_STATE_KEYS_MAX = 4
-#: Number of consecutive prefetches without a cache miss after which prefetching stops, until the next miss.
+#: Prefetching stops after this many consecutive prefetches without a cache miss, until the next cache miss.
 FOUND_ALL_MAX = 20
 #: Maximum number of state keys that have a separate cell.
 CELLS_MAX = 64
-#: Estimated memory of an entry in addition to its key and value, in bytes: object headers and its place in the dict.
+#: Estimated bytes of an entry in addition to its key and value: object headers, and its place in the dict.
 ENTRY_BYTES = 180
 
 
@@ -68,22 +68,22 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """The rows of a columnar step. They are kept outside of the store's overlay until ``write_back``."""
+    """Values of a step computed with numpy. They are kept outside of the store's overlay until ``write_back``."""
 
     #: Maximum memory for rows with committed values, in bytes.
     rows_bytes_max: int
 
     def write_back(self) -> None:
-        """Writes all uncommitted rows into the overlay."""
+        """Writes all uncommitted values into the overlay, so that the commit contains them."""
 
     def committed(self) -> None:
-        """Called after a commit, when the database already contains the overlay."""
+        """Must be called after a commit, when the database already contains the overlay."""
 
     def drop(self) -> None:
-        """Forgets all uncommitted rows."""
+        """Drops all uncommitted values."""
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that the uncommitted rows will need in the overlay."""
+        """Estimated bytes that the uncommitted values will need in the overlay when they are written back."""
 
 
 class _Missing(Enum):
@@ -105,7 +105,7 @@ class StoreState(StateMethods):
 
     The runtime calls ``point_at`` for each message before the user function runs.
 
-    ``topic`` is the changelog, empty for none. ``record_bytes_max`` limits key plus value of a changelog record.
+    ``topic`` is the changelog's name, or empty. ``record_bytes_max`` limits key plus value of a changelog record.
     """
 
     __slots__ = (
@@ -144,10 +144,10 @@ class StoreState(StateMethods):
         self.name = name
         self._topic = topic
         self.record_bytes_max = record_bytes_max
-        #: Prefixes of state keys, for example of index entries, where each state key occurs with only one message key.
-        #: These state keys share one cell, because a separate cell for a state key would hold a single value.
+        #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
+        #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: The number of reads by user functions, and the number of these reads that had to read the database.
+        #: ``reads``: reads by user functions. ``misses``: reads of these that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -157,22 +157,22 @@ class StoreState(StateMethods):
         self._rows: Rows | None = None
         self._cells: dict[str, Cell] = {}
         self._shared = Cell(None, self.record_bytes_max)
-        #: The cells whose values ``prefetch`` loads.
+        #: The cells for whose state keys ``prefetch`` loads values.
         self._followed: list[Cell] = []
-        #: The number of prefetches without a cache miss since the last miss.
+        #: The number of prefetches, since the last cache miss, that found all values in the cache.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
         #: An index of the uncommitted writes in the shared cell, by message key.
         self._written = WrittenKeys()
         self._bytes = 0
-        #: The number of cached values and their total length in bytes, from which the mean length is computed.
+        #: Number of sampled values and the sum of their lengths in bytes. They give the mean length of a value.
         self._weighed = self._weight = 0
 
     # -- methods for user functions -------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
-        # Inlines ``_load``; the module's docstring gives the reason.
+        # This repeats the code of ``_load`` inline, for speed.
         self.reads += 1
         cell = self._cells.get(key)
         if cell is None:
@@ -200,7 +200,7 @@ class StoreState(StateMethods):
         """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
-        # Inlines ``_store``; the module's docstring gives the reason.
+        # This repeats the code of ``_store`` inline, for speed.
         try:
             raw = encode_value(value, self.timestamp_ms)
         except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.
@@ -231,7 +231,7 @@ class StoreState(StateMethods):
         return self._found_all < FOUND_ALL_MAX
 
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
-        """Loads the values that a batch of messages will probably read, with one database read for each state key."""
+        """Loads the values that a batch of messages will probably read, with one database read for each cell."""
         if self._followed:
             self._found_all += 1
         for cell in tuple(self._followed):
@@ -253,11 +253,11 @@ class StoreState(StateMethods):
 
     @property
     def undo_log(self) -> list[Any]:
-        """The undo log: the values that the current message has overwritten. The list object never changes."""
+        """The values that the current message has overwritten. The list is never replaced, so code may keep it."""
         return self._undo
 
     def keep_message(self) -> None:
-        """Keeps the writes of a successful message in the overlay, by clearing the undo log."""
+        """Clears the undo log after a successful message, so that its writes stay in the overlay."""
         self._undo.clear()
 
     def undo_message(self) -> None:
@@ -283,17 +283,17 @@ class StoreState(StateMethods):
         return writes
 
     def rocks_changes(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
-        """Returns the writes with the keys of the task's database, which begin with the store's prefix."""
+        """Yields the writes with the keys that they have in the task's database: store prefix + changelog key."""
         prefix = self._rocks_prefix
         return zip([prefix + key for key in writes.keys], writes.values, strict=True)
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory of all uncommitted writes, in bytes."""
+        """Estimated bytes of all uncommitted writes."""
         outside = 0 if self._rows is None else self._rows.dirty_bytes()
         return outside + self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
 
     def committed(self) -> None:
-        """Moves the overlay into the cache. Called after the overlay was written to the database."""
+        """Must be called after the overlay was written to the database: moves the overlay's values into the cache."""
         for cell in self._all():
             if self._rows is not None:  # ``_rows`` serves as the cache; values in ``young`` would become outdated.
                 cell.young, cell.old = {}, {}
@@ -322,14 +322,14 @@ class StoreState(StateMethods):
         self._bytes = 0
 
     def forget(self) -> None:
-        """Drops all uncommitted and cached values, because a command changed the database directly."""
+        """Drops all uncommitted and cached values. Needed after a command has changed the database directly."""
         self.drop()
         self._cells, self._shared, self._followed = {}, Cell(None, self.record_bytes_max), []
 
     # -- methods for rows outside of the overlay -------------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:
-        """Registers the rows of a columnar step: ``write_back`` runs before each commit, ``committed`` after it."""
+        """Registers values of a step computed with numpy, which must be written back before each commit."""
         self._rows = rows
 
     def bound_cache(self, cache_bytes: int) -> None:
@@ -339,7 +339,7 @@ class StoreState(StateMethods):
             self._rows.rows_bytes_max = cache_bytes
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the stored values of many message keys, with uncommitted values; None for a key without a value."""
+        """Returns the values of many message keys, including uncommitted ones; None for a key without a value."""
         cell = self._cells.get(state_key) or self._place(state_key)[0]
         places = cell.places(message_keys, state_key)
         dirty, young = cell.dirty, cell.young
@@ -354,12 +354,12 @@ class StoreState(StateMethods):
         return [dirty[at] if at in dirty else young[at] if at in young else by_place[at] for at in places]
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Writes stored values of many message keys into the overlay, without an undo log."""
+        """Writes values of many message keys into the overlay. These writes can't be undone for a single message."""
         cell = self._cells.get(state_key) or self._place(state_key)[0]
         self._overwrite(cell.dirty, cell.places(message_keys, state_key), values)
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Writes stored values of one message key into the overlay, for state keys with a prefix in ``scattered``."""
+        """Writes values of one message key into the overlay. All state keys must have a prefix in ``scattered``."""
         prefix = key_prefix(message_key)
         self._overwrite(self._shared.dirty, [prefix + state_key.encode() for state_key in state_keys], values)
 
@@ -385,7 +385,7 @@ class StoreState(StateMethods):
         yield from self._within(prefix, self._backend.items(self.name, prefix + first))
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order, from the last state key before ``end``; None: no bound."""
+        """Yields the entries of ``stored`` in reverse order: the last one before ``end`` first. None means no end."""
         prefix = key_prefix(message_key)
         last = behind(prefix) if end is None else prefix + end
         yield from self._within(prefix, self._backend.items_back(self.name, last))
@@ -441,7 +441,7 @@ class StoreState(StateMethods):
         return (*self._cells.values(), self._shared)
 
     def _place(self, key: str) -> tuple[Cell, bytes]:
-        """Chooses the cell of a state key that is not in ``_cells``; returns it and the current message's dict key."""
+        """Returns the cell for a state key that is not in ``_cells``, and the current message's key in its dicts."""
         try:
             suffix = key.encode()
         except AttributeError:
@@ -458,7 +458,7 @@ class StoreState(StateMethods):
         return self._shared, key_prefix(self.message_key) + suffix
 
     def _read(self, cell: Cell, place: bytes) -> bytes | None:
-        """Reads a value from the old generation or the database, and puts it into the young generation."""
+        """Reads a value from the cache's older half or from the database, and puts it into the newer half."""
         raw = cell.old.get(place, _MISSING)
         self._found_all = 0
         if raw is _MISSING:
@@ -477,11 +477,11 @@ class StoreState(StateMethods):
         self._weight += sum(map(len, filter(None, found)))
 
     def entry_bytes(self) -> float:
-        """The estimated mean memory of one cached value, in bytes."""
+        """Estimated mean bytes of one cached value, from the values sampled so far."""
         return ENTRY_BYTES + self._weight / max(1, self._weighed)
 
     def _make_room(self) -> None:
-        """Evicts the old generation when the young one fills half of the cache. The young one then becomes old."""
+        """If the newer half of the cache is full, drops the older half. The newer half then becomes the older."""
         cells = self._all()
         if sum([len(cell.young) for cell in cells]) * self.entry_bytes() <= self.cache_bytes / 2:
             return
@@ -491,10 +491,10 @@ class StoreState(StateMethods):
         self._followed.clear()
 
     def _forget_state_keys(self) -> None:
-        """Frees the cells of state keys that are no longer in use, for example keys that contain a date."""
+        """Frees the cells of state keys that are no longer used, for example of state keys that contain a date."""
         used = {key: cell for key, cell in self._cells.items() if cell.young or cell.old}
         if len(used) < len(self._cells):
             self._cells = used
-            # Empties the shared cell, because a state key in it may now get a separate cell.
+            # The shared cell is emptied, because its state keys may now get separate cells.
             self._shared = Cell(None, self.record_bytes_max)
             self._followed = [cell for cell in self._followed if cell in used.values()]

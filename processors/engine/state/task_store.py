@@ -1,8 +1,8 @@
-"""The database of one task: all stores of its subtopology, and the offsets of their data.
+"""The database of one task: all stores of its subtopology, and the offsets that their data corresponds to.
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
-data and the offsets since the last flush. The changelog is then replayed from the flushed offsets.
+data and the offsets since the last flush. The changelog is then replayed from the offsets that were flushed last.
 
 Invariants:
     - A batch is written in pieces, and its last piece contains the meta key. After a crash between pieces, the database
@@ -39,18 +39,19 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Recorded instead of a changelog's topic id while the changelog is rewritten from local state.
+#: Stands in the meta record in place of a changelog's topic id while the changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
-#: Suffix of the folder of an old copy of local state. The folder is kept until the changelogs have restored the task.
+#: Suffix of a folder with an old copy of local state. The copy is kept until the task is restored from the changelogs.
 ASIDE_SUFFIX = ".former"
 
-#: Maximum operations of one write. A large write stalls the process, because rocksdict holds the interpreter lock.
+#: Maximum operations of one write. During a write, rocksdict holds the interpreter lock, so a large write would stop
+#: all threads.
 BATCH_OPERATIONS_MAX = 10_000
 
 
 class StoreOffset(NamedTuple):
-    """The position of a store in its changelog. Its JSON form is a list.
+    """The position in its changelog up to which a store's data is complete. It is stored as a JSON list.
 
     ``offset`` is the next changelog offset to replay. ``inputs`` are the input offsets of the last meta record before
     ``offset``.
@@ -64,14 +65,14 @@ class StoreOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskMeta:
-    """The offsets that a task's data corresponds to.
+    """The offsets that a task's local data corresponds to; stored in the task's database.
 
     Attributes:
         inputs: The next input offset of each topic; the data includes the effects of all earlier messages.
         restoring: Whether a replay is incomplete. The data then matches no input offset.
         complete_at: The last time at which the data matched the whole changelog, in wall-clock seconds since 1970. A
-            replay changes this time only when it reaches the changelog's end, because compaction may have removed
-            tombstones since this time.
+            replay changes this time only when it reaches the changelog's end. Tombstones that Kafka removed after this
+            time may be missing in the data.
         commands: Names of the owner commands whose effects are in the data, oldest first.
         keys: For each store, lines of text that describe how the keys of its data were made, for example by
             ``group_by``; no entry if no commit recorded the lines.
@@ -118,7 +119,8 @@ class TaskStore:
     """The open database of one task.
 
     Args:
-        bulk_records: Opens the database in bulk mode for a replay of this many records; None opens it normally.
+        bulk_records: Number of records of the replay for which the database is opened in bulk mode; None opens it
+            normally.
 
     Raises (from every method that accesses the disk):
         StateDiskFailed: The disk refused a read or a write.
@@ -127,7 +129,7 @@ class TaskStore:
 
     def __init__(self, databases: Databases, path: Path, bulk_records: int | None = None) -> None:
         self.path = path
-        #: The first failure; after it, the store refuses all writes.
+        #: The first failure of the database. After it, the store refuses all writes.
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
@@ -154,21 +156,21 @@ class TaskStore:
             return next(items_of(self._database, store), None) is not None
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Returns the values of full keys, which include the store's prefix; None for an absent key."""
+        """Returns the values of database keys (store prefix + changelog key); None for an absent key."""
         try:
             return self._database.get_many(keys) if keys else []
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def get(self, key: bytes) -> bytes | None:
-        """Returns the value of one full key, which includes the store's prefix; None if absent."""
+        """Returns the value of a database key (store prefix + changelog key); None if the key is absent."""
         try:
             return self._database.get(key)
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def write(self, changes: Iterable[Change], meta: TaskMeta) -> None:
-        """Writes full keys with their values (None deletes), and the offsets in the last piece."""
+        """Writes database keys with their values (None deletes), and at the end the offsets ``meta``."""
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
@@ -177,7 +179,7 @@ class TaskStore:
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Writes full keys and values (None deletes) without offsets; a later ``write`` adds the offsets."""
+        """Writes database keys with values (None deletes), but no offsets. A later ``write`` must add the offsets."""
         if self.failure is not None:
             raise self.failure
         with self._watched("written"):
@@ -186,7 +188,7 @@ class TaskStore:
                 self._database.load(keys[first:last], values[first:last])
 
     def empty(self, store: str) -> None:
-        """Deletes all keys of one store, without offsets; a later ``write`` adds the offsets of the empty store."""
+        """Deletes all keys of one store, but writes no offsets. A later ``write`` must add those of the empty store."""
         prefix = store_prefix(store)
         while keys := [prefix + key for key, _ in islice(self.items(store), BATCH_OPERATIONS_MAX)]:
             self.load(keys, [None] * len(keys))
@@ -200,7 +202,7 @@ class TaskStore:
     def end_bulk(self) -> None:
         """Flushes all writes and ends bulk mode.
 
-        The call waits for the flush. To avoid this wait, first call ``flush(wait=False)``, and call ``end_bulk`` when
+        The call waits for the flush. To avoid a long wait, first call ``flush(wait=False)``, and call ``end_bulk`` when
         ``flushing`` is False.
         """
         with self._watched("flushed"):
@@ -208,7 +210,7 @@ class TaskStore:
         self.in_bulk = False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Flushes all writes. Without ``wait``, flushes in the background, and ``flushing`` is True until the end."""
+        """Flushes all writes. If ``wait`` is False, returns at once; ``flushing`` is True until the flush ends."""
         with self._watched("flushed"):
             self._database.flush(wait=wait)
 
@@ -244,8 +246,8 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        ``on_wait`` is called about twice a second until the compaction ends. ``on_wait`` may close the store; ``close``
-        then waits until the compaction has ended.
+        While the compaction runs, ``on_wait`` is called about twice a second. It may close the store; ``close`` then
+        waits for the compaction.
         """
         failures: list[Exception] = []
 
@@ -273,7 +275,7 @@ class TaskStore:
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Closes the database and never raises, because the changelog replays any write that is lost."""
+        """Closes the database. It never raises an error, because the changelog can replay any write that is lost."""
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -291,7 +293,8 @@ class TaskStore:
     def wipe(self, *, aside: bool = False) -> None:
         """Deletes the database, or sets it aside under another name, and opens an empty one.
 
-        A database whose restore is incomplete is deleted if an earlier copy is already set aside. That copy is kept.
+        If an earlier copy is already set aside, a database whose restore is incomplete is deleted, and the earlier copy
+        is kept.
         """
         if aside:
             meta = self.meta()
@@ -346,7 +349,10 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Converts a database error with ``_broken``. ``get`` and ``get_many`` inline this code for speed."""
+        """Converts errors raised inside the block with ``_broken``.
+
+        ``get`` and ``get_many`` repeat this code inline, for speed.
+        """
         try:
             yield
         except FormatUnknown:
@@ -357,7 +363,7 @@ class TaskStore:
     def _broken(self, done: str, failure: Exception) -> StateFailed:
         """Records the failure and returns the error to raise.
 
-        After a failure, no commit is possible, even if user code catches the exception.
+        The recorded failure prevents all commits, even if user code catches the exception.
         """
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(

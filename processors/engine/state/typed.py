@@ -1,6 +1,7 @@
 """Converts values of a store to instances of models and back.
 
-A value is validated when it is set and when it is read. A value of an older version is upgraded when it is read.
+Values are validated when they are set and when they are read. A value that an older version of its model wrote is
+upgraded when it is read.
 
 A stored value is the plain JSON of its model, so tables, audits and older readers can use it without the model. With
 upgrades, the stored object also has the field ``_version``::
@@ -25,7 +26,7 @@ from holdfast.processors.engine.schema.round_trip import RoundTrip, lost_on_the_
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY
 from holdfast.processors.engine.state.methods import StateValueInvalid
 
-#: The field of a stored object that holds its version.
+#: The name of the field that has the version of a stored object.
 VERSION = "_version"
 
 
@@ -75,7 +76,7 @@ class TypedValues:
             raise self._unfit(key, path, said, action) from failure
 
     def written(self, key: str, value: Any) -> Any:
-        """Returns the JSON value to store for an instance, or for input from which the model makes an instance.
+        """Returns the JSON value to store. ``value`` is an instance of the model, or input that the model accepts.
 
         Raises:
             StateValueInvalid: The value does not fit its model, or JSON would change it.
@@ -102,7 +103,7 @@ class TypedValues:
         return made
 
     def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
-        """Returns the JSON value of an instance that has a field of another type than its model declares."""
+        """Returns the JSON value of an instance if a field's value has another type than the model declares."""
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except Exception as failure:
@@ -110,7 +111,7 @@ class TypedValues:
             raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
 
     def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
-        """Raises StateValueInvalid if the instance read back from its JSON differs from the original."""
+        """Raises StateValueInvalid if the instance read from its JSON ``made`` differs from the original."""
         action = (
             "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
             "field one exact type."
@@ -127,7 +128,7 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """Upgrades a stored object of any version to the newest version.
+        """Upgrades a stored object of any version to the newest version, with the user's upgrade functions.
 
         Returns the JSON of the upgraded object, without the version field.
         """
@@ -160,7 +161,7 @@ class TypedValues:
 
 
 def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
-    """Returns the path of the first validation error, and a text with its message and the value."""
+    """Returns the path of the first validation error, and a text with the error's message and the refused value."""
     fault = failure.errors(include_url=False, include_context=False)[0]
     path = ".".join(map(str, fault["loc"])) or "the value"
     return path, f"{fault['msg']}, seen {repr(fault['input'])[:80]}"

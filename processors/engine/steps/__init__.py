@@ -1,1 +1,1 @@
-"""The common parts of all steps of a stream. This package imports no join, window or aggregate."""
+"""Base classes and checks that all kinds of steps use. This package imports no join, window or aggregate."""

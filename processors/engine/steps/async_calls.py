@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.steps.step import Step
 
-#: Maximum time for calls that start together, in milliseconds, because a transaction may last at most 15 seconds.
+#: Maximum milliseconds for one group of simultaneous calls, because a transaction may last at most 15 seconds.
 CALLS_WITHIN_MS = 10_000
 #: Maximum number of concurrent calls, even if the declaration asks for more.
 CONCURRENCY_MAX = 1_000
@@ -20,7 +20,7 @@ class AsyncInvalid(BadConfiguration):
 
 
 class AsyncCallFailed(HoldfastError):
-    """A call of ``apply_async`` timed out or was cancelled."""
+    """A call of an ``apply_async`` function timed out or was cancelled."""
 
 
 async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
@@ -45,7 +45,7 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 class AsyncCall(Step):
     """The declaration of a step that awaits a function. ``timeout_ms`` is the maximum duration of each call.
 
-    ``known`` returns a one-element tuple with the result if a value needs no call, and None otherwise.
+    ``known`` is a function that returns the result in a one-element tuple if a value needs no call, otherwise None.
     """
 
     func: Callable[[Any], Awaitable[Any]]
@@ -55,12 +55,12 @@ class AsyncCall(Step):
     known: Callable[[Any], tuple[Any] | None] | None = None
 
     def __call__(self, value: Any) -> Any:
-        """Always raises an error, because the engine awaits ``func`` itself, before it runs the next steps."""
+        """Raises RuntimeError: the engine awaits ``func`` itself and must not call this step."""
         raise RuntimeError("a step that waits was run as one that does not")
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user's function."""
+        """The user's async function in a tuple."""
         return (self.func,)
 
     def describe(self) -> str:
@@ -69,5 +69,5 @@ class AsyncCall(Step):
 
     @property
     def rounds(self) -> int:
-        """The maximum number of calls, one after the other, that can time out within ``CALLS_WITHIN_MS``; minimum 1."""
+        """Maximum number of calls, one after another, that can all time out within ``CALLS_WITHIN_MS``; at least 1."""
         return max(1, CALLS_WITHIN_MS // self.timeout_ms)

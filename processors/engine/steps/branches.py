@@ -1,4 +1,4 @@
-"""Which step of a branch copies its value: the first one that changes what other branches see, too."""
+"""If a stream has branches that get the same value, decides which step copies it: the first one that changes it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from holdfast.processors.engine.steps.node import Node
 
 
 class Shared(IntEnum):
-    """What of a value other branches see, too."""
+    """Which part of a value other branches of the stream can also see, so that a change in it would reach them."""
 
     NOTHING = 0
-    #: What is inside of its fields; the object itself is the branch's own.
+    #: Only the objects inside the fields of the value. The value itself is seen by one branch only.
     PARTS = 1
     ALL = 2
 
 
 def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
-    """The next steps, and what others see of the value that each gets; ``shared``: of the result of ``node``."""
+    """Returns the next steps, each with the part of its value that other branches see.
+
+    ``shared`` is the part of the result of ``node`` that other branches see.
+    """
     last = len(node.children) - 1
     return [(child, Shared.ALL if at < last else shared) for at, child in enumerate(node.children)]
 
 
 def copy_before(node: Node, shared: Shared) -> Callable[[Any], Any] | None:
-    """The copy that a step needs of its value; None if it changes nothing that another branch sees."""
+    """Returns the function that copies a step's value before the step; None if no copy is needed.
+
+    No copy is needed if the step changes nothing that another branch sees. ``shared`` is the part that others see.
+    """
     if shared is Shared.NOTHING:
         return None
     touch = node.touch
@@ -36,13 +42,16 @@ def copy_before(node: Node, shared: Shared) -> Callable[[Any], Any] | None:
 
 
 def shared_behind(node: Node, shared: Shared) -> Shared:
-    """What others see of a step's results; ``shared``: of the value before it."""
+    """Returns which part of a step's results other branches see.
+
+    ``shared`` is the same for the value before the step.
+    """
     copy = copy_before(node, shared)
     left = shared if copy is None else Shared.NOTHING if copy is copied else Shared.PARTS
     return min(left, Shared.PARTS) if node.of_engine is not None and node.of_engine.makes_object else left
 
 
 def separates(node: Node) -> bool:
-    """Whether fields of the value must not share parts, because a later step may change what is inside."""
+    """Whether fields of the value must be separate objects, because a later step may change the objects in them."""
     may_share = node.of_engine is not None and node.of_engine.may_share_parts
     return may_share and any(each.touch is Touch.ALL for child in node.children for each in child.walk())

@@ -1,4 +1,4 @@
-"""Checks topics, names and functions that users pass to a step, when the step is declared, not at its first message.
+"""Checks the topics, names and functions that users pass to a step, already when the step is declared.
 
 Invariants:
     - A function is refused only if a call with the step's arguments would raise a TypeError. A function whose
@@ -37,7 +37,7 @@ def check_topic(seen: Any, call: str) -> None:
 
 
 def check_own_topic(topic: Topic, processor: str) -> None:
-    """Raises StepInvalid if the output topic was declared by the application of another processor."""
+    """Raises StepInvalid if the output topic belongs to another application: ``app.topic`` of it declared the topic."""
     if topic.processor is not None and topic.processor != processor:
         raise StepInvalid(
             f"`to_topic` got topic {topic.name} of application {topic.processor}; the stream is of application "
@@ -61,8 +61,8 @@ def check_step_function(func: Any, step: str, *, stateful: bool, metadata: bool)
     """Checks the function that was passed to ``apply``, ``update`` or ``filter``.
 
     Raises:
-        StepInvalid: The value is not a function, or takes other arguments. The error names a missing `stateful` or
-            `metadata`.
+        StepInvalid: The value is not a function, or takes other arguments. If `stateful` or `metadata` is missing, the
+            error says so.
     """
     _check_not_async(func, f"`{step}`")
     expected = (*(_WITH_METADATA if metadata else _PLAIN), *(_STATE if stateful else ()))
@@ -92,7 +92,7 @@ def _switched(stateful: bool, metadata: bool) -> str:
 def check_function(func: Any, what: str, arguments: Sequence[str], *, awaited: bool = False) -> None:
     """Raises StepInvalid unless ``func`` is None, or a function that can be called with these arguments.
 
-    ``awaited`` means that async functions are allowed.
+    ``awaited`` is True if the step awaits the function; only then async functions are allowed.
     """
     if not awaited:
         _check_not_async(func, what)

@@ -1,7 +1,7 @@
 """Identifies a user's function by a short hash of its source. A different hash means a different function.
 
-The hash ignores comments, docstrings, white space, and code around a lambda. It includes plain values of the closure,
-so that ``by("carrier")`` and ``by("plane")`` have different hashes.
+The hash ignores comments, docstrings, white space, and code around a lambda. It includes texts and numbers of the
+closure. So the functions that ``by("carrier")`` and ``by("plane")`` return have different hashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.infra.errors import BadConfiguration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: The attribute of a function in which ``same_as`` stores the hash.
+#: The name of the attribute in which ``same_as`` stores the earlier function's hash.
 _SAME_AS = "__holdfast_same_as__"
 _HASH_DIGITS = 8
 #: Types of closure values that are included in a function's hash.
@@ -32,7 +32,9 @@ class FunctionInvalid(BadConfiguration):
 
 
 def same_as(former: str) -> Callable[[Function], Function]:
-    """Declares that a function gives the same results as an earlier function, so that the state is kept.
+    """Decorator that declares: this function gives the same results as an earlier version of it.
+
+    The state is then kept.
 
     Args:
         former: The hash of the earlier function. The error of a refused deployment or worker shows it.
@@ -116,7 +118,7 @@ def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
                 if code.co_firstlineno in (first, node.lineno):
                     return node
         return None
-    # Several lambdas may begin in one line. The instruction positions show which lambda belongs to the code.
+    # Several lambdas may begin in the same line. The columns of the instructions show which of them this code is.
     places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
     lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
     around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]
@@ -143,7 +145,7 @@ def _packed(segment: str) -> str:
             if token.type == tokenize.COMMENT:
                 row, column = token.start
                 lines[row - 1] = lines[row - 1][:column]
-    # A lambda that spans several lines can't be parsed without its surrounding brackets.
+    # The text of a lambda over several lines is not valid by itself, because its surrounding brackets are missing.
     except (tokenize.TokenError, IndentationError, SyntaxError):
         pass
     return " ".join(" ".join(lines).split())

@@ -47,16 +47,16 @@ class GroupKey(Step):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user's function in a tuple; empty if the key is a field."""
+        """The user's function in a tuple; empty if the key is a field of the value."""
         return () if isinstance(self.by, str) else (self.by,)
 
     def describe(self) -> str:
-        """Describes the rule for the key in one line."""
+        """Describes in one line of text how the key is computed."""
         return f"group_by {self.name}: {self.by if isinstance(self.by, str) else 'function'}"
 
 
 def text_of_key(key: Any) -> bytes:
-    """Serializes keys if no serializer is given: texts and bytes unchanged, whole numbers as in JSON."""
+    """Serializes a key if the user gave no serializer: texts as UTF-8, bytes unchanged, whole numbers as in JSON."""
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes):

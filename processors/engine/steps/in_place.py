@@ -1,10 +1,10 @@
 """Decides whether a user's function may change its argument, and copies values for such functions.
 
-A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A receiver that
-may change the value gets a copy, so that no change reaches another receiver. A function that only reads needs no copy.
-A branch copies before its first step that changes something, so a filter before that step may save the copy.
-The decision is based on the function's bytecode and on the names that it uses. Code that is not known to be harmless
-counts as a change, which costs a copy.
+A value goes to all branches of a stream, to all matches of a join, and to all windows that contain it. A branch, match
+or window that may change the value gets a copy, so that the change reaches no other of them. A function that only reads
+needs no copy. A branch makes its copy just before its first step that changes something. If a filter before this step
+drops the message, no copy is made. The decision is based on the function's bytecode and on the names that it uses. Code
+that is not known to be harmless counts as a change, which costs a copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READING = frozenset(
         *("type", "zip"),
     )
 )
-#: Modules whose functions do not change their arguments.
+#: Modules whose functions do not change their arguments; a function that uses only these needs no copy.
 _READING_MODULES = frozenset(
     (
         "json",
@@ -55,7 +55,7 @@ _READING_MODULES = frozenset(
         "msgspec._core",
     )
 )
-#: Names of methods that do not change the values that steps get.
+#: Names of methods that do not change the object on which they are called, for types of values that steps get.
 _READING_METHODS = frozenset(
     (
         *("get", "items", "keys", "values", "copy", "count", "index", "union", "intersection", "difference"),
@@ -72,23 +72,23 @@ _CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELE
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: Bytecode instructions that read names from outside of a function.
 _OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
-#: Maximum size and depth up to which a container from outside of a function is examined.
+#: Maximum number of parts, and maximum nesting, of a container that is checked if a function refers to it by name.
 _LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
-#: Used as the value of a name that is not assigned yet.
+#: The value that is used for a name that is not assigned yet.
 _UNKNOWN = object()
 
 
 class Touch(Enum):
-    """What a step changes in the value that it gets."""
+    """Which part of its value a step may change."""
 
     NOTHING = 0
-    #: The fields of the object itself, and nothing inside of them.
+    #: Only the fields of the value object, not the objects inside the fields.
     OBJECT = 1
     ALL = 2
 
 
 class ValueNotCopied(HoldfastError):
-    """A value can't be copied, although several branches, matches or windows get it and may change it."""
+    """A value can't be copied, although several branches, matches or windows get it, and one may change it."""
 
 
 def copied(value: Any) -> Any:
@@ -119,19 +119,22 @@ def copied(value: Any) -> Any:
 
 
 def own_object(value: Any) -> Any:
-    """An object of its own with the same parts; another value is copied whole."""
+    """Returns a copy of the object itself; a copied dict still contains the same objects.
+
+    Any value but a dict is copied whole.
+    """
     return value.copy() if type(value) is dict else copied(value)
 
 
 def apart(results: Sequence[Any]) -> Sequence[Any]:
-    """Returns the results of one message without shared mutable parts: copies of all results except the last."""
+    """Returns the results of one message as separate objects: all except the last are copied, so none share a part."""
     return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
 
 
 def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
-    """Whether a function may change its arguments. The answer False is certain, the answer True may be wrong.
+    """Whether a function may change its arguments. False is certain. True only means that a change can't be ruled out.
 
-    ``stateful`` means that the last argument is a state, whose methods may be called.
+    ``stateful`` is True if the last argument is a state; calls of the state's methods are not counted as changes.
     """
     try:
         return _known(function, stateful)
@@ -141,7 +144,7 @@ def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
 
 @cache
 def _known(function: Callable[..., Any], stateful: bool) -> bool:
-    """Caches the decision, so that each function is examined once for all tasks."""
+    """Returns the same as ``may_change``. The result is cached, so each function is examined once for all tasks."""
     return _may_change(function, set(), stateful=stateful)
 
 
@@ -174,7 +177,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
     """Whether an instruction of a function may change an object.
 
-    ``state`` is the name of the state argument, whose methods are allowed.
+    ``state`` is the name of the state argument; calls of its methods are not counted as changes.
     """
     last: Any = None
     for each in dis.get_instructions(code):
@@ -194,7 +197,7 @@ def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str)
 
 
 def _is_of_module(name: str, function: FunctionType) -> bool:
-    """Whether an attribute belongs to a harmless module that the function uses, and is no method of a container."""
+    """Whether a name is a function of a harmless module that the function uses, and no method of a container."""
     if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
         return False
     used = [function.__globals__.get(each) for each in function.__code__.co_names]
@@ -204,7 +207,7 @@ def _is_of_module(name: str, function: FunctionType) -> bool:
 
 
 def _outside(name: str, function: FunctionType) -> Any:
-    """Returns the present value of a name from outside of a function; None for a local variable, which is harmless."""
+    """Returns the present value of a global or closure name; None for a local variable, which is harmless."""
     code = function.__code__
     if name in code.co_freevars:
         try:
@@ -223,7 +226,10 @@ def _is_unsafe(found: Any, seen: set[int]) -> bool:
 
 
 def _is_data(value: Any, depth: int = 0) -> bool:
-    """Whether a value consists only of texts, numbers and containers of these, so that nothing in it can be called."""
+    """Whether a value consists only of texts, numbers and containers of these.
+
+    It then contains nothing that can be called.
+    """
     if type(value) in _ATOMS or isinstance(value, Enum):
         return True
     if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= _LOOKED_AT_MAX and depth < _DEPTH_MAX:

@@ -1,6 +1,6 @@
 """A table of the step arguments on which state depends, and lines of text that record the values of these arguments.
 
-State that was made with one value of such an argument does not fit another value. A deployment and a worker therefore
+If such an argument is changed, the existing state no longer fits. A deployment and a worker therefore
 compare the recorded lines of the previous version with the new lines. A line is ``<step> <of what>: <argument> =
 <value>``, for example ``group_by day: key = field day``.
 """
@@ -16,7 +16,7 @@ from holdfast.processors.engine.steps.function_text import hash_of
 from holdfast.processors.engine.steps.group_key import text_of_key
 from holdfast.processors.engine.topology import Topology
 
-#: The role of an argument for state.
+#: How a change of a step's argument affects the step's state.
 #:     ``key``         decides which key or row the state belongs to; a change of the argument is refused
 #:     ``rule``        decides how state is computed from now on; a change of the argument is reported
 #:     ``columns``     a part of the store's ``columns`` or its TTL, for which ``verbs.compatibility`` has rules
@@ -33,7 +33,8 @@ def _roles(**by_role: str) -> Mapping[str, Role]:
 _WINDOW = "duration_ms grace_ms retention triggers"
 _AWAITED = "concurrency order timeout"
 
-#: The role of each argument, by method. The project's tidy check compares this table with the signatures.
+#: Maps each method of a stream to the roles of its arguments. The project's tidy check compares this table with the
+#: signatures.
 ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "apply": _roles(function="func model", columns="stateful", neither="expand metadata store"),
     "update": _roles(function="func model", columns="stateful", neither="metadata store"),
@@ -47,7 +48,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Role]] = {
     "set_headers": _roles(function="func"),
     "suppress": _roles(columns="every"),
     "print": _roles(neither="pretty metadata"),
-    # An expression of columns is part of the version by its text, as a function is by its source.
+    # The text of a column expression is part of the processor's version, as the source of a function is.
     "contains": _roles(function="keys"),
     "fill": _roles(function="columns mapping"),
     "drop": _roles(function="columns errors"),
@@ -85,14 +86,14 @@ RECORDED: frozenset[Role] = frozenset({"key", "rule"})
 
 
 def recorded(step: str) -> tuple[str, ...]:
-    """Returns the arguments of a step whose values are recorded as lines."""
+    """Returns the names of those arguments of a step whose values are recorded as lines."""
     return tuple(name for name, role in ARGUMENTS[step].items() if role in RECORDED)
 
 
 def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
-    """Returns the lines of a step.
+    """Returns the recorded lines of one step, for example ``group_by day: key = field day``.
 
-    ``of`` distinguishes the step from other steps of the same method. ``given`` has all recorded arguments.
+    ``of`` distinguishes the step from other steps of the same method. ``given`` must have all recorded arguments.
 
     An argument that is an empty mapping gets no line.
     """
@@ -102,7 +103,7 @@ def lines_of(step: str, of: str, /, **given: Any) -> tuple[str, ...]:
 
 
 def field_or_function(by: Any) -> str:
-    """Formats a key for a line: the field's name, a function's hash, or "the message's key" for None."""
+    """Returns the text for a key in a line: the field's name, a function's hash, or "the message's key" for None."""
     return f"field {by}" if isinstance(by, str) else "the message's key" if by is None else _shown(by)
 
 
@@ -120,12 +121,15 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An argument whose recorded line differs. ``was`` or ``now`` is empty if this version does not have the step."""
+    """An argument whose recorded line differs between two versions.
+
+    ``was`` or ``now`` is empty if a version lacks the step.
+    """
 
     argument: str
     was: str
     now: str
-    #: Whether the change moves state to other keys, so that it must be refused.
+    #: Whether the change would give existing state to other keys. Such a change is refused.
     is_key: bool
 
     def __str__(self) -> str:
@@ -144,17 +148,20 @@ def differences(was: Sequence[str], now: Sequence[str]) -> tuple[Difference, ...
 
 @lru_cache(maxsize=1024)
 def key_lines(meaning: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns only the lines about keys. They are recorded with the state, because state of other keys is refused."""
+    """Returns the lines about keys.
+
+    They are also stored with the state, so that a worker refuses state of other keys.
+    """
     return tuple(line for line in meaning if _is_key(line.partition(" = ")[0]))
 
 
 def keys_of(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    """Returns the lines about keys for each store. Stores whose keys are the keys of their topics have no entry."""
+    """Maps each store to its lines about keys. Stores that use the unchanged keys of their topics have no entry."""
     return {store.name: lines for store in topology.stores if (lines := key_lines(store.meaning))}
 
 
 def how_to_keep(changed: Iterable[Difference]) -> str:
-    """Returns a hint for the error if only functions differ, because the functions may still give the same keys.
+    """Returns a hint about ``same_as`` for the error, if only functions differ, because they may give the same keys.
 
     If anything else differs, the hint is empty.
     """

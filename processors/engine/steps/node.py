@@ -1,6 +1,6 @@
 """One step of a stream. The steps form a tree that starts at the topic. A node with several children is a branch.
 
-Steps after joined streams are children of nodes in several trees.
+A step after a join of streams is a child of nodes in several trees.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Node:
     window: Window | None = None
     #: The recorded lines about the step's arguments on which state depends; the module ``meaning`` makes them.
     meaning: tuple[str, ...] = ()
-    #: Whether a result combines several messages. Such results may share mutable parts, and have no headers.
+    #: Whether a result is made from several messages, such as a window. Such results may share objects, and have no
+    #: headers.
     of_several: bool = False
-    #: Whether the step's functions may change their values; None: examine their code.
+    #: Whether the step's functions may change their values. None: this is decided by examining the functions' code.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
@@ -56,7 +57,7 @@ class Node:
 
     @property
     def kept(self) -> Kept | None:
-        """The aggregates or windows that the step keeps in its store; None for other steps."""
+        """The aggregates or windows that the step stores; None for a step without such a store."""
         return self.window or (None if self.of_engine is None else self.of_engine.kept)
 
     @property
@@ -107,7 +108,7 @@ class Node:
 
     @property
     def touch(self) -> Touch:
-        """What this step may change in the value that it gets."""
+        """Which part of its value the step may change."""
         if self.in_place is not None:
             return Touch.ALL if self.in_place else Touch.NOTHING
         serialize = None if self.topic is None else self.topic.formats.value_function
@@ -120,15 +121,15 @@ class Node:
 
     @property
     def parts_results(self) -> bool:
-        """Whether the results of one message must be copied, because a step may change one of them in place."""
+        """Whether the results of one message must be copied, because a later step may change objects they share."""
         overlaps = self.window is not None and self.window.overlaps
         return (self.of_several or overlaps) and self.changes
 
     @property
     def rule(self) -> str:
-        """Describes the behaviour of a join, ``group_by`` or ``apply_async`` in one line.
+        """Describes a built-in step, for example a join or ``group_by``, in one line of text.
 
-        Empty for steps whose behaviour is their user function.
+        Empty for other steps, and for steps whose behaviour is fully given by their user function.
         """
         return "" if self.of_engine is None else self.of_engine.describe()
 
@@ -140,7 +141,7 @@ class Node:
         return nodes
 
     def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
-        """Returns a copy of these steps in which some nodes have other functions.
+        """Returns a copy of this node and all nodes below it, in which some nodes have other functions.
 
         ``functions`` maps ``id(node)`` to the other function of this node.
         """

@@ -1,4 +1,4 @@
-"""Outputs that wait for the producer, stored as parallel lists for each topic."""
+"""Output records that are not yet passed to the producer, stored in parallel lists for each topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.infra.kafka.records import Headers
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One record to be sent. The key decides the partition."""
+    """One record to send. Kafka's partitioner chooses the partition by the key."""
 
     topic: str
     key: bytes | None
@@ -19,11 +19,11 @@ class Output:
 
 
 class Outbox:
-    """The waiting records of one topic, as parallel lists.
+    """The records of one topic that are not yet passed to the producer, in parallel lists.
 
     ``headers`` maps the index of a record to its headers. Records without headers have no entry.
 
-    The list objects never change, because compiled steps refer to them.
+    The lists are changed in place and never replaced, because compiled steps refer to these list objects.
     """
 
     __slots__ = ("headers", "keys", "timestamps", "topic", "values")

@@ -1,6 +1,6 @@
 """Steps with timers, which ``sdf.process(MyProcessor)`` adds to a stream.
 
-The user's class gets the messages and timers of keys, and emits values.
+The methods of the user's class are called for messages and due timers, and emit values.
 
 One instance of the class serves one task. Its state and timers belong to the current key. Other attributes of the
 instance are lost when the process ends.
@@ -85,7 +85,7 @@ class Context:
         self._emitted.append(value)
 
     def set_timer(self, name: str, at: int | timedelta, clock: TimerClock = "stream") -> None:
-        """Sets a timer, which calls ``on_timer`` once. It replaces a timer of the key with the same name.
+        """Sets a timer: when it is due, ``on_timer`` is called once. A timer of the key with the same name is replaced.
 
         Args:
             name: The timer's name, unique for the key.
@@ -147,7 +147,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Processing(Step):
-    """The declaration of a step with timers: a class, or a function without arguments that returns a processor object.
+    """The declaration of a step with timers. It has the user's class, or a function that returns a processor object.
 
     Raises:
         ProcessorInvalid: The value is neither a class nor a function, or its methods have other parameters.
@@ -157,7 +157,7 @@ class Processing(Step):
 
     #: For errors: an example of code that gives the step a separate store.
     shared_as: ClassVar[str] = "process(..., store='reminders')"
-    #: The kind of timers in the step's store.
+    #: How the step's store uses timers.
     use: ClassVar[TimerUse] = TimerUse()
 
     def __post_init__(self) -> None:
@@ -195,11 +195,11 @@ class Processing(Step):
         return tuple(each for each in methods if hasattr(each, "__code__"))
 
     def timers_of(self, state: DeclaredState) -> Timers:
-        """Creates the object that keeps the timers of the step in a task."""
+        """Returns the object that stores and reads the timers of the step in one task."""
         return Timers(state)
 
     def __call__(self, *_: Any) -> Any:
-        """Always raises an error, because a task calls ``Processor.on_message`` instead."""
+        """Raises an error: a task must call ``Processor.on_message`` instead."""
         raise RuntimeError("a step with timers runs in a task only")
 
 
@@ -235,7 +235,7 @@ class Processor:
     def on_timer(self, due: Due, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """Deletes a due timer, calls the user's ``on_timer``, and returns the emitted values.
 
-        For a cancelled timer, returns no values.
+        If the timer was cancelled since it became due, returns no values.
         """
         self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):

@@ -18,7 +18,7 @@ def refuses(func: Any, positional: int) -> bool:
     if not callable(func):
         return True
     try:
-        # A wrapper is called with its own parameters, not with those of the function that it wraps.
+        # A wrapped function is called with the parameters of its wrapper, so the signature of the wrapper is checked.
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):
         return False

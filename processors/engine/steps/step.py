@@ -1,6 +1,6 @@
 """The properties that a built-in step declares.
 
-General modules read these properties, so they need not know the classes of joins, windows and aggregates.
+Other modules read these properties instead of checking for the classes of joins, windows and aggregates.
 
 A new join, window or aggregate is a subclass of ``Step`` in a separate module. A user's function is not a ``Step``.
 """
@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from holdfast.processors.engine.steps.in_place import Touch
 from holdfast.processors.engine.store_uses import TimeUse
 
-#: The role of a step in the order in which inputs are read.
-#: A step that ``feeds`` writes state that other inputs of the task look up. A step that ``reads`` looks such state up.
+#: The role of a step if a task reads inputs in time order. ``feeds``: it writes state that messages of other inputs
+#: look up. ``reads``: it looks up such state.
 Order = Literal["feeds", "reads"]
 
 
@@ -50,14 +50,14 @@ class StoreUse:
     drops_known: bool = False
 
 
-#: What Python raises for values that an operation does not take; the code of ``Inlined`` raises nothing else by itself.
+#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` raises only these itself.
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)
 
 
 class Kept(Protocol):
-    """The content of a store that only one built-in step uses: aggregates, or windows.
+    """The content of a store that only one step uses, if this content is aggregates or windows.
 
     Attributes:
         store_kind: The kind of the store, for example ``aggregation``.
@@ -73,7 +73,7 @@ class Kept(Protocol):
 
     @property
     def use(self) -> TimeUse | None:
-        """A description of how the content depends on time; None if it does not."""
+        """Describes how the content depends on time, for example a window's length; None if it does not."""
 
     def lines(self) -> tuple[str, ...]:
         """Describes the definition of the content in lines of text. If a line changes, the definition has changed."""
@@ -96,9 +96,9 @@ class Window(Kept, Protocol):
 
 
 class Inlined(NamedTuple):
-    """A step as code of the generated loop: statements, and the expression of its result.
+    """A step as Python code for the generated loop: statements, and an expression for the result.
 
-    The code may raise the errors of ``UNFIT``; then the step's ``fail`` is called with the value and the error.
+    If the code raises an exception of ``UNFIT``, the loop calls the step's ``fail`` with the value and the exception.
     """
 
     statements: tuple[str, ...]
@@ -106,11 +106,12 @@ class Inlined(NamedTuple):
 
 
 class Step:
-    """Base class of built-in steps. Each property has the value that most steps need."""
+    """Base class of built-in steps. Its properties have the values that are right for most steps."""
 
     __slots__ = ()
 
-    #: Whether the step can be computed for a run of messages before an aggregation or a window by columns.
+    #: Whether the step can be computed for many messages at once, if an aggregation or window computed with numpy
+    #: follows.
     in_runs: ClassVar[bool] = False
     #: The step's role in the order in which inputs are read; None without a role.
     order: ClassVar[Order | None] = None
@@ -127,36 +128,37 @@ class Step:
 
     @property
     def kept(self) -> Kept | None:
-        """The content of a store that only this step uses; None for a step without such a store."""
+        """The aggregates or windows in a store that only this step uses; None for a step without such a store."""
         return None
 
     @property
     def touches(self) -> Touch:
-        """What the step changes in its value, besides what its functions change."""
+        """Which part of its value the step itself changes. Changes by user functions are not included."""
         return Touch.NOTHING
 
     @property
     def makes_object(self) -> bool:
-        """Whether each result is a new object, which shares nothing with the value but what is inside of its fields."""
+        """Whether each result is a new object, whose fields may still contain objects of the value."""
         return False
 
     @property
     def may_share_parts(self) -> bool:
-        """Whether a field of the value may become the same object as another field, or as a part of it."""
+        """Whether, after the step, a field of the value may contain the same object as another field."""
         return False
 
     def separate(self, value: Any) -> None:
-        """Gives such a field an object of its own; called if a later step may change what is inside of fields."""
+        """Replaces such a field's object by a copy. It is called if a later step may change objects inside fields."""
 
     @property
     def stands_in_order(self) -> bool:
-        """Whether the version has the step's place among all steps, because no source of a function shows it."""
+        """Whether the version contains the step's position among all steps, because its text does not show it."""
         return False
 
     def inlined(self, value: str, named: Callable[[str, Any], str]) -> Inlined | None:
-        """The step's code for a value of this name, instead of a call; None for a step that is called.
+        """Returns the step as code for the generated loop; None if the loop must call the step.
 
-        ``named`` gives a name for an object.
+        ``value`` is the name of the variable with the value. ``named`` returns a name for an object to which the code
+        refers.
         """
         return None
 
@@ -168,6 +170,7 @@ class Step:
     def describe(self) -> str:
         """Describes the step in one line of text.
 
-        If this text changes, the version of the processor changes. Empty if the step's behaviour is its user function.
+        If this text changes, the version of the processor changes. Empty if the user function alone defines the
+        behaviour.
         """
         return ""

@@ -17,7 +17,7 @@ from holdfast.processors.engine.store_uses import TtlUse
 
 #: A user's function that converts a stored JSON object of one version to the next version.
 Upgrade = Callable[[Any], Any]
-#: Upgrades by version. If the store has several models by state key, a mapping of such upgrades by state key.
+#: The upgrades of a model by version. For a store with several models, a mapping from state keys to such upgrades.
 Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
 #: The value of ``ttl`` for a store in which only values set with ``ttl=`` expire.
 BY_VALUE: Literal["by value"] = "by value"
@@ -42,12 +42,13 @@ class StoreOptions:
     ttl: int | timedelta | Literal["by value"] | None = None
     #: One line of text for each built-in step that uses the store.
     steps: tuple[str, ...] = ()
-    #: For a built-in step: how values with a time in their state keys expire.
+    #: For the store of a built-in step: how values expire whose state keys contain a time, such as those of joins.
     dating: Dating | None = field(default=None, compare=False)
-    #: For a built-in step: how values expire by the event times of their own key.
+    #: For the store of a built-in step: how values expire by the event times of their own key, as in
+    #: ``drop_duplicates``.
     keeping: Keeping | None = field(default=None, compare=False)
-    #: Whether values after ``group_by`` expire by stream time alone.
-    #: A message may arrive after messages with later event times, and must still find the state of its event time.
+    #: Whether values expire only by stream time, as after ``group_by``. There, a message may arrive after messages with
+    #: later event times, and must still find the state of its event time.
     asked_by_older: bool = field(default=False, compare=False)
     #: Time for which values without their own ``ttl`` stay readable, in milliseconds; None means no limit.
     ttl_ms: int | None = field(init=False, default=None)
@@ -80,19 +81,19 @@ class StoreOptions:
 
     @property
     def typed(self) -> bool:
-        """Whether user functions get instances of models."""
+        """Whether user functions get instances of models instead of JSON values."""
         return self.model is not None and self.model != INFER
 
     @property
     def models(self) -> Mapping[str, Any]:
-        """The models of the store, by state key."""
+        """Maps each state key (``"*"`` for all others) to the model of its values."""
         if not self.typed:
             return {}
         return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
 
     @property
     def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
-        """The upgrades of each model, by state key of the model."""
+        """Maps each state key (``"*"`` for all others) to the upgrades of its model."""
         if not self.upgrades:
             return {}
         if isinstance(self.model, Mapping):
@@ -106,11 +107,14 @@ class StoreOptions:
 
     @property
     def use(self) -> TtlUse | None:
-        """A description of how values expire; None if they do not expire."""
+        """Describes how values expire; None if they do not expire."""
         return TtlUse(self.ttl_ms) if self.expires else None
 
     def describe(self) -> tuple[str, ...]:
-        """Describes the parts on which state depends in lines of text. A changed line means a changed definition."""
+        """Returns lines of text about the arguments on which state depends.
+
+        A changed line means a changed definition.
+        """
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
@@ -172,7 +176,7 @@ class StoreName(str):
 
     @classmethod
     def of(cls, name: str, declared: dict[str, StoreOptions]) -> StoreName:
-        """Creates the name of a store that belongs to these declarations."""
+        """Returns the store's name, with the dict of all store declarations of its application."""
         made = cls(name)
         made.declared = declared
         return made
@@ -182,7 +186,7 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
     """Returns the name of a step's store as a plain text.
 
     Raises:
-        StoreInvalid: Another application declared the store, so its model and TTL are unknown to this application.
+        StoreInvalid: The store was declared by another application, so its model and TTL are unknown here.
     """
     if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
         raise StoreInvalid(
@@ -197,7 +201,7 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
     """Adds the declaration of a store.
 
-    ``argument`` is the argument of a built-in step with which a user names the store.
+    ``argument`` is, for errors, the step's argument with which the user names the store, for example ``name``.
 
     Raises:
         StoreInvalid: The store is already declared with other options.

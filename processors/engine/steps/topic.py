@@ -54,7 +54,10 @@ class TopicInvalid(BadConfiguration):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configuration with which a topic is created. ``replication_factor`` None means the cluster's default."""
+    """The configuration with which a topic is created.
+
+    If ``replication_factor`` is None, the cluster's default is used.
+    """
 
     num_partitions: int = 1
     replication_factor: int | None = None
@@ -63,25 +66,25 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The (de)serializers that a topic was declared with."""
+    """The (de)serializers that were given in the declaration of a topic."""
 
     key_deserializer: DeserializerChoice = "bytes"
     value_deserializer: DeserializerChoice = "json"
     key_serializer: SerializerChoice = "bytes"
     value_serializer: SerializerChoice = "json"
-    #: The class of the values; None for topics without one.
+    #: The class of the values (the argument ``value`` of ``app.topic``); None for a topic without such a class.
     model: Any = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines of formats with a schema, which are part of the processor's version."""
+        """Text lines about formats with a schema and about the class of the values; part of the processor's version."""
         given = self.key_deserializer, self.value_deserializer, self.key_serializer, self.value_serializer
         typed = () if self.model is None else (f"values {self.model.__qualname__} {model_text(self.model)}",)
         return (*(each.text for each in given if isinstance(each, TopicFormat)), *typed)
 
     @property
     def value_function(self) -> Callable[[Any], Any] | None:
-        """The user's function that serializes values; None for a format by name or with a schema."""
+        """The user's function that serializes values; None for a name or an object such as ``AvroSerializer``."""
         given = self.value_serializer
         return given if callable(given) and not isinstance(given, TopicFormat) else None
 
@@ -106,7 +109,7 @@ class Topic:
         self.config = config
         self.deserialize_key = deserializer(key_deserializer, name, "key")
         self.serialize_key = serializer(key_serializer, name, "key")
-        #: What was declared.
+        #: The (de)serializers as they were declared, before names were replaced by functions.
         self.formats = Formats(key_deserializer, value_deserializer, key_serializer, value_serializer, value)
         model = None if value is None else model_of(value)
         self.deserialize_value = typed_deserializer(value_deserializer, name, model)
@@ -125,11 +128,11 @@ class Topic:
                 topic=name,
             )
         self.timestamp_extractor = timestamp_extractor
-        #: The maximum by which an event time may be ahead of the worker's clock, in milliseconds. Default 1 hour.
+        #: Maximum milliseconds by which an event time may be ahead of the worker's clock. Default 1 hour.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
         #: The name of the processor whose application declared the topic; None without an application.
         self.processor: str | None = None
-        #: The prefix of default store names.
+        #: The prefix of the default names of the topic's stores.
         self.label = name
         #: For a repartition topic, the name of its ``group_by``; empty for other topics.
         self.group_by = ""
@@ -142,7 +145,7 @@ class Topic:
 
     @property
     def functions(self) -> tuple[Callable[[Any], Any], ...]:
-        """The four (de)serializers."""
+        """The topic's deserializers and serializers of keys and values, as functions."""
         return self.deserialize_key, self.deserialize_value, self.serialize_key, self.serialize_value
 
     @property
@@ -153,17 +156,17 @@ class Topic:
     def serialize(
         self, key: Any = None, value: Any = None, headers: GivenHeaders = None, timestamp_ms: int | None = None
     ) -> KafkaMessage:
-        """A message with the bytes of key and value, for a producer of ``app.get_producer``.
+        """Serializes a key and a value. Send the result with the producer of ``app.get_producer()``.
 
         Args:
-            key: The key; None for none.
+            key: The key; None means that the message has no key.
             value: The value; None deletes the key in a compacted topic.
-            headers: Names with bytes, texts or None.
-            timestamp_ms: Milliseconds since 1970; None for the time of sending.
+            headers: Header names with values, which are bytes, texts or None.
+            timestamp_ms: Milliseconds since 1970; None means the time at which the message is sent.
 
         Raises:
             ValueUnwritable: The topic's serializers refuse the key or the value, or headers can't be written.
-            SchemaRegistryFailed: The schema registry can't serve.
+            SchemaRegistryFailed: The schema registry does not answer or refuses the request.
         """
         connect_alone(self.functions)
         raw = serialized("value", value, self.serialize_value, self.name)
@@ -173,14 +176,14 @@ class Topic:
         return KafkaMessage(serialized("key", key, self.serialize_key, self.name), raw, sent, timestamp_ms)
 
     def deserialize(self, message: Any) -> KafkaMessage:
-        """The same with key and value as functions get them.
+        """Deserializes key and value, as for user functions. Headers and timestamp stay unchanged.
 
         Args:
             message: A message of confluent-kafka, a record of ``InMemoryCluster.read``, or a ``KafkaMessage``.
 
         Raises:
             ValueUnreadable: The topic's deserializers refuse the key or the value.
-            SchemaRegistryFailed: The schema registry can't serve.
+            SchemaRegistryFailed: The schema registry does not answer or refuses the request.
         """
         connect_alone(self.functions)
         raw, headers = part_of(message, "value"), part_of(message, "headers")

@@ -1,7 +1,7 @@
-"""Adds a run of messages to tumbling or hopping windows with numpy. The results equal those of ``WindowStore``.
+"""Adds many messages at once to tumbling or hopping windows with numpy. The results equal those of ``WindowStore``.
 
-Each window of a key has one row. Rows stay in memory between commits, so a window is read once, and written once per
-commit::
+Consecutive messages that are computed together are a *run*. Each window of a key has one row in memory. Rows stay in
+memory between commits, so a window is read once, and written once per commit::
 
     messages          windows that contain them, in message order             rows: (start, key)
     k1 at 12:00:59 ─┐ last start = time - time % step                         12:00 k1 ─┐
@@ -9,8 +9,8 @@ commit::
     k1 at 12:00:58 ─┘ (a running maximum), and by closed windows              12:00 k1 ─┘
 
 ``computed`` changes nothing. ``keep`` then changes the rows, the index, stream time and the count of late windows
-together. ``WindowStore`` processes two kinds of runs instead: a run for which numpy would not give the same bits as
-Python, and a run with a late message that goes to a user function or to the failure policy.
+together. ``WindowStore`` processes two kinds of runs instead: runs for which numpy would not give the same bits as
+Python, and runs with a late message for which ``on_late`` is not ``drop``.
 
 Invariants:
     - A row is never older than the value of its window in the store's overlay.
@@ -42,7 +42,7 @@ from holdfast.processors.engine.windows.bounds import is_closed, starts_of_colum
 from holdfast.processors.engine.windows.fixed import WindowStore
 from holdfast.processors.engine.windows.spec import WindowSpec
 
-#: The length of a window's state key plus the head of a changelog key, in bytes.
+#: Bytes of a window's changelog key in addition to the message key: the window's state key and the head.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
 _NOTHING: Mapping[bytes, int] = {}
@@ -52,12 +52,12 @@ class WindowRowStore(RowStore, Protocol):
     """The store that holds the rows and the index of windows; ``StoreState`` implements it."""
 
     def write_scattered(self, message_key: bytes, state_keys: Iterable[str], values: Sequence[bytes]) -> None:
-        """Writes stored values of one message key into the store's overlay."""
+        """Writes values of one message key into the store's overlay, one value for each state key."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRun:
-    """A run of messages whose results are computed. ``keep`` applies the run to the state.
+    """Consecutive messages whose results are computed, but not yet in the state. ``ColumnarWindows.keep`` applies them.
 
     Attributes:
         results: The results to send, encoded as JSON.
@@ -79,17 +79,18 @@ class ColumnarWindows:
     """The tumbling or hopping windows of one step in one task, closed by stream time.
 
     Args:
-        windows: The store of the same windows that processes messages one by one.
+        windows: The object that processes messages of the same windows one by one.
         store: The store of the step.
         stream: The stream time of the task.
-        max_ahead_ms: The maximum by which messages may be ahead of the worker's clock.
+        max_ahead_ms: Maximum milliseconds by which event times may be ahead of the worker's clock.
         output_bytes_max: The maximum of key plus value of an output, in bytes.
         state_bytes_max: The maximum of changelog key plus value of a state value, in bytes.
-        rows_bytes_max: The maximum memory of the rows. Above it, a commit evicts rows that were not used recently.
+        rows_bytes_max: The maximum memory of the rows, in bytes. If they need more, a commit evicts rows that were not
+            used recently.
         steps: The column expressions before the windows.
 
     Raises:
-        Unfit: Columns do not support these windows.
+        Unfit: These windows or their aggregates can't be computed with numpy.
     """
 
     def __init__(  # tidy: allow-wide because these are the bounds of a task
@@ -114,11 +115,12 @@ class ColumnarWindows:
         self._table = RowTable(spec.aggregation)
         self._read = reader_of(spec.aggregation, steps)
         self._make_result = struct_of("Result", ("start", "end", *spec.aggregation.columns))
-        #: For each start of a window, the row number of each message key.
+        #: Maps each start of a window to a dict of message keys and the numbers of their rows.
         self._index: dict[int, dict[bytes, int]] = {}
-        #: The start of the window of each row, by row number.
+        #: For each row number, the start of the row's window.
         self._starts = np.zeros(0, np.int64)
-        #: Windows whose results were sent since the last commit: their starts and keys. The commit drops their rows.
+        #: Start and message key of each window whose result was sent since the last commit. The next commit drops their
+        #: rows.
         self._leaving: list[tuple[int, bytes]] = []
 
     # -- methods for each run of messages --------------------------------------------------------------------------
@@ -126,14 +128,17 @@ class ColumnarWindows:
     def computed(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> WindowRun | None:
-        """Computes the results of a run of messages. Returns None if ``WindowStore`` must process the run."""
+        """Computes the results of messages without changing the state.
+
+        Returns None if ``WindowStore`` must process the messages one by one.
+        """
         try:
             return self._computed(keys, values, np.array(timestamps, np.int64))
         except Unfit:
             return None
 
     def keep(self, run: WindowRun) -> None:
-        """Applies a run to the state. It must be the last run that ``computed`` returned."""
+        """Applies a run to the state. ``run`` must be what ``computed`` returned last."""
         segments, stream = run._segments, self._stream
         if segments is not None:
             self._enter(segments, run._window_times)
@@ -150,7 +155,7 @@ class ColumnarWindows:
     def leave(self, keys: Iterable[bytes | None]) -> None:
         """Writes all rows of these keys back to the store and drops the rows.
 
-        ``WindowStore`` can then process the keys.
+        ``WindowStore`` can then process messages of these keys one by one.
         """
         asked, found = set(keys), []
         for index in self._index.values():
@@ -163,7 +168,7 @@ class ColumnarWindows:
     # -- methods for the close and the deletion of windows ---------------------------------------------------------
 
     def results(self, entries: Sequence[DueEntry]) -> list[dict[str, Any] | None]:
-        """Returns the results of the windows of these index entries; None for a window without a row."""
+        """Returns the results of the windows of these index entries; None if a window has no row in memory."""
         length_ms = self._spec.duration_ms
         rows = np.array(
             [
@@ -172,7 +177,8 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value is ignored: its message went to ``WindowStore``, so the store may have the value.
+        # A row without a value is left out. Its message was processed by ``WindowStore``, so the value may be in the
+        # store.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
@@ -197,7 +203,7 @@ class ColumnarWindows:
         self._write_back(np.flatnonzero(self._table.dirty))
 
     def committed(self) -> None:
-        """Drops rows of closed windows. Above the memory limit, also drops rows that were not used recently."""
+        """Must be called after a commit: drops rows of closed windows, and rows above the memory limit."""
         gone = [self._index[start].pop(key, None) for start, key in self._leaving if start in self._index]
         self._table.release([row for row in gone if row is not None])
         self._leaving.clear()
@@ -217,7 +223,7 @@ class ColumnarWindows:
         self._table.forget_all()
 
     def dirty_bytes(self) -> int:
-        """An estimate of the memory that changed rows will need in the overlay, in bytes."""
+        """Estimated bytes that the changed rows will need in the store's overlay when they are written back."""
         return self._table.dirty_bytes()
 
     # -- internal methods ------------------------------------------------------------------------------------------
@@ -255,10 +261,11 @@ class ColumnarWindows:
         return WindowRun(raws, list(counted), begins, ran, segments, window_times, times, late)
 
     def _in_time(self, times: Places, kept: Sequence[int] | None) -> tuple[Places | None, Places, int]:
-        """Returns two columns, the index of the message and the start of each window, and the number of late windows.
+        """Returns two arrays (for each window, its message's index and its start), and the number of late windows.
 
-        Late windows are left out of the columns. The indexes are None if each message has exactly one window and no
-        window is late. Only the messages of ``kept`` have windows; None means all. Every message moves stream time.
+        Late windows are left out of the arrays. The indexes are None if each message has exactly one window and no
+        window is late. Only messages whose indexes are in ``kept`` have windows; None means all messages. But every
+        message advances stream time.
         """
         spec, stream = self._spec, self._stream
         before = np.empty_like(times)
@@ -298,7 +305,10 @@ class ColumnarWindows:
         return rows
 
     def _rows_in(self, start: int, keys: Sequence[bytes]) -> list[Any]:
-        """Returns the row of each key in the windows with this start. Missing rows are read from the store."""
+        """Returns the row number of each key's window with this start.
+
+        A window without a row is read from the store.
+        """
         index = self._index.setdefault(start, {})
         rows = list(map(index.get, keys))
         new = [place for place, row in enumerate(rows) if row is None]
@@ -353,11 +363,12 @@ class ColumnarWindows:
 
 
 def has_columns(spec: WindowSpec) -> bool:
-    """Whether columns support this kind of windows. The function does not check the aggregates of the windows."""
+    """Whether windows of this kind can be computed with numpy. The aggregates of the windows are not checked."""
     reduces = any(isinstance(made, Reduce) for made in spec.aggregation.columns.values())
     return (
         spec.kind in ("tumbling", "hopping")
-        # A reducer may change the message object, which the next window of the message needs unchanged.
+        # A reducer may change the message object. With overlapping windows, the message's next window needs it
+        # unchanged.
         and not (reduces and spec.step_ms < spec.duration_ms)
         and spec.closing == "partition"
         and spec.before_update is None
@@ -367,7 +378,7 @@ def has_columns(spec: WindowSpec) -> bool:
 
 
 def _at(item: Any, of: Places, places: Sequence[int]) -> Any:
-    """Repeats a column's items, so that each window has the item of its message."""
+    """Returns a column's items with one item for each window: that of the window's message."""
     if item is None:
         return None
     return [item[place] for place in places] if isinstance(item, list) else item.take(of)

@@ -80,9 +80,9 @@ class Window(Unplaced, Generic[Aggregated]):
         initializer: Callable[[Any], Any],
         merger: Callable[[Any, Any], Any] | None = None,
     ) -> Aggregated:
-        """Adds a column: ``initializer`` makes its value from the first message, ``reducer`` updates it with each next.
+        """Adds a column. ``initializer`` makes its value from the first message, ``reducer`` updates it later.
 
-        ``merger`` merges the values of two sessions; only sessions need it.
+        ``merger`` merges the values of two sessions. Only session windows need it.
         """
         return self._one(Reduce(reducer, initializer, merger))
 

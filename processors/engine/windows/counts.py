@@ -31,14 +31,15 @@ from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, Wi
 from holdfast.processors.engine.windows.stored import Result
 
 COUNTED_VERSION = 1
-#: The approximate number of chunks for the messages of one overlapping window, and the minimum messages of a chunk.
+#: About this many chunks contain the messages of one overlapping window; and the minimum number of messages in a chunk.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The record's field for the number of the last message with a large value, and the limit above which a value is large.
-#: Sums of up to ``MESSAGES_MAX`` values below this limit can't overflow a float.
+#: The record's field with the number of the last message that has a large value, and the limit above which a value is
+#: large. Sums of up to ``MESSAGES_MAX`` smaller values can't overflow a float.
 LARGE, SURE_MAX = "large", 1e300
-#: Name of the only field in a tumbling window's record that is not an aggregate.
+#: In the record of a tumbling window: the name of the field with the window's times and count. All other fields are
+#: aggregates.
 WINDOW = "window"
-#: Maximum number of messages of a window. The limit exists because they are all in one record or are read together.
+#: Maximum number of messages of a window, because all of them are in one record or are read together.
 MESSAGES_MAX = 1_000_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
@@ -62,12 +63,12 @@ class CountSpec:
 
     @property
     def overlaps(self) -> bool:
-        """Always True, because one message may produce several results."""
+        """True, because one message may produce the results of several windows."""
         return True
 
     @property
     def asks_headers(self) -> bool:
-        """Always False, because count windows call no user functions with headers."""
+        """False, because count windows call no user functions that get headers."""
         return False
 
     @property
@@ -82,7 +83,7 @@ class CountSpec:
 
     @property
     def use(self) -> WindowUse:
-        """A description of the window's store, with the size of its windows."""
+        """Describes the content of the window's store, with the number of messages of a window."""
         return WindowUse(self.kind, True, (f"{self.count} messages{self._how}",))
 
     @property
@@ -99,7 +100,7 @@ class CountSpec:
 
 
 def count_window_of(node: Node) -> CountSpec | None:
-    """Returns the declaration of a step's count window; None for any other step."""
+    """Returns the count window that a step declares; None if the step is no count window."""
     return node.window if isinstance(node.window, CountSpec) else None
 
 
@@ -207,15 +208,15 @@ class CountStore:
         return max(0, -(-(number - self.spec.count + 1) // step) * step)
 
     def _windows(self, number: int, chunks: Sequence[int], large: int | None) -> list[Result]:
-        """Returns the results that the newest message causes, for its windows ordered by their start.
+        """Returns the results to send after message ``number`` was added, ordered by the start of their windows.
 
         ``large`` is the number of the last message with a value so large that sums could overflow a float.
         """
         spec = self.spec
         first = self._first_window(number)
-        # Windows are also computed if no result is sent, so that a bad message itself fails, not a later message.
-        # Usually the first window is enough, because it includes the messages of all other windows.
-        # Only with large values, a sum can be larger in another window.
+        # Windows are computed even if no result is sent now. Otherwise, a later message would fail because of this one.
+        # Usually it is enough to compute the first window, because it contains the messages of all other windows. If
+        # there are large values, a sum of another window can still overflow.
         one = spec.final and (large is None or large < first)
         begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]

@@ -1,13 +1,13 @@
-"""Held-back results: limits how often a window sends its current results for each key.
+"""Limits how often a window sends its current results for each key. Results between two sent results are held back.
 
     results of a key   ──a──b──c──────────d──►  stream time       every ├────────┤
     sent                 a        c       d
                                   └ the newest held-back result, sent when ``every`` is over
 
 Invariants:
-    - The sent results depend only on the messages and on stream time, not on when commits happened. The next ``every``
-      of a key begins at the due time of its result, even if the result is sent later. A due result is sent before any
-      later result of its key.
+    - The sent results depend only on the messages and on stream time, not on when commits happened. After a held-back
+      result, the next period ``every`` begins at the time when the result was due, even if it is sent later. A due
+      result is sent before any later result of its key.
     - Held-back results are state. A result is sent in the same transaction that deletes its record.
     - A key with a record has one index entry, at the time until which its results are held back.
 """
@@ -45,13 +45,14 @@ class FewerResults:
     def __init__(self, windows: StoredWindows, every_ms: int, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._every_ms = windows, every_ms
         self._state, self._stream = state, stream
-        #: A scan of the index may begin here, because all earlier entries are deleted.
+        #: Position from which the next scan of the index may start, because all earlier entries are deleted.
         self._after = first_hold()
-        #: Results that ``closing`` returned and ``closed`` has not confirmed: index entry, due time, key, record.
+        #: Due results that ``closing`` has returned but that are not yet passed to ``closed``: index entry, due time,
+        #: key, record.
         self._found: deque[tuple[str, int, bytes, dict[str, Any] | None]] = deque()
 
     def restart(self) -> None:
-        """Resets the scan after an abort, which drops uncommitted work."""
+        """Must be called after an aborted transaction: the scan of due results starts again."""
         self._after = first_hold()
         self._found.clear()
 
@@ -79,7 +80,10 @@ class FewerResults:
         return sent
 
     def _look_again(self, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
-        """Writes a record that holds the key's results back until ``due_ms``, and moves the key's index entry."""
+        """Writes the key's record, so that results are held back until ``due_ms``.
+
+        Moves its index entry to that time.
+        """
         state, made = self._state, {"due": due_ms, "held": None}
         state.message_key = OWN_KEY
         if known is not None:
@@ -98,7 +102,7 @@ class FewerResults:
     # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the due results, at most ``limit``, ordered by due time. The caller confirms them with ``closed``."""
+        """Returns at most ``limit`` due results, ordered by due time. Pass each sent result to ``closed``."""
         self._found.clear()
         found = []
         for place, _ in self._due(limit, self._stream.ends_ms):
@@ -113,21 +117,22 @@ class FewerResults:
         return found
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether, at this stream time, a result is due or a record without a result can be deleted."""
+        """Whether a held-back result, or the deletion of a record, is due at this stream time."""
         return bool(self._due(1, time_ms))
 
     def _due(self, limit: int, time_ms: int) -> list[tuple[str, bytes]]:
         return state_keys_between(self._state, OWN_KEY, self._after, hold_before(time_ms), limit)
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that all results up to ``closing`` were sent."""
+        """Must be called when all results up to ``closing`` were sent: starts the next period of their keys."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._found and self._found[0][0] <= closing.place:
             self._after, due_ms, raw_key, known = self._found.popleft()
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
                 known = self._look_again(raw_key, due_ms + self._every_ms, known)
-                # The record is no longer needed. It is deleted now, because a later commit may never come.
+                # The new period has already passed, too, so the record is not needed. It is deleted now, because a
+                # later commit may never come.
                 if known["due"] <= time_ms:
                     self._forget(raw_key, known)
             elif known is not None:

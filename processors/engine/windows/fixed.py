@@ -24,19 +24,21 @@ from holdfast.processors.engine.windows.bounds import closed_upto, starts
 from holdfast.processors.engine.windows.spec import Trigger, WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Maximum number of step numbers (event time // step) for which a store caches the windows.
+#: Maximum number of entries in a store's cache of windows. The cache key is event time // step.
 KNOWN_MAX = 64
-#: Maximum number of windows that one message closes, in addition to the windows in the key's record.
-#: The next messages of the key close the remaining windows.
+#: Of a key's open windows that are not in the key's record, the maximum number that one message closes. Later messages
+#: of the key close the others.
 MORE_MAX = 100_000
-#: The empty result, shared because most messages of a final window have no result.
+#: The empty result. It is one shared object, because most messages of a window with ``final()`` have no result.
 _NONE: tuple[Result, ...] = ()
 
 
 def _asked_apart(trigger: Trigger | None) -> Trigger | None:
-    """Wraps a trigger that may change its arguments, so that it gets copies. Returns any other trigger unchanged.
+    """Wraps a trigger that may change its arguments, so that it gets copies of them.
 
-    The window keeps the original arguments.
+    Any other trigger is returned unchanged.
+
+    The wrapper protects the window's stored objects from such changes.
     """
     if trigger is None or not may_change(trigger):
         return trigger
@@ -54,11 +56,13 @@ class WindowStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         self._before, self._after = _asked_apart(spec.before_update), _asked_apart(spec.after_update)
         self._triggers = self._before is not None or self._after is not None
-        #: With closing strategy ``key``: the entries that ``closing`` returned and ``closed`` has not confirmed.
+        #: For closing strategy ``key``: index entries that ``closing`` has returned but that are not yet passed to
+        #: ``closed``.
         self._left: deque[DueEntry] = deque()
-        #: Whether a user function may change a message that another window contains, too.
+        #: Whether a user function may change a message object that another window of the message also needs.
         self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
-        #: The results of ``_windows``, by step number; None if times of the same step can be in different windows.
+        #: Cache of ``_windows``, by event time // step. None if two times with the same quotient can be in different
+        #: windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -89,7 +93,8 @@ class WindowStore(StoredWindows):
                 if stored is None:
                     state.delete(place)
                     if known is not None and held is None:
-                        # The window needs an index entry, because the key's record is deleted with its last entry.
+                        # Even without a stored value, the window needs an index entry. Otherwise, nothing would delete
+                        # the key's record.
                         opened.append([start, end])
                     continue
             else:
@@ -130,7 +135,7 @@ class WindowStore(StoredWindows):
     ) -> tuple[dict[str, Any] | None, list[Result]]:
         """Calls the triggers for a message. Returns the value to store, and the results to send early.
 
-        The value is None if ``after_update`` sent the window, because the window then starts again.
+        The value to store is None if ``after_update`` sent the window, because the window then starts empty.
         """
         value, _, time_ms, _ = message
         aggregation, early = self.spec.aggregation, []
@@ -147,7 +152,10 @@ class WindowStore(StoredWindows):
     # -- windows that the time of their key closes (closing strategy ``key``) --------------------------------------
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int, opened: list[list[int]]) -> Sequence[Result]:
-        """Advances the key's own time and closes the windows that have ended by it. Returns the final results."""
+        """Advances the key's own time, and closes the windows that have ended by this time.
+
+        Returns their final results.
+        """
         spec, state = self.spec, self._state
         for start, end in opened:
             self._enter(end, start, end, raw_key)
@@ -156,11 +164,11 @@ class WindowStore(StoredWindows):
                 self._enter(max(end, self._first_ms), start, end, raw_key)
         known.take(time_ms, self._stream.cap_ms)
         if opened:
-            # A window that was sent early may still be in the key's record when its next message opens it again.
+            # A window that was sent early may already be in the key's record. Its next message must not add it twice.
             known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
         closing, results = self._passed(known), []
         for start, end in closing if spec.final else ():
-            # The value is missing if a command has cleared the window.
+            # A window has no stored value if a command has cleared it.
             if (stored := state.get(window_key(start, end))) is not None:
                 results.append((spec.aggregation.result(start, end, stored), start))
         if closing:
@@ -177,7 +185,7 @@ class WindowStore(StoredWindows):
         return sorted(found) if found else []
 
     def _more(self, known: KeyTime, upto_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Returns the open windows, of those that are not in the key's record, that end up to ``upto_ms``.
+        """Returns at most ``limit`` open windows that are not in the key's record and end at or before ``upto_ms``.
 
         The windows are sorted by end.
         """
@@ -187,7 +195,7 @@ class WindowStore(StoredWindows):
         return [window for place, _ in places if (window := open_window_of(place)) is not None]
 
     def _no_longer(self, known: KeyTime, windows: Sequence[tuple[int, int]]) -> None:
-        """Removes windows from the key's record of open windows. The caller stores the record."""
+        """Removes closed windows from the key's record, in memory. The caller must store the record."""
         known.open = [each for each in known.open if (each[0], each[1]) not in windows]
         if known.more is None:
             return
@@ -215,7 +223,7 @@ class WindowStore(StoredWindows):
         return [start, end] in known.open or (known.more is not None and self._state.exists(open_key(start, end)))
 
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
-        """Returns start, end and result of the current key's windows that the key's own event time closes."""
+        """Returns the current key's windows that the key's own event time closes: start, end and result of each."""
         found = []
         for start, end in self._passed(self._of_key()):
             stored = self._state.get(window_key(start, end))
@@ -224,13 +232,13 @@ class WindowStore(StoredWindows):
         return found
 
     def close_one(self, first: int, second: int) -> None:
-        """Confirms that the result of the window from ``first`` to ``second`` was sent."""
+        """Must be called when the result of the window from ``first`` to ``second`` was sent: closes this window."""
         known = self._of_key()
         self._no_longer(known, [(first, second)])
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Confirms that all results that ``reached`` returned were sent."""
+        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
         self._keep_open(self._of_key())
 
     def _leaves(self, entry: DueEntry) -> None:
@@ -239,12 +247,10 @@ class WindowStore(StoredWindows):
     # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next windows to close, at most ``limit``, sorted by end.
+        """Returns at most ``limit`` windows that are due, sorted by end. The caller passes each of them to ``closed``.
 
-        The caller confirms them with ``closed``.
-
-        With ``closing_strategy="key"``, the returned windows are those that no message of their key closed before the
-        retention ended.
+        With ``closing_strategy="key"``, these are windows that no message of their key has closed until the retention
+        ended.
         """
         if not self._closes:
             return []
@@ -259,7 +265,7 @@ class WindowStore(StoredWindows):
         ]
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that a window is closed: its result was sent, and it accepts no more messages."""
+        """Must be called when a window's result was sent: the window then accepts no more messages."""
         super().closed(closing)
         while self._left and self._left[0].place <= closing.place:
             entry = self._left.popleft()
@@ -268,11 +274,11 @@ class WindowStore(StoredWindows):
         self._state.keep_message()
 
     def _left_open(self, entry: DueEntry) -> dict[str, Any] | None:
-        """Returns the result of an entry's window if the key's messages have not closed the window; otherwise None."""
+        """Returns the result of an index entry's window; None if the key's messages have already closed it."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         return self._result(entry) if self._is_open(self._of_key(), entry.start, entry.end) else None
 
     def _result(self, entry: DueEntry) -> dict[str, Any] | None:
-        """Computes the result of an entry's window from the store; None if a command deleted the window."""
+        """Computes the result of an index entry's window from the store; None if a command has deleted the window."""
         stored = self._of(entry.message_key, window_key(entry.start, entry.end))
         return None if stored is None else self.spec.aggregation.due(entry.start, entry.end, stored)

@@ -1,8 +1,8 @@
-"""Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
+"""Closes windows of keys that have event times after the worker's clock, as soon as the clock reaches these times.
 
 worker's clock   ──┬─────────────┬──►
                    │             └ the clock reaches x: the key's windows that end by x are closed
-                   └ a message with the future event time x arrives: x waits in the index
+                   └ a message with the future event time x arrives: x is written to the index
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.processors.engine.windows.stored import Closing
 
 
 class OwnTimes(Protocol):
-    """Windows that are closed by the event times of their own keys."""
+    """Windows that are closed by the event times of their own key's messages, not by stream time."""
 
     def reached(self) -> Sequence[tuple[int, int, Any]]:
         """Returns the windows of the current key whose end the key's own event time has reached.
@@ -28,13 +28,10 @@ class OwnTimes(Protocol):
         """
 
     def close_one(self, first: int, second: int) -> None:
-        """Confirms that the result of a window was sent.
-
-        ``reached`` returned the two numbers that identify the window.
-        """
+        """Must be called when the result of one window was sent. ``reached`` returned its two numbers."""
 
     def reach_key(self) -> None:
-        """Confirms that all results that ``reached`` returned were sent."""
+        """Must be called when the results of all windows that ``reached`` returned were sent."""
 
 
 class _Step(NamedTuple):
@@ -44,7 +41,7 @@ class _Step(NamedTuple):
 
 
 class KeysAhead:
-    """Keys with event times after the worker's clock: closes their windows when the clock reaches these times.
+    """Closes windows of keys that have event times after the worker's clock, when the clock reaches these times.
 
     Each key with a future event time has an index entry at this time. If a message of the key has already closed the
     windows when the clock reaches this time, the entry is only deleted.
@@ -52,31 +49,31 @@ class KeysAhead:
 
     def __init__(self, windows: OwnTimes, state: StoreState, stream: StreamTime) -> None:
         self._windows, self._state, self._stream = windows, state, stream
-        #: No index entry is before this time, in milliseconds.
+        #: Milliseconds. All index entries are at this time or later.
         self.next_ms = NO_TIME
-        #: A scan of the index may begin after this time, because all entries up to it are deleted.
+        #: Milliseconds. All index entries up to this time are deleted, so that a scan of the index may begin after it.
         self._gone_ms = NO_TIME
-        #: Results that ``closing`` returned and ``closed`` has not confirmed.
+        #: Results that ``closing`` has returned but that are not yet passed to ``closed``.
         self._found: deque[_Step] = deque()
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Adds an index entry, so that the key is checked at ``time_ms``. Makes the key the state's current key."""
+        """Writes an index entry, so that the key is checked at ``time_ms``. The key becomes the store's current key."""
         self._state.message_key = OWN_KEY
         self._state.set_own(ahead_key(time_ms, raw_key), 1)
         self._state.message_key = raw_key
         self.next_ms, self._gone_ms = min(self.next_ms, time_ms), min(self._gone_ms, time_ms - 1)
 
     def restart(self) -> None:
-        """Starts the scan of the index again from its begin, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: the next scan starts at the first entry."""
         self.next_ms = self._gone_ms = NO_TIME
         self._found.clear()
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the worker's clock may have reached a future event time of a key."""
+        """Whether the worker's clock may have reached a future event time that is in the index."""
         return bool(self._found) or self.next_ms <= now_ms
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next windows to close, at most ``limit``, key by key, sorted by the keys' future event times."""
+        """Returns at most ``limit`` windows to close, key by key, in the order of the keys' future event times."""
         cap_ms = self._stream.cap_ms
         if not self.is_due(cap_ms):
             return []
@@ -103,7 +100,7 @@ class KeysAhead:
         return found[:limit]
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that all results up to ``closing`` were sent."""
+        """Must be called when all results up to ``closing`` were sent."""
         state = self._state
         while self._found and self._found[0].place <= closing.place:
             place, raw_key, window = self._found.popleft()

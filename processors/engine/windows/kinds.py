@@ -21,5 +21,5 @@ _STORES: Mapping[WindowKind, type[StoredWindows]] = {
 
 
 def stored_windows(spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> StoredWindows:
-    """Creates the store of a step's windows in one task, by the kind of the windows."""
+    """Returns the object that stores a step's windows in one task. Its class depends on the kind of the windows."""
     return _STORES[spec.kind](spec, state, stream, place)

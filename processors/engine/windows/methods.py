@@ -19,13 +19,13 @@ from holdfast.processors.engine.windows.results import (
 )
 from holdfast.processors.engine.windows.spec import OnLate, WindowSpec
 
-#: The type of a declared window that has no columns yet.
+#: The type of a declared window by time to which no columns were added yet.
 TimeWindow: TypeAlias = Window[AggregatedWindow[Stream]]
 CountWindow: TypeAlias = Window[AggregatedCountWindow[Stream]]
 
 
 class StreamWindows(Generic[Stream]):
-    """The methods of a stream that declare a window: by time, by activity (sessions), and by number of messages."""
+    """The methods of a stream that declare windows: by time, by activity (sessions), or by number of messages."""
 
     def tumbling_window(
         self,
@@ -37,7 +37,9 @@ class StreamWindows(Generic[Stream]):
         retention: int | timedelta | None = None,
         **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
-        """Declares consecutive windows of one length. A column and a result mode must follow: ``.count().final()``.
+        """Declares consecutive windows of one length.
+
+        Calls that add a column and choose when results are sent must follow, for example ``.count().final()``.
 
         Args:
             duration_ms: The length of a window, in milliseconds or as a timedelta.
@@ -107,8 +109,8 @@ class StreamWindows(Generic[Stream]):
                 session is due when a gap has passed after its last message.
             grace_ms: The time for which a session still accepts messages after it is due. Default 0.
             name: The store's name; None means ``<topic>-session``.
-            on_late: The same as in ``tumbling_window``. The function gets the start and end of a session with only this
-                message.
+            on_late: The same as in ``tumbling_window``. The function gets the start and end of a session that would
+                contain only the late message.
             retention: The time for which a session stays readable after it is closed; None means one day.
 
         Raises:
@@ -152,7 +154,7 @@ class StreamWindows(Generic[Stream]):
 
     def _counted(self, kind: CountKind, count: int, step: int, name: str | None) -> CountWindow[Stream]:
         sizes = checked_count(count, step)
-        # Windows with a step equal to the count do not overlap, so they are tumbling windows.
+        # If the step is equal to the count, the windows do not overlap, so they are tumbling windows.
         described: CountKind = "tumbling" if step == count else kind
 
         def place(spec: CountSpec) -> Stream:
@@ -168,6 +170,6 @@ class StreamWindows(Generic[Stream]):
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> Stream:
         """Adds a window to the stream and returns the stream of its results.
 
-        ``unnamed`` is the suffix of the default name.
+        ``unnamed`` is the suffix of the store's default name.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Declared windows: a call adds the columns, and another call decides when results are sent.
+"""The last two calls that declare a window: one adds the columns, the other decides when results are sent.
 
 sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closing_strategy="partition")
 """
@@ -26,13 +26,13 @@ from holdfast.processors.engine.windows.spec import (
     checked_times,
 )
 
-#: The type of the stream that a window returns.
+#: The type of the stream of a window's results.
 Stream = TypeVar("Stream")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """The validated times of a window, in milliseconds."""
+    """The times of a window after validation, in milliseconds."""
 
     kind: WindowKind
     duration_ms: int
@@ -48,7 +48,7 @@ def window_times(
     grace: int | timedelta,
     retention: int | timedelta | None,
 ) -> WindowTimes:
-    """Validates the times that a user gave for a window.
+    """Validates the times that a user gave for a tumbling, hopping or sliding window.
 
     Raises:
         DurationInvalid: A duration is out of range.
@@ -82,7 +82,7 @@ class Triggers(TypedDict, total=False):
 
 
 class Asked(NamedTuple):
-    """The user functions of a window: for late messages, and for sending the window early."""
+    """The arguments of a window that are user functions: for late messages, and for sending the window early."""
 
     on_late: OnLate | None = None
     before_update: Trigger | None = None
@@ -91,7 +91,7 @@ class Asked(NamedTuple):
     closing: ClosingStrategy = "key"
 
     def check(self) -> None:
-        """Raises WindowInvalid if ``on_late`` is no known choice, or a function is not callable with its arguments."""
+        """Raises WindowInvalid if ``on_late`` is unknown, or a function does not take the arguments that it gets."""
         if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
             raise WindowInvalid(
                 f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",
@@ -112,7 +112,7 @@ class Asked(NamedTuple):
                 _check_arguments(name, made, _TRIGGER_ARGUMENTS)
 
 
-#: The names of the arguments that the user functions are called with.
+#: The names of the arguments with which the ``on_late`` function is called.
 _LATE_ARGUMENTS = (
     *("value", "key", "timestamp", "late_by_ms", "start", "end"),
     *("name", "topic", "partition", "offset"),
@@ -153,7 +153,7 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
     def current(self, closing_strategy: ClosingStrategy | None = None) -> Stream:
         """Sends a result for each message and each of its windows.
 
-        ``closing_strategy`` decides which messages are late.
+        ``closing_strategy`` decides when a window accepts no more messages, as in ``final``.
         """
         return self._placed(closing_strategy, final=False)
 
@@ -163,10 +163,10 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
         """Sends one result for each window, when the window closes.
 
         Args:
-            closing_strategy: ``key`` closes a window when a message of the same key has an event time at or after the
-                window's end and grace, or when the retention ends. ``partition`` closes a window when stream time
-                reaches its end and grace, even if its key gets no more messages. None means ``key``; after ``group_by``
-                it means ``partition``, because messages of a key come from several partitions.
+            closing_strategy: ``key`` closes a window when a message of the same key reaches the window's end plus
+                grace, or when the retention ends. ``partition`` closes a window when stream time reaches its end and
+                grace, even if its key gets no more messages. None means ``key``; after ``group_by`` it means
+                ``partition``, because messages of a key come from several partitions.
             close_when_idle: Only with ``partition``. After this time without a message on any input of the task, stream
                 time advances with the clock, so that windows close without another message. Milliseconds or a
                 timedelta; None means never.

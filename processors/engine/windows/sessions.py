@@ -6,14 +6,14 @@
                           ├──────────────────────┤
 
 A session is due when a gap has passed after its end; its grace is not included. A message that extends a session does
-not move the session's index entry. When the entry is due and the session is not, the entry is written again at the
+not move the session's index entry. When the entry becomes due before the session does, it is written again with the
 session's present end. A session therefore writes at most one entry per gap.
 
 Invariants:
     - Open sessions of a key that still accept messages are more than a gap apart. A message within a gap of several
       sessions merges these sessions.
-    - If two sessions are merged into one, the other session leaves neither a record nor an index entry.
-    - A closed session accepts no messages. It has the record of a closed window.
+    - When two sessions are merged, one of them is deleted with its record and its index entry.
+    - A closed session accepts no messages. It is stored in the same form as a closed window of another kind.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
-#: Maximum number of entries that ``due_at`` checks. If there are more entries, it assumes that one is due.
+#: Maximum number of due index entries that ``due_at`` reads. If there are this many, it returns True without a closer
+#: look.
 LOOKED_AT = 100
-#: For sessions that are stored apart from their key's record: the number read at once, and the most that may close.
+#: For open sessions that are not in their key's record: the number that is read at a time, and the maximum number that
+#: one message closes.
 READ_AT_ONCE, MORE_MAX = 4, 100_000
 
 
@@ -60,7 +62,7 @@ class Open(NamedTuple):
         start: The event time of its earliest message.
         end: The event time of its latest message, plus 1.
         stored: Its aggregates, in stored form.
-        entered: Time and session end in its index entry; None without an entry.
+        entered: The time and the session end in its index entry; None if it has no index entry.
     """
 
     opened: int
@@ -75,10 +77,11 @@ class SessionStore(StoredWindows):
 
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
-        # An index entry may be due before its session is closed, so ``_may_leave`` checks an entry before its deletion.
+        # An index entry can be due although its session is still open. So ``_may_leave`` decides whether an entry may
+        # be deleted.
         self._closes = False
         state.scattered = (*INDEXES, *SESSIONS)
-        #: Sessions that ``closing`` returned and ``closed`` has not confirmed: index entry, key, session.
+        #: Sessions that ``closing`` has returned but that are not yet passed to ``closed``: index entry, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -114,7 +117,10 @@ class SessionStore(StoredWindows):
         return self._key_moves(known, raw_key, time_ms) or updated
 
     def _reached(self, known: KeyTime, time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """Returns the sessions within a gap of ``time_ms`` that still accept messages, sorted by start."""
+        """Returns the sessions to which a message of time ``time_ms`` belongs, sorted by start.
+
+        These are the sessions within a gap of this time that still accept messages.
+        """
         gap_ms, opens = self.spec.duration_ms, known.open
         at = bisect_right(opens, [time_ms + gap_ms + 1])
         found = self._taking((opened for _, opened in reversed(opens[:at])), time_ms, judged_by)
@@ -125,9 +131,10 @@ class SessionStore(StoredWindows):
         return sorted(by_name.values(), key=attrgetter("start"))
 
     def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
-        """Returns the named sessions that end at most a gap before ``time_ms`` and still accept messages.
+        """Returns those of the sessions ``names`` that end at most a gap before ``time_ms`` and still accept messages.
 
-        The names must begin with the newest session, because the scan stops at the first session that ended too early.
+        A name is the session's opening time. The newest must come first, because the scan stops at the first session
+        that ended too early.
         """
         gap_ms, found = self.spec.duration_ms, list[Open]()
         for opened in names:
@@ -140,14 +147,14 @@ class SessionStore(StoredWindows):
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """Yields the names of open sessions outside of the key's record, newest first, starting at ``upto_ms``.
+        """Yields opening times, up to ``upto_ms``, of open sessions that are not in the key's record, newest first.
 
-        The first name may belong to a session after ``upto_ms``.
+        The first of them may be later than ``upto_ms``.
         """
         first, last = known.more
         raw_key = self._state.message_key
-        # The first session that was opened after ``upto_ms`` is included.
-        # A late message may have moved the start of this session to an earlier time.
+        # The first session that was opened after ``upto_ms`` is included, because a late message may have moved its
+        # start to an earlier time.
         behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
         yield from (opened_of(place) for place, _ in behind)
         begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
@@ -160,11 +167,11 @@ class SessionStore(StoredWindows):
             before = session_key(names[-1]).encode()
 
     def _is_over(self, due_ms: int, known: KeyTime | None) -> bool:
-        """Whether an open session accepts no more messages, because it is due and its grace has passed."""
+        """Whether an open session accepts no more messages: its end, the gap and the grace have passed."""
         return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
 
     def _session(self, opened: int) -> Open | None:
-        """Reads an open session of the state's current key; None if it does not exist."""
+        """Reads the open session of the current key with this opening time; None if there is none."""
         stored = self._state.get(session_key(opened))
         if stored is None:
             return None
@@ -174,13 +181,14 @@ class SessionStore(StoredWindows):
     def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
         """Returns the session that contains the message.
 
-        This is a new session, or all sessions within a gap of the message, merged into one.
+        This is a new session, or the result of merging all sessions within a gap of the message (``reached``).
         """
         aggregation = self.spec.aggregation
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
         else:
-            # The last session that began before the message gets it, so that a merge keeps the order of event times.
+            # The message is added to the last session that began before it. So the later merge combines values in the
+            # order of event times.
             taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
             stored: Any = None
             for number, each in enumerate(reached):
@@ -201,7 +209,7 @@ class SessionStore(StoredWindows):
         self._set(session_key(session.opened), {**session.stored, SESSION: about})
 
     def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
-        """Writes an index entry for the session's present end. Returns the session with this entry."""
+        """Writes an index entry for the session's present end. Returns the session with the fields of this entry."""
         self._enter(due_ms, session.opened, session.end, raw_key)
         return session._replace(entered=[due_ms, session.end])
 
@@ -214,7 +222,8 @@ class SessionStore(StoredWindows):
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
         """Stores the key's record after a message. Returns the final results of sessions that the message closes.
 
-        Only with closing strategy ``key``, a message advances the time of its key and closes sessions.
+        With closing strategy ``key``, the message advances the time of its key and may close sessions. With
+        ``partition``, it closes none.
         """
         results: list[Result] = []
         if self._by_key:
@@ -251,20 +260,23 @@ class SessionStore(StoredWindows):
             yield session
 
     def _keep_open(self, known: KeyTime) -> None:
-        """Stores the key's record, which holds the newest sessions. Range reads find the older sessions."""
+        """Stores the key's record with its newest open sessions.
+
+        Older open sessions are not listed in it; range reads find them.
+        """
         if len(known.open) > OPEN_KEPT:
             names = [opened for _, opened in known.open[:-OPEN_KEPT]] + (known.more or [])
             known.more, known.open = [min(names), max(names)], known.open[-OPEN_KEPT:]
         self._keep_time(known)
 
     def _close(self, known: KeyTime, session: Open, raw_key: bytes) -> None:
-        """Closes a session of the key: stores it as a closed window, and removes it from the open sessions."""
+        """Closes a session of the key: it is stored as a closed window and removed from the key's open sessions."""
         due_ms = session.end + self.spec.duration_ms
         self._settle(session, max(due_ms, self._first_ms), raw_key)
         self._forget_open(known, session.opened)
 
     def _forget_open(self, known: KeyTime, opened: int) -> None:
-        """Removes a session from the key's record of open sessions. The caller stores the record."""
+        """Removes a session from the open sessions in the key's record, in memory. The caller must store the record."""
         known.open = [each for each in known.open if each[1] != opened]
         if known.more is not None and (opened == known.more[0] or not known.open):
             first, last = known.more
@@ -275,25 +287,25 @@ class SessionStore(StoredWindows):
     def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
         """Returns the sessions of the current key that the key's own event time closes.
 
-        For each session: two numbers that identify it (opening time and end), and its result.
+        Each item has two numbers that identify the session (opening time and end), and the session's result.
         """
         made = self.spec.aggregation.result
         passed = self._passed(self._of_key())
         return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
 
     def close_one(self, first: int, second: int) -> None:
-        """Confirms that the result of the session with opening time ``first`` was sent, and closes the session."""
+        """Must be called when the result of the session with opening time ``first`` was sent: closes this session."""
         known, session = self._of_key(), self._session(first)
         if session is not None:
             self._close(known, session, self._state.message_key)
         self._keep_open(known)
 
     def reach_key(self) -> None:
-        """Confirms that all results that ``reached`` returned were sent."""
+        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
         self._keep_open(self._of_key())
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
-        """Replaces the record and the index entry of a closed session by those of a closed window."""
+        """Deletes the record and index entry of an open session, and writes those of a closed window."""
         self._leave_index(session, raw_key)
         self._enter(due_ms, session.start, session.end, raw_key)
         self._state.delete(session_key(session.opened))
@@ -302,12 +314,12 @@ class SessionStore(StoredWindows):
     # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next sessions to close, in the order of their index entries; at most ``limit`` entries.
+        """Returns the next sessions to close, in the order of their index entries; reads at most ``limit`` entries.
 
-        Sessions whose results are sent with each message are also closed here, so that their index entries get the time
-        of the session's real end. If a session has grown and is not due yet, its entry is written again for its present
-        end. With closing strategy ``key``, the returned sessions are those that no message of their key closed before
-        the retention ended.
+        Sessions declared with ``current()`` are also closed here, without a result, so that their index entries get the
+        time of the session's real end. If a session has grown and is not due yet, its entry is written again for its
+        present end. With closing strategy ``key``, these are sessions that no message of their key has closed until the
+        retention ended.
         """
         self._closing.clear()
         spec, found = self.spec, []
@@ -328,20 +340,20 @@ class SessionStore(StoredWindows):
         return found
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a session would close at stream time ``time_ms``."""
+        """Whether a session would close if stream time were ``time_ms``."""
         places = self._due(LOOKED_AT, time_ms)
         limit_ms = time_ms - self._after_ms - self.spec.duration_ms
         sessions = (self._of_entry(due_entry(place)) for place in places)
         return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that all sessions up to ``closing`` are closed. Each gets the record of a closed window."""
+        """Must be called when the results of all sessions up to ``closing`` were sent: closes them."""
         state, time_ms = self._state, max(self._stream.time_ms, 0)
         while self._closing and self._closing[0][0] <= closing.place:
             place, raw_key, session = self._closing.popleft()
             state.point_at(raw_key, time_ms)
-            # The real end of a closed session decides when the session is deleted.
-            # The new index entry must not be earlier than the old one, because commits may have passed earlier entries.
+            # The retention of a closed session begins at its real end. But its new index entry must not be earlier than
+            # the old one, because commits may already have passed earlier positions of the index.
             due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
             back = due_key(due_ms, session.start, session.end, raw_key) < place
             self._settle(session, due_ms + back, raw_key)
@@ -352,11 +364,11 @@ class SessionStore(StoredWindows):
         super().closed(closing)
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the session of an index entry is closed, so that the entry may be deleted."""
+        """Whether the session of an index entry is closed, so that the index entry may be deleted."""
         return self._of_entry(entry) is None
 
     def _of_entry(self, entry: DueEntry) -> Open | None:
-        """Returns the open session of an index entry; None if the session is gone or has another entry."""
+        """Returns the open session to which an index entry belongs; None if it is gone or has a newer index entry."""
         self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
         session = self._session(entry.start)
         return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

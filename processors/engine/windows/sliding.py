@@ -6,13 +6,13 @@
                             ├─────────c             two messages: b, c
 
 The store keeps no windows. It keeps the items that the columns read from the messages, in chunks of time. A window is
-computed from these items in time order. A message therefore costs one write, and its reads grow with the size of its
-windows.
+computed from these items in time order. A message therefore costs one write. The number of its reads grows with the
+number of messages in its windows.
 
 Invariants:
     - All windows of a key that end at or before the key's time ``closed`` are closed. All windows that end later are
       open.
-    - A chunk is deleted with a later message of its key, when no window that contains it can open or change.
+    - A later message of the key deletes a chunk as soon as no window with the chunk's messages can open or change.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 CHUNK_VERSION = 1
-#: The number of chunks into which the length of a window is split, and the maximum number of chunks for a grace.
+#: Number of chunks into which the length of a window is split, and maximum number of further chunks for the grace.
 CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
 
-#: A message in a chunk: its event time, and by column name the item that each column read from it.
+#: A message in a chunk: its event time, and a dict from column names to the items that the columns read from the
+#: message.
 Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """The record of a key: the key's own time, the end of its last closed window, and its chunks in order.
+    """The record of a message key: the key's own time, the end of its last closed window, and its chunks in order.
 
     ``ahead`` has the event times that the worker's clock has not reached yet.
     """
@@ -50,7 +51,10 @@ class _Key(NamedTuple):
     ahead: list[int]
 
     def after(self, time_ms: int, cap_ms: int) -> _Key:
-        """Returns the record after a message. An event time after the worker's clock waits in ``ahead``."""
+        """Returns the record after a message.
+
+        If the event time is after the worker's clock, it is added to ``ahead``.
+        """
         if time_ms <= cap_ms:
             return self._replace(time=max(self.time, time_ms))
         return self._replace(ahead=with_time(self.ahead, time_ms))
@@ -89,7 +93,8 @@ class SlidingStore(StoredWindows):
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # The windows are computed even if no result is sent, so that a message that can't be aggregated fails now.
+            # The windows are computed even if no result is sent now. So a message that can't be aggregated fails
+            # itself, not a later one.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results
@@ -99,8 +104,8 @@ class SlidingStore(StoredWindows):
         time_ms, chunks = item[0], known.chunks
         at = bisect_right(chunks, [time_ms + 1]) - 1
         if at < 0 or chunks[at][1] <= time_ms:
-            # A previous definition of the windows may have written chunks of another length.
-            # The new chunk is therefore cut to the free time between its neighbours.
+            # If the windows were declared differently before, chunks of another length may exist. The new chunk
+            # therefore gets only the time that is free between its neighbours.
             start = time_ms // self._chunk_ms * self._chunk_ms
             before = chunks[at][1] if at >= 0 else 0
             after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
@@ -121,7 +126,7 @@ class SlidingStore(StoredWindows):
         return [(time_ms, item) for time_ms, item in stored["items"]]
 
     def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:
-        """Returns the results of the windows that end from ``first_ms`` to ``last_ms`` inclusive, sorted by end."""
+        """Returns the results of all windows that end from ``first_ms`` to ``last_ms`` (inclusive), sorted by end."""
         if first_ms > last_ms:
             return []
         length_ms, aggregation = self.spec.duration_ms, self.spec.aggregation
@@ -136,10 +141,10 @@ class SlidingStore(StoredWindows):
         return found
 
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
-        """Returns the record of the state's current key, stored and parsed.
+        """Returns the record of the current key twice: as it is stored, and parsed.
 
-        In the parsed record, future event times that the worker's clock has reached by now are applied to the key's
-        time.
+        In the parsed record, the key's time includes earlier future event times that the worker's clock has reached by
+        now.
         """
         stored = self._state.get(KEY_TIME)
         if stored is None:
@@ -161,11 +166,14 @@ class SlidingStore(StoredWindows):
         return results
 
     def _passed(self, known: _Key) -> list[Result]:
-        """Returns the windows that the key's own event time closes and that are not closed yet."""
+        """Returns the results of windows that the key's own event time closes and that are not closed yet."""
         return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1)
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
-        """Stores the record. Closes windows up to the key's time, and drops messages that no window needs."""
+        """Stores the key's record.
+
+        Windows up to the key's time are closed; messages that no window needs are dropped.
+        """
         closed = closed_upto(self.spec.grace_ms, known.time - 1, known.closed)
         keeps_from = closed + 1 - self.spec.duration_ms
         gone = [chunk for chunk in known.chunks if chunk[1] <= keeps_from]
@@ -183,18 +191,18 @@ class SlidingStore(StoredWindows):
     # -- windows that close when the worker's clock reaches a future event time ------------------------------------
 
     def reached(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """Returns start, end and result of each window of the current key that the key's own event time closes."""
+        """Returns the current key's windows that the key's own event time closes: start, end and result of each."""
         _, known = self._stored_key()
         return [(start, made["end"], made) for made, start in self._passed(known)]
 
     def close_one(self, first: int, second: int) -> None:
-        """Confirms that the result of the window that ends at ``second`` was sent."""
+        """Must be called when the result of the window that ends at ``second`` was sent: closes the window."""
         stored, _ = self._stored_key()
         if stored is not None:
             self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
 
     def reach_key(self) -> None:
-        """Confirms that all results that ``reached`` returned were sent."""
+        """Must be called when all results that ``reached`` returned were sent: stores the key's record."""
         self._keep_key(*self._stored_key())
 
     # -- methods called with each commit; they do nothing, because only messages of a key close its windows ---------
@@ -208,5 +216,5 @@ class SlidingStore(StoredWindows):
         return False
 
     def remove(self, limit: int) -> int:
-        """Deletes nothing, because records are only deleted with a message of their key."""
+        """Deletes nothing: a record is deleted when a message of its key arrives."""
         return 0

@@ -13,16 +13,17 @@ from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
 from holdfast.processors.engine.windows.bounds import LateMessage
 
-#: ``key``: event times of messages of the window's own key close the window.
-#: ``partition``: event times of all messages of the task close the window.
+#: What closes a window. ``key``: event times of messages with the window's key. ``partition``: event times of all
+#: messages of the task.
 ClosingStrategy = Literal["key", "partition"]
-#: The handling of a late message: drop it, pass it to the failure policy (``dead-letter``), or call a function.
+#: What happens to a late message: it is dropped, handled like a failed message (``dead-letter``), or passed to a
+#: function.
 OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
 #: A user function that decides whether to send a window early. Arguments: aggregated, value, key, timestamp, headers.
 Trigger = Callable[[Any, Any, Any, int, Any], Any]
 #: Default time for which a closed window stays readable, in milliseconds (one day).
 RETENTION_MS = 86_400_000
-#: Maximum number of windows that contain one message, because each of them is read and written.
+#: Maximum number of windows that may contain the same message, because each of them is read and written.
 WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 
@@ -35,11 +36,11 @@ class WindowInvalid(BadConfiguration):
 
 
 class WindowUnplaced(WindowInvalid, AttributeError):
-    """A step was called on a window that has no columns or no result mode yet, and so is not a stream."""
+    """A step was called on an incomplete window, which has no columns yet or no ``current()`` or ``final()``."""
 
 
 class Unplaced:
-    """Base class of incomplete windows. ``_missing`` names the missing call, in the user's syntax."""
+    """Base class of window objects to which further calls must be added. ``_missing`` is the missing call as code."""
 
     _missing: ClassVar[str]
 
@@ -60,8 +61,8 @@ class WindowSpec:
     """The declaration of a window. Times are milliseconds.
 
     A window contains event times from its start (inclusive) to its end (exclusive). A window closes, and accepts no
-    more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` decides whether stream time or the event
-    time of the window's key is compared with this time. The window is deleted ``retention_ms`` after this time.
+    more messages, ``closes_ms`` plus ``grace_ms`` after its end. ``closing`` says which time must reach this point:
+    stream time, or the largest event time of the window's key. The window is deleted ``retention_ms`` after this time.
     ``duration_ms`` is the window's length; for sessions, the gap without messages that ends a session.
     """
 
@@ -75,10 +76,11 @@ class WindowSpec:
     closing: ClosingStrategy = "key"
     #: True: a result is sent when a window closes. False: a result is sent with each message.
     final: bool = False
-    #: After this time without messages, stream time advances with the clock. In milliseconds; None means never.
+    #: Milliseconds without messages after which stream time advances with the clock; None means that only messages
+    #: advance it.
     idle_ms: int | None = None
-    #: Functions that are called before and after a message is added to a window.
-    #: If a function returns a true value, the window is sent and starts again.
+    #: Functions that are called before and after a message is added to a window. If one returns a true value, the
+    #: window is sent and starts again.
     before_update: Trigger | None = None
     after_update: Trigger | None = None
     #: Minimum stream time between two results of a key, in milliseconds; None means no limit.
@@ -89,7 +91,7 @@ class WindowSpec:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a message may produce results of several windows."""
+        """Whether one message may produce the results of several windows."""
         return self.kind != "tumbling"
 
     @property
@@ -104,7 +106,10 @@ class WindowSpec:
 
     @property
     def kept_as(self) -> str:
-        """The name of the stored form of the windows. A store whose windows have another form can't be read."""
+        """The name of the form in which the windows are stored.
+
+        Windows in one form can't be read as windows of another form.
+        """
         return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
 
     @property
@@ -124,7 +129,7 @@ class WindowSpec:
 
     @property
     def use(self) -> WindowUse:
-        """A description of the window's store, with the times of its windows."""
+        """Describes the content of the window's store, with the times of the windows."""
         gap = ("gap ",) if self.kind == "session" else ()
         step = (", step ", Ms(self.step_ms)) if self.kind == "hopping" else ()
         times: Parts = (", grace ", Ms(self.grace_ms), ", retention ", Ms(self.retention_ms))
@@ -146,7 +151,10 @@ class WindowSpec:
         return f"window = {self.kind} {self.use.text()}", *self.aggregation.lines()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
-        """The error for a message whose windows are all closed. ``end`` is the end of the last of these windows."""
+        """Returns the error for a message whose windows are all closed.
+
+        ``end`` is the end of the last of these windows.
+        """
         closed = end + self.closes_ms + self.grace_ms
         parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))
         after = " and ".join(words for words, ms in parts if ms)
@@ -161,7 +169,7 @@ class WindowSpec:
 
 
 def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
-    """Checks and returns duration, step, grace and retention. A retention of None becomes the default.
+    """Checks and returns duration, step, grace and retention. If ``retention_ms`` is None, the default is returned.
 
     Raises:
         WindowInvalid: The arguments contradict each other.
@@ -191,7 +199,7 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
 
 
 def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
-    """Raises WindowInvalid if the gap is longer than the retention, so that a session would be deleted too early."""
+    """Raises WindowInvalid if the gap is longer than the retention. Such a session would be deleted too early."""
     if retention_ms is not None and gap_ms > retention_ms:
         raise WindowInvalid(
             f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",

@@ -1,4 +1,6 @@
-"""The common base of all windows by time, of one step in one task: their clock, their index, and how they close.
+"""Base class of the windows by time (not by count) of one step in one task.
+
+It has their stream time and their index, and closes them.
 
 ``state.window_keys`` defines the records of a window store. All records are ordinary state of the step's store.
 Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore need no special code for windows.
@@ -13,8 +15,8 @@ position by a limited number of windows. If a million windows end at once, many 
 Invariants:
     - The result of a window is sent once, in the transaction that moves ``closed`` past the window.
     - Whether a message is late depends on committed state and on earlier messages, not on when commits happened.
-    - A closed window stays closed, even if a later definition of the window has a longer grace or retention. The time
-      ``over`` in the clock's record ensures this.
+    - A closed window stays closed, even if the window is later declared with a longer grace or retention. The time
+      ``over`` in the stream time's record ensures this.
     - No window opens at or before ``closed``. No index entry is written at or before ``removed``.
     - Each open or closed window in the store has an index entry. A window is therefore deleted in time, even if its key
       gets no more messages. The record of a key is deleted with the key's last entry.
@@ -52,18 +54,18 @@ from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
 
 _users_log = logging.getLogger("holdfast.processing")
 
-#: Maximum size of the clock's record in bytes, without the message keys in the record.
-#: The record contains watermarks of upstream tasks and future event times.
+#: Maximum bytes of the record with stream time, not counting message keys in it. It contains watermarks of upstream
+#: tasks and future event times.
 CLOCK_BYTES = 32_768
-#: The written version of the clock's record, and the readable versions.
-#: Version 1 had no ``over`` and no kind, and stored all open windows of a key in one record.
+#: The version in which the record of stream time is written, and the versions that can be read. Version 1 had no
+#: ``over`` and no kind, and stored all open windows of a key in one record.
 CLOCK_VERSION, CLOCK_VERSIONS = 2, (1, 2)
-#: A result, and its timestamp for the next steps: the start of its window.
+#: A result, and the event time that it has for later steps: the start of its window.
 Result = tuple[dict[str, Any], int]
 
 
 class Closing(NamedTuple):
-    """A due window: its index entry, its message key, and its result; the result is None if nothing is to be sent."""
+    """A window that is due: its index entry, its message key, and its result (None if no result is sent)."""
 
     place: str
     message_key: bytes
@@ -72,25 +74,25 @@ class Closing(NamedTuple):
 
 
 class Taker(Protocol):
-    """A window or windows to which messages can be added."""
+    """An object to which messages can be added: the windows of one step."""
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Adds a message to its windows and returns the results to send now."""
 
 
 class Closes(Protocol):
-    """An object whose results become due at a time, and are sent by a commit."""
+    """An object that has due results. A commit sends them."""
 
     def closing(self, limit: int) -> list[Closing]:
         """Returns the next due results, at most ``limit``, in the order of their index entries."""
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that all results up to ``closing`` were sent."""
+        """Must be called when all results up to ``closing`` were sent."""
 
 
 @dataclass(slots=True)
 class MessagePlace:
-    """Topic, partition and offset of the current message, for ``on_late`` functions. The task updates it."""
+    """Topic, partition and offset of the current message, for ``on_late`` functions. The task updates this object."""
 
     topic: str = ""
     partition: int = -1
@@ -98,27 +100,27 @@ class MessagePlace:
 
 
 class WindowRows(Protocol):
-    """Windows whose values are kept in numpy columns between commits."""
+    """Windows whose values are in numpy arrays between commits."""
 
     def results(self, entries: Sequence[DueEntry]) -> Sequence[dict[str, Any] | None]:
-        """Returns the results of the windows of these index entries; None for a window that is not in the columns."""
+        """Returns the results of the windows of these index entries; None for a window that is not in the arrays."""
 
     def forget(self, entry: DueEntry) -> None:
-        """Drops a window that was deleted from the store."""
+        """Drops a window from the arrays after it was deleted from the store."""
 
 
 class AheadKeys(Closes, Protocol):
-    """Finds keys with event times after the worker's clock, when the clock reaches these times."""
+    """Closes windows of keys with event times after the worker's clock, when the clock reaches these times."""
 
     def enter(self, time_ms: int, raw_key: bytes) -> None:
-        """Adds an index entry, so that the key is checked at ``time_ms``."""
+        """Writes an index entry, so that the key is checked when the worker's clock reaches ``time_ms``."""
 
     def restart(self) -> None:
-        """Starts the search again from the first index entry, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: the next search starts at the first index entry."""
 
 
 class StoredWindows:
-    """The windows of one step in one task. The subclass of each kind adds messages and finds due windows.
+    """The windows of one step in one task. A subclass for each kind of window adds messages and finds due windows.
 
     Args:
         spec: The declaration.
@@ -132,37 +134,39 @@ class StoredWindows:
         self._state = state
         self._stream = stream
         self._place = place
-        #: Maximum bytes of a message key, so that two message keys in hex fit into the clock's record.
+        #: Maximum bytes of a message key. Two keys in hex must fit into the record of stream time.
         self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
-        #: Whether commits close windows. If so, no window is deleted before a commit has closed it.
+        #: Whether commits close windows. If True, a window is deleted only after a commit has closed it.
         self._closes = spec.final
         self._lasts_ms = spec.grace_ms + spec.retention_ms
-        #: Whether stream time closes windows, but no result is sent at that time.
+        #: Whether stream time closes windows without a commit that sends their results (windows declared with
+        #: ``current()``).
         self._passes = not spec.final and not self._by_key and spec.kind in ("tumbling", "hopping")
-        #: Milliseconds of stream time from a window's due time until stream time closes the window.
-        #: The event time of the window's key may close the window earlier.
+        #: Milliseconds from a window's end until stream time closes it. With closing strategy ``key``, messages of the
+        #: window's key usually close it earlier.
         self._after_ms = self._lasts_ms if self._by_key else spec.grace_ms
         self._closed = self._removed = first_due()
         self._over_ms = NO_TIME
-        #: The clock's record in the last commit, and the record that the next commit will contain.
+        #: The record of stream time as it was last committed, and as the next commit will write it.
         self._saved: Any = None
         self._pending: Any = None
-        #: The number of windows for which messages were too late, since the task started.
+        #: Number of windows, since the start of the task, for which messages were too late.
         self.late = 0
-        #: The windows in numpy columns; None if all messages are processed one by one.
+        #: The windows that are in numpy arrays; None if all messages are processed one by one.
         self.rows: WindowRows | None = None
-        #: Finds keys whose future event times the clock has reached; None if such a time closes no window.
+        #: Closes windows of keys whose future event times the worker's clock has reached; None if such times close no
+        #: windows.
         self.keys_ahead: AheadKeys | None = None
         state.scattered = (*INDEXES, OPENS)
-        #: The function that stores a window's value.
+        #: The method with which a window's value is stored.
         self._set = state.set_own if spec.aggregation.plain else state.set
 
     @property
     def over_ms(self) -> int:
-        """The time up to which all due windows are closed, in milliseconds. The grace is not included in this time.
+        """Milliseconds. All windows that were due at or before this time (without the grace) are closed.
 
-        Windows of previous definitions are closed, too.
+        This also holds for windows of earlier declarations, for example with a shorter grace.
         """
         return self._over_ms
 
@@ -179,7 +183,10 @@ class StoredWindows:
         raise NotImplementedError
 
     def _key_too_large(self, raw_key: bytes) -> RecordTooLarge:
-        """The error for a message whose key is too long for the clock's record. Only this message fails."""
+        """Returns the error for a message whose key is too long for the record of stream time.
+
+        Only this message fails.
+        """
         return RecordTooLarge(
             f"The key of the message has {len(raw_key):,} bytes; windows of store {self._state.name!r} take keys of "
             f"{self.key_bytes_max:,} bytes. Their clock has two keys in hex in one record.",
@@ -200,7 +207,7 @@ class StoredWindows:
         return known is not None and self._is_closed(due_ms, known)
 
     def _is_closed(self, due_ms: int, known: KeyTime) -> bool:
-        """Whether the own time of a key has closed the key's window that is due at ``due_ms``."""
+        """Whether the key's own time (``known``) has closed the key's window that is due at ``due_ms``."""
         closed: bool = is_closed(due_ms, self.spec.grace_ms, known.time, known.closed)
         return closed
 
@@ -209,7 +216,7 @@ class StoredWindows:
     ) -> None:
         """Counts and reports the windows for which a message is late.
 
-        ``whole`` means that all windows of the message are closed.
+        ``whole`` is True if all windows of the message are closed.
         """
         spec, on_late = self.spec, self.spec.on_late
         if on_late == "dead-letter":
@@ -228,13 +235,16 @@ class StoredWindows:
         self.late += len(late)
 
     def _of_key(self) -> KeyTime:
-        """Reads the record of the state's current key, and applies event times that the worker's clock has reached."""
+        """Reads the record of the current key.
+
+        Future event times that the worker's clock has reached are applied to it.
+        """
         known = KeyTime(self._state.get(KEY_TIME))
         known.reach(self._stream.cap_ms)
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores the key's record if it has changed. Deletes the record if it contains no information."""
+        """Stores the key's record if it has changed. If the record contains nothing worth keeping, it is deleted."""
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
@@ -253,7 +263,7 @@ class StoredWindows:
                 self.keys_ahead.enter(known.ahead[0], state.message_key)
 
     def _enter(self, time_ms: int, start: int, end: int, raw_key: bytes) -> None:
-        """Writes an index entry for a window. Afterwards, ``raw_key`` is the state's current key again."""
+        """Writes an index entry for a window at ``time_ms``. Then sets ``raw_key`` as the store's current key again."""
         state = self._state
         state.message_key = OWN_KEY
         state.set_own(due_key(time_ms, start, end, raw_key), 1)
@@ -261,46 +271,49 @@ class StoredWindows:
 
     @property
     def _first_ms(self) -> int:
-        """The minimum time of a new index entry, because commits have already processed all entries before it."""
+        """The minimum time of a new index entry.
+
+        Earlier entries would never be read, because commits have passed their time.
+        """
         return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
-        """Returns the windows of the current key that the key's own event time closes, with their results."""
+        """Returns the current key's windows that its own event time closes: two numbers and the result of each."""
         raise NotImplementedError
 
     def close_one(self, first: int, second: int) -> None:
-        """Confirms that the result of a window was sent.
+        """Must be called when the result of one window was sent: closes this window.
 
         ``reached`` returned the two numbers that identify the window.
         """
         raise NotImplementedError
 
     def reach_key(self) -> None:
-        """Confirms that all results that ``reached`` returned were sent."""
+        """Must be called when all results that ``reached`` returned were sent."""
         raise NotImplementedError
 
     # -- methods called with each commit ---------------------------------------------------------------------------
 
     def closing(self, limit: int) -> list[Closing]:
-        """Returns the next windows to close, at most ``limit``, sorted by end.
+        """Returns at most ``limit`` windows that are due, sorted by end.
 
-        The caller confirms them with ``closed``.
+        The caller sends their results, and passes each of them to ``closed``.
         """
         raise NotImplementedError
 
     def _due(self, limit: int, time_ms: int) -> list[str]:
-        """Returns index entries of windows that are due at stream time ``time_ms`` and not closed."""
+        """Returns at most ``limit`` index entries of windows that are due at ``time_ms`` and not closed yet."""
         if time_ms < self._after_ms:
             return []
         before = due_before(time_ms - self._after_ms)
         return [place for place, _ in state_keys_between(self._state, OWN_KEY, self._closed, before, limit)]
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at stream time ``time_ms``."""
+        """Whether a window would close if stream time were ``time_ms``."""
         return self._closes and bool(self._due(1, time_ms))
 
     def closed(self, closing: Closing) -> None:
-        """Confirms that a window is closed: its result was sent, and it accepts no more messages."""
+        """Must be called when a window's result was sent: the window then accepts no more messages."""
         self._closed = closing.place
 
     def remove(self, limit: int) -> int:
@@ -330,23 +343,27 @@ class StoredWindows:
         return removed
 
     def _may_leave(self, entry: DueEntry) -> bool:
-        """Whether the window of an index entry is closed and may therefore be deleted."""
+        """Whether the window of an index entry is closed, so that the window may be deleted."""
         return True
 
     def _leaves(self, entry: DueEntry) -> None:
-        """Removes a deleted window from its key's record. With the key's last window, deletes the record.
+        """Updates the key's record after a window was deleted. If it was the key's last window, deletes the record.
 
-        Afterwards, this key is the state's current key.
+        Afterwards, the window's key is the store's current key.
         """
         self._keep_time(self._of_key())
 
     def save(self) -> bool:
-        """Writes stream time and the positions in the index into the store. Returns False if nothing has changed."""
+        """Writes stream time and the positions ``closed`` and ``removed`` into the store.
+
+        Returns False if nothing has changed.
+        """
         stream = self._stream
         if stream.time_ms != NO_TIME:
             self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
-            # If a later version of the processor sends results when windows close, it must not send closed windows.
+            # The next version of the processor may send results when windows close. It must not send these windows
+            # again.
             self._closed = max(self._closed, last_due(self._over_ms))
         record = {
             "format": CLOCK_VERSION,
@@ -366,7 +383,9 @@ class StoredWindows:
         return True
 
     def load(self) -> Remembered:
-        """Reads the committed stream time and positions. Returns the time, and event times after the worker's clock.
+        """Reads the committed stream time and positions.
+
+        Returns the stream time, and event times after the worker's clock.
 
         Raises:
             FormatUnknown: The record has another format version.
@@ -398,15 +417,15 @@ class StoredWindows:
         )
 
     def committed(self) -> None:
-        """Marks the record of the last ``save`` as committed.
-
-        The caller calls this method after the commit that contains the record.
-        """
+        """Must be called after the commit of the record that ``save`` wrote: it is then the last committed record."""
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
     def restore(self) -> Remembered:
-        """Sets the time and the positions back to the last commit, after an abort. Returns the same as ``load``."""
+        """Must be called after an aborted transaction: resets stream time and positions to the last commit.
+
+        Returns the same as ``load``.
+        """
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()
         if record is not None:

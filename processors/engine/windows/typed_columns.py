@@ -1,6 +1,7 @@
 """The typed table columns of built-in aggregations and of windows.
 
-These columns are known without a model. A model can make the column types of an aggregation more exact.
+The columns follow from the declaration, so no model is needed. A model can make the types of an aggregation's columns
+more exact.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
-#: Column types of aggregates that windows store in another form than aggregations do: as a list with the value.
+#: Column types for aggregates that windows store in another form than aggregations: as a list that contains the value.
 _KINDS_OF_WINDOWS: dict[str, ColumnType] = {
     "items": Items(TEXT),
     **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
@@ -58,9 +59,9 @@ def window_schema(aggregation: Aggregation) -> StoreSchema:
 
 
 def count_window_schema(spec: CountSpec) -> StoreSchema:
-    """Returns the typed columns of a count window store: times, number of messages, and aggregates of the open window.
+    """Returns the typed columns of a count window's store: times, message count and aggregates of the open window.
 
-    Overlapping windows are not stored, so they have only one column: the number of the key's messages.
+    For overlapping windows, no window is stored. The only column is then the number of the key's messages.
     """
     if spec.step != spec.count:
         counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
@@ -117,7 +118,7 @@ _OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
 
 
 def schema_of_store(kept: Kept | None, model: Any) -> StoreSchema:
-    """Returns the typed columns of a store, from a built-in step's declaration, or from the model of users' values.
+    """Returns the typed columns of a store, from a built-in step's declaration or from the user's model.
 
     Raises SchemaInvalid if the model can't become columns.
     """

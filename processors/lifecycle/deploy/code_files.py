@@ -34,7 +34,7 @@ _IMPORTING = frozenset({"import_module", "__import__"})
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A file of the code, and its path relative to the folder of the copy."""
+    """One file of the code: its present path, and its path relative to the release folder that it is copied to."""
 
     name: str
     path: Path
@@ -42,7 +42,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The files of a definition. If the files are not copied, the list is empty and ``why_not`` has the reason.
+    """The files that a definition loads; empty if a release cannot copy them, for the reason in ``why_not``.
 
     ``digest`` is a hash of the files' names and contents. ``left`` has the paths of project files that the code reads
     but that are not copied.
@@ -56,12 +56,12 @@ class Code:
 
     @property
     def copied(self) -> bool:
-        """Whether a release contains a copy of the files."""
+        """Whether a release gets a copy of these files; false if ``why_not`` has a reason."""
         return bool(self.files)
 
 
 def code_of(target: str) -> Code:
-    """The files of a definition (``module:attribute``).
+    """The files that the processor definition ``target`` (``module:attribute``) loads when it is imported.
 
     These are its modules, all project modules that they import, and the data files that these modules name.
     """
@@ -102,7 +102,7 @@ def digest_of(files: Iterable[CodeFile]) -> str:
 
 @dataclass(slots=True)
 class _Found:
-    """The files found so far; ``files`` maps each file's path relative to the copy's folder to the file."""
+    """The files found so far. ``files`` maps a file's path in the copied folder to the file."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
@@ -112,7 +112,7 @@ class _Found:
         return len(self.files) > FILES_MAX
 
     def add(self, places: Iterable[Path]) -> set[str]:
-        """Adds a module's file, or all files of a package's folders, to the files.
+        """Adds the file of a module, or all files in the folders of a package, to ``files``.
 
         Returns the names of the modules that the added files import.
         """
@@ -127,7 +127,7 @@ class _Found:
         return imported
 
     def _read(self, path: Path, root: Path) -> set[str]:
-        """Adds the data files that a Python file names; returns the top-level modules that it imports."""
+        """Adds the data files that a Python file names in strings; returns the top-level modules that it imports."""
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
@@ -148,7 +148,7 @@ class _Found:
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The top-level names of all modules that a file imports, also in imports inside functions."""
+    """Yields the top-level name of each module that a file imports, also in imports inside functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name.partition(".")[0] for each in node.names)
@@ -162,7 +162,7 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The string constants of a file that can be relative paths of files."""
+    """Yields the texts (string constants) in a Python file that may be relative paths of files."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 200:
             parts = PurePath(node.value).parts
@@ -171,9 +171,9 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Whether a path is a data file, not a Python module.
+    """Whether a path is an existing data file, which is not a Python module and not hidden.
 
-    Hidden files do not count as data files, because they can contain secrets and settings.
+    Hidden files are left out, because they can contain secrets and settings.
     """
     try:
         return path.suffix not in ("", ".py", ".pyc") and not path.name.startswith(".") and path.is_file()
@@ -202,7 +202,7 @@ def _below(place: Path) -> list[Path]:
 
 
 def _places(top: str) -> list[Path]:
-    """The file of a module, or the folders of a package; empty if Python finds no file for it."""
+    """The path of a module's file, or the paths of a package's folders; empty if there is no such module."""
     try:
         found = importlib.util.find_spec(top)
     except (ImportError, ValueError, AttributeError):
@@ -210,7 +210,8 @@ def _places(top: str) -> list[Path]:
     if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
         return []
     folders = list(found.submodule_search_locations or ())
-    # Links are not resolved, because Python imports a linked module by the name of its link.
+    # Symbolic links are not resolved, because Python imports a linked module by the name of the link, not of its
+    # target.
     return [Path(each).absolute() for each in (folders or [str(found.origin)]) if Path(each).exists()]
 
 

@@ -26,15 +26,15 @@ from holdfast.processors.lifecycle.deploy.rollout import RELEASE
 
 
 class DeployedSettings:
-    """The recorded settings of all releases in this home folder."""
+    """Reads and writes the recorded settings of all releases in this home folder."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
 
     def read(self, processor: str, release: str) -> Recorded | None:
-        """The settings of a release; None if no settings are recorded.
+        """The settings that a release was deployed with; None if no settings are recorded.
 
-        An earlier version of Holdfast, for example, recorded none.
+        For example, earlier versions of Holdfast recorded no settings.
         """
         return read_json(self._file(processor, release), Recorded)
 
@@ -47,7 +47,7 @@ class DeployedSettings:
         self.write(processor, release, self.recorded(environment))
 
     def write(self, processor: str, release: str, recorded: Recorded) -> None:
-        """Write already recorded settings of a release again, for example after a failed deploy."""
+        """Write back the settings that a release had earlier, for example after a failed deploy replaced them."""
         file = self._file(processor, release)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
@@ -57,12 +57,15 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's program for a slot; None if the supervisor has no program for the slot."""
+        """The settings in the supervisor's configuration of the worker in a slot; None if it has no such worker."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 
     def imports(self, processor: str, slot: str, release: Release) -> bool:
-        """Whether the supervisor's program for a slot imports this release; also true without a program."""
+        """Whether the supervisor starts the worker in a slot with the code of this release.
+
+        Also true if the supervisor has no program for the slot.
+        """
         asked = self._asked(processor, slot)
         if asked is None:
             return True
@@ -73,7 +76,7 @@ class DeployedSettings:
         return asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
 
     def forget(self, processor: str, release: str) -> None:
-        """Delete the recorded settings of a pruned release."""
+        """Delete the recorded settings of a release that was deleted."""
         with suppress(PathOutside):  # a registry row whose path is outside of the home folder has no settings file
             self._file(processor, release).unlink(missing_ok=True)
 
@@ -88,10 +91,10 @@ class DeployedSettings:
     def changed(
         self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Differences of the present settings from the settings of a release and of its running ``slots``, as texts.
+        """Texts, one for each setting that differs between ``present`` and the release or its running ``slots``.
 
-        The slots' programs are compared, too, because an interrupted deploy can record new settings before all workers
-        run with them.
+        The settings of running workers are compared, too. An interrupted deploy can record new settings while some
+        workers still run with the old ones.
         """
         known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
         now = self.recorded(present)

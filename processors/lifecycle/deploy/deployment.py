@@ -45,10 +45,10 @@ class DeploymentFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a deployment or of a recovery."""
+    """How far a deployment or recovery is: the phase of each instance, and the partitions that none processes yet."""
 
     processor: str
-    #: Maps each slot to the phase of its instance, or to ``silent`` if the instance does not answer.
+    #: Maps each slot (one for each worker) to the phase of its worker, or to ``silent`` if the worker does not answer.
     phases: Mapping[str, str]
     #: Input partitions (topic, number) that no instance processes yet.
     missing: tuple[tuple[str, int], ...]
@@ -69,11 +69,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentResult:
-    """The result of a deployment after which the processor runs."""
+    """The result of a successful deployment: every input partition is processed."""
 
     processor: str
     code_version: str
-    #: Slots whose process was started or replaced. The other slots already ran the version.
+    #: Slots (one for each worker) whose process was started or replaced; all other slots already ran the version.
     started: tuple[str, ...]
     statuses: Mapping[str, ProcessorStatus]
     seconds: float
@@ -85,7 +85,7 @@ OnProgress = Callable[[Progress], None]
 def what_is_missing(
     inputs: Mapping[str, int], statuses: Mapping[str, ProcessorStatus | None]
 ) -> tuple[tuple[str, int], ...]:
-    """The input partitions (topic, number) that have no running task in any instance, sorted."""
+    """The input partitions (topic, number) that no instance processes at present, sorted."""
     worked_on = {
         (topic, task.partition)
         for status in statuses.values()
@@ -146,7 +146,7 @@ def deploy(
             remove_others(rollout.processor, rollout.slots, world)
             statuses = ready()
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
-        # an instance left the phase "running", because a rebalance began during the watch
+        # An instance is no longer in the phase "running", because a rebalance began during the watch.
         if any(status.phase != "running" for status in statuses.values()):
             statuses = ready()
         aside = puts_aside(former, statuses, started) if settle_s else None
@@ -264,14 +264,14 @@ def settle(
 
 
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
-    """Stop every instance that must be replaced, if the old and the new version must not run at the same time."""
+    """Stop every instance that will be replaced, if workers of the old and of the new version must not run together."""
     for slot in rollout.slots:
         if step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
-    """Wait until every worker has fetched the state of its future tasks; the maximum is ``rollout.warm_s`` seconds."""
+    """Wait, at most ``rollout.warm_s`` seconds, until every worker has fetched the state of its future tasks."""
     began = time.monotonic()
     while True:
         statuses: dict[str, ProcessorStatus | None] = {}
@@ -290,7 +290,7 @@ def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) 
 
 
 def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
-    """Start every instance of the rollout that does not run yet; returns the slots that were started.
+    """Start every instance of the processor that does not run yet; returns the slots that were started.
 
     A live instance is replaced only after the instances started earlier are running, so that most partitions always
     have an owner.
@@ -307,11 +307,12 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
-    """Start one instance of the rollout if it does not run yet; returns whether it was started."""
+    """Start the instance (worker) in a slot if it does not run yet; returns whether it was started."""
     spec = rollout.program(slot, world)
     if rollout.rescale and step == "keep":
         return False
-    if world.deployer.apply(spec):  # true if the supervisor stopped the instance, because its program changed
+    # true if the supervisor stopped the instance, because its command or environment changed
+    if world.deployer.apply(spec):
         step = step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
@@ -324,7 +325,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
     known = world.registry.deployment(rollout.processor)
-    # If the registry was lost, the next generation continues from the newest one in the processor's changelogs.
+    # If the registry was lost, count generations (numbers of deployments) on from the newest one in the changelogs.
     after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
         rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after

@@ -26,7 +26,7 @@ Step = Literal["keep", "start", "replace"]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """The step that makes an instance run the version.
+    """Decides whether an instance is kept, started or replaced, so that it then runs version ``code_version``.
 
     An instance that a user paused is replaced, because it reads no input.
     """
@@ -41,11 +41,11 @@ def step_for(
 
 
 def step_of(slot: str, rollout: Rollout, world: World) -> Step:
-    """The step that makes the slot's instance run the rollout, decided from its current program and status."""
+    """Whether the instance in a slot is kept, started or replaced, decided from its present process and its status."""
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        # the worker runs another release of the same version, or has other settings, so it is replaced, too
+        # the worker has the wanted version, but another copy of its code or other settings, so it is replaced
         return "replace"
     return step
 
@@ -53,10 +53,10 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The program of an instance, and its status.
+    """The supervisor's state of an instance (None if unknown), and the instance's status (None without one).
 
-    The status belongs to the present process. If the process ended with an error, it is the last status of that
-    process. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.
+    The status is the answer of the live process. If the process ended with an error, it is the last status before the
+    end. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:

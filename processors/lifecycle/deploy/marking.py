@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
-    """Copy the registry's record of a deployment to its mark file.
+    """Copy the registry's record of a processor's deployment to a file (its mark).
 
     A failed write raises no error; it is only logged.
     """
@@ -47,14 +47,14 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
 
 
 def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
-    """The time of the earliest deployment among these processors, from their marks; None if none has a mark."""
+    """The earliest time of a deployment in the mark files of these processors; None if no mark has a time."""
     marks = [read_mark(paths, each) for each in processors]
     moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
     return datetime.fromtimestamp(min(moments), UTC) if moments else None
 
 
 def behind(processor: str, world: World) -> Behind | None:
-    """The finding that the registry lacks a deployment that the mark or the changelogs record; None if it lacks none.
+    """A deployment that the mark file or the changelogs record but the registry lacks; None if the registry lacks none.
 
     Raises:
         HoldfastError: The registry does not answer, or Kafka does not answer while changelogs are read.
@@ -63,7 +63,7 @@ def behind(processor: str, world: World) -> Behind | None:
 
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
-    """The same result as that of ``behind``, for a deployment that the caller has just read from the registry."""
+    """The result of ``behind`` for ``known``, the deployment that the caller has just read from the registry."""
     mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
     seen = None if logged is None else Recorded(*logged)
     if judge(processor, _recorded(known), mark, seen) is None:

@@ -26,7 +26,7 @@ SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """The status source of one instance, with a cached status. All other requests go to the instance itself."""
+    """Answers for one worker: its cached status; all other requests are sent to the worker."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class _Answered:
 
 
 class _Listed:
-    """A deployer that answers from a cached list of programs or a cached error; changes go to the real deployer."""
+    """A deployer that returns a cached list of programs, or raises a cached error; changes go to the real deployer."""
 
     def __init__(
         self, deployer: Deployer, programs: dict[str, ProgramStatus] | None, silent: SupervisorSilent | None

@@ -14,14 +14,17 @@ from holdfast.processors.lifecycle.ports import World
 
 
 def slots_present(processor: str, world: World) -> tuple[str, ...]:
-    """The slots for which the supervisor has a program, whether the registry lists them or not."""
+    """The slots (one for each worker) for which the supervisor has a program, even if the registry lacks them."""
     known = world.deployer.programs()
     slots = (str(number) for number in range(SLOTS_MAX))
     return tuple(slot for slot in slots if world.paths.program(processor, slot) in known)
 
 
 def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple[str, ...]:
-    """The slots that have a live process but are not in ``recorded``; empty if the supervisor does not run."""
+    """The slots (one for each worker) that have a live process but are not in ``recorded``.
+
+    Empty if the supervisor does not run.
+    """
     if not world.deployer.running():
         return ()
     return beyond_in(world.deployer.programs(), processor, recorded, world)
@@ -30,7 +33,7 @@ def slots_beyond(processor: str, recorded: Sequence[str], world: World) -> tuple
 def beyond_in(
     programs: Mapping[str, ProgramStatus], processor: str, recorded: Sequence[str], world: World
 ) -> tuple[str, ...]:
-    """The same as ``slots_beyond``, from a list of programs that the caller already has."""
+    """The slots (one for each worker) that have a live process in a list of programs, but are not recorded."""
     known = {world.paths.program(processor, slot) for slot in recorded}
     if all(name in known or not program.alive for name, program in programs.items()):
         return ()
@@ -40,7 +43,7 @@ def beyond_in(
 
 
 def slots_at_work(processor: str, world: World) -> tuple[str, ...]:
-    """The recorded slots, and other slots with a live process. These workers own all partitions of the processor."""
+    """The slots (one for each worker) that the registry lists, and all other slots with a live process."""
     deployment = world.registry.deployment(processor)
     recorded = () if deployment is None else deployment.slots
     return (*recorded, *slots_beyond(processor, recorded, world))

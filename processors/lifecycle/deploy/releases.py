@@ -40,8 +40,8 @@ log = structlog.get_logger(__name__)
 KEPT = 5
 #: Number of releases that are always kept: the last two releases that worked.
 UNDO = 2
-#: Maximum age, in seconds, of a folder into which files are still copied, because a copy takes only seconds.
-#: An older folder of this kind is left from a killed deploy.
+#: Maximum age, in seconds, of a folder that a running deploy still fills, because a copy takes only seconds. An older
+#: half-filled folder was left by a killed deploy.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
 #: Maximum number of releases of a processor that one pruning reads.
@@ -58,7 +58,7 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Creates release folders and records them in ``book``; keeps the newest ``kept`` releases of each processor."""
+    """Creates release folders and records them in ``book``, the registry; keeps the newest ``kept`` per processor."""
 
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
@@ -67,7 +67,7 @@ class ReleaseFolders:
         self._kept = kept
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
-        """Copy the code and record it as the release that the plan calls ``expected``; an existing copy is not changed.
+        """Copy the code into the folder of release ``expected`` and record the release; an existing copy is kept.
 
         Raises:
             ReleaseFailed: The files differ from the files at the time of the plan, or cannot be copied.
@@ -160,7 +160,7 @@ class ReleaseFolders:
             part.rename(folder)
         except OSError as failed:
             if _is_whole(folder, code):
-                return folder  # a parallel run has already renamed its copy of the same files
+                return folder  # a parallel run has already created the folder from the same files
             raise ReleaseFailed(
                 f"The code of {code.target} cannot be copied to {folder}: {failed}.",
                 action="Free disk space there, or correct the folder's rights, then deploy again. Nothing was changed.",
@@ -181,7 +181,7 @@ def _is_whole(folder: Path, code: Code) -> bool:
 
 
 def _sweep(releases: Path) -> None:
-    """Deletes old half-copied folders of killed deploys.
+    """Deletes old folders that killed deploys have only partly filled.
 
     No later deploy uses such a folder, because its name contains the id of the killed process.
     """

@@ -1,4 +1,4 @@
-"""A rollout: version, slots and settings to run a processor with, and the program of each worker."""
+"""Describes how to run a processor (a rollout): version, slots (one for each worker), settings, and programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RELEASE = "--release"
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Version, slots and settings that a processor has to run with.
+    """Describes how to run a processor: version, slots and settings.
 
     Args:
         inputs: Input topic -> number of partitions.
@@ -36,16 +36,16 @@ class Rollout:
     options: tuple[str, ...] = ()
     #: The folder with the copied code, first on the import path; None if the code was not copied.
     release: Path | None = None
-    #: Whether all instances of the old version stop before the first new instance starts.
-    #: Needed if the versions group tasks differently; otherwise both would write the same changelogs.
+    #: Whether all instances of the old version stop before the first new instance starts. Needed if the two versions
+    #: divide their stores into tasks differently; otherwise both would write the same changelogs.
     together: bool = False
-    #: Whether only the number of slots changes. An instance that runs the version then keeps its present program.
+    #: Whether only the number of slots changes. An instance that already runs the version is then not restarted.
     rescale: bool = False
     #: Maximum seconds that workers may take to fetch the state of tasks that a rescale gives them; 0 for no wait.
     warm_s: float = 0.0
 
     def program(self, slot: str, world: World) -> ProgramSpec:
-        """The supervisor program of the instance in a slot."""
+        """The supervisor's specification of the worker in a slot: command, environment and log file."""
         code = () if self.release is None else (RELEASE, str(self.release))
         arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(

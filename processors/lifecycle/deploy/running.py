@@ -31,9 +31,9 @@ from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: Variables that the rollout of a release sets itself, so that only the release's own definition is imported.
+#: Environment variables that ``rollout_of_release`` sets itself, so that only the release's definition is imported.
 _OF_RELEASE = ("HOLDFAST_PROCESSORS",)
-#: Minimum value of a rollback's timeout, seconds.
+#: Minimum timeout, in seconds, for the start of the previous release after a failure.
 BACK_S = 300.0
 
 
@@ -51,7 +51,10 @@ class RollbackFailed(ApplyFailed):
 def rollout_of_release(
     release: Release, topics: Topics, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
-    """The rollout of a release; ``environment`` has its settings, ``project`` is the working folder of its programs."""
+    """Describes how to run a release.
+
+    ``environment`` has the settings of its workers, ``project`` is their working folder.
+    """
     names = list(from_document(release.shape).inputs)
     facts = topics.describe(names)
     return Rollout(
@@ -114,14 +117,14 @@ class DeployedProcessors:
         return Done(f"release {made.release_id} in {made.folder}: {count_of(len(code.files), 'file')}", len(code.files))
 
     def _deployed(self, processor: str) -> tuple[str, ...]:
-        """The id of the release that the workers import, even if it never worked; empty without a deployment."""
+        """The id of the release that is deployed now, even if it never worked; empty if nothing is deployed."""
         registry = self._world.registry
         known = registry.deployment(processor)
         found = None if known is None else registry.releases.of_version(processor, known.code_version)
         return () if found is None else (found.release_id,)
 
     def run(self, processor: str, stage: RunProcessor, tell: ProgressLog) -> Done:
-        """Start the stage's version in every slot; if a new release fails, start the previous one again."""
+        """Start all workers of a version; if a new release (copy of the code) fails, start the previous one again."""
         changelogs = {store: changelog_topic(processor, store) for store in stage.begin_empty}
         found = self._topics.describe(list(changelogs.values()))
         ids = {store: found[name].topic_id for store, name in changelogs.items() if name in found}
@@ -177,9 +180,9 @@ class DeployedProcessors:
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
-        """If the stage belongs to a deploy: the rollout with the present settings, which are also recorded.
+        """The description of how to run the version; if ``stage`` belongs to a deploy, with the present settings.
 
-        For other stages, the rollout is returned unchanged.
+        The present settings are then also recorded. For all other stages, ``rollout`` is returned unchanged.
         """
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
@@ -234,7 +237,7 @@ class DeployedProcessors:
         )
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a final commit. ``for_good`` records the stop, so that recovery does not restart it."""
+        """Stop all workers after a final commit; ``for_good`` records the stop, so that recovery starts none."""
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
@@ -256,9 +259,9 @@ class DeployedProcessors:
         return Done(f"version {known.code_version} recorded as {known.desired}, generation {known.generation}")
 
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
-        """Stop the slots, which a later stage of the same plan starts again.
+        """Stop all workers, which a later stage of the same plan starts again.
 
-        Until that stage, the registry has the state "deploying", so that recovery does not start the slots.
+        Until that stage, the registry has the state "deploying", so that recovery starts no worker.
         """
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():
@@ -277,13 +280,13 @@ class DeployedProcessors:
 
 
 def _goes_back(stage: RunProcessor) -> bool:
-    """Whether the earlier deployment can be started again after a failure: it had another release, or other slots."""
+    """Whether, after a failed start, the earlier deployment is started again: it had other code or other workers."""
     others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
     return stage.back_to is not None or (others and stage.release_id is not None)
 
 
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:
-    """The command-line arguments of a worker for a stage.
+    """The command-line arguments with which a stage of a plan starts workers.
 
     ``--begin-empty`` names the id of a store's changelog topic, so that the store begins empty only with that topic.
     """

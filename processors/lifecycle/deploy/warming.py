@@ -26,9 +26,9 @@ UNTOLD_S = 10.0
 def change_of_workers(
     processor: str, slots: Sequence[str], world: World, warm_s: float
 ) -> Iterator[WorkersChange | None]:
-    """Announces a change of workers in a file, and withdraws the announcement when the block ends.
+    """Writes the planned change of workers to a file, which all workers read; deletes the file when the block ends.
 
-    Yields None if the number of workers stays the same or no wait is wanted.
+    Yields the change. Yields None, and writes no file, if the number of workers stays the same or no wait is wanted.
 
     Raises:
         OSError: The announcement cannot be written.
@@ -46,12 +46,12 @@ def change_of_workers(
 
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
-    """Allow the new workers to join the consumer group."""
+    """Allow the new workers to join the consumer group; they read this from the file with the change."""
     record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 
 def unprepared(statuses: Mapping[str, ProcessorStatus | None], waited_s: float) -> tuple[str, ...]:
-    """The slots whose worker does not yet have the state of all its future tasks."""
+    """The slots of workers that have not yet fetched the state of all tasks that they will own after the change."""
     return tuple(
         slot
         for slot, status in statuses.items()

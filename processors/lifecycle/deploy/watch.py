@@ -19,7 +19,7 @@ ASIDE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Numbers of messages since the workers' start: ``processed`` in total; ``aside`` of these went to dead letters."""
+    """Counts of messages since the workers' start: ``processed``, and ``aside`` of these that became dead letters."""
 
     processed: int
     aside: int
@@ -31,15 +31,15 @@ class Counted:
 
 
 def counted(statuses: Iterable[ProcessorStatus | None]) -> Counted:
-    """The sums of the counts over all workers."""
+    """The numbers of messages and dead letters, summed over these workers."""
     records = [each.records for each in statuses if each is not None]
     return Counted(*(sum(each.get(name, 0) for each in records) for name in ("processed", "dead_lettered")))
 
 
 def puts_aside(former: Counted, statuses: Mapping[str, ProcessorStatus], started: Collection[str]) -> Counted | None:
-    """The counts of the started workers if at least half of their messages go to dead letters.
+    """The counts of the just started workers if at least half of their messages went to dead letters; otherwise None.
 
-    None if fewer do, or if the previous version (``former``) sent at least half of its messages to dead letters, too.
+    Also None if the previous version, whose counts are ``former``, sent at least half of its messages to dead letters.
     """
     now = counted(status for slot, status in statuses.items() if slot in started)
     return now if now.is_failing and not former.is_failing else None
@@ -56,7 +56,7 @@ def committed_of(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int
 
 
 def progresses(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
-    """Whether every input partition has committed beyond its offset in ``at_first``, or has lag 0."""
+    """Whether every input partition now has lag 0, or a greater committed offset than in ``at_first``."""
     return all(
         at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
         for status in statuses.values()

@@ -10,7 +10,7 @@ LOG_LINES = 15
 
 
 def how_it_ended(program: ProgramStatus) -> str:
-    """Words for the way in which a program's last process ended, for example ``exit status 1``."""
+    """Describes how the last process of a program ended, for example ``exit status 1``."""
     if program.signal is not None:
         return f"killed by {program.signal}"
     if program.exit_status is not None:
@@ -19,7 +19,7 @@ def how_it_ended(program: ProgramStatus) -> str:
 
 
 def last_lines(lines: tuple[str, ...]) -> str:
-    """Log lines as a block that can follow a sentence; empty text without lines."""
+    """Log lines as an indented block that can follow a sentence; an empty text if there are no lines."""
     return "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.processors.engine.runtime.task.arrivals import Counts, Newest, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: The check fails while the newest message that did not arrive is at most this many seconds old.
+#: Seconds. The check fails if the newest message that did not reach its store is at most this old.
 TOLD_S = 3_600.0
 
 _WORDS = {
@@ -26,7 +26,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The verdict: whether all messages of the last hour arrived, with a sentence.
+    """Whether all messages of the last hour reached their store, and a sentence about the others.
 
     ``action`` has the command that shows the lost messages.
     """
@@ -39,7 +39,7 @@ class Arrived:
 
 
 def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: float) -> Arrived | None:
-    """The verdict about one processor; None if no worker answers. ``now`` is in seconds since 1970."""
+    """The verdict about one processor; None if no worker of it answers. ``now`` is in seconds since 1970."""
     tasks = [task.arrivals for status in statuses for task in status.tasks]
     if not statuses:
         return None
@@ -55,13 +55,13 @@ def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: flo
 
 
 def counts_in_words(counts: Counts) -> str:
-    """The counts as text without a full stop, for example ``3 too late, 12 put aside``."""
+    """The counts of messages that did not reach their store, as text, for example ``3 too late, 12 put aside``."""
     found = [f"{getattr(counts, name):,} {words}" for name, words in _WORDS.items() if getattr(counts, name)]
     return ", ".join(found)
 
 
 def action_of(processor: str, newest: Newest) -> str:
-    """The next action of an operator, with the command that shows messages of this kind."""
+    """The command that shows the messages of the newest kind of failure, as an instruction to an operator."""
     kind = newest.kind
     if kind == "misplaced":
         return (

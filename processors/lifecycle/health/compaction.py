@@ -28,13 +28,13 @@ MAX_SPAN = 50_000_000
 RESTORE_TARGET_S = 300.0
 #: Records per second that one worker restores, if no restore was measured: half the rate of a slow disk.
 ASSUMED_RECORDS_PER_S = 200_000.0
-#: Maximum ratio of a partition's records to the number that its configuration allows (``records_allowed``).
+#: A partition is reported if it has more records than this factor times the number in ``records_allowed``.
 BOUND_FACTOR = 1.3
 #: A partition with fewer records than this number is never reported as too large.
 RECORDS_FEW = 100_000
 #: Maximum size of a store on disk: the first number times its live bytes, plus the second number of bytes.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
-#: A compaction lag is reported if it is more than this multiple of the lag that the application requests.
+#: ``max.compaction.lag.ms`` is reported if it is more than this multiple of the value that the application requests.
 LAG_FACTOR = 24
 
 Kind = Literal[
@@ -79,7 +79,7 @@ class PartitionSpan:
 
     @property
     def span(self) -> int:
-        """Number of offsets between start and end; an upper bound of the number of records."""
+        """Number of offsets between start and end of the partition, which is at least the number of its records."""
         return self.high_watermark - self.start
 
 
@@ -312,10 +312,9 @@ def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState
 def _not_compacted(
     topic: str, config: Mapping[str, str], part: PartitionSpan, *, explained: bool
 ) -> Iterator[CompactionProblem]:
-    """The problems of a partition with overdue records, or with more records than its configuration allows.
+    """The problems of a partition that has overdue records, or more records than its configuration allows.
 
-    ``explained`` is true if another problem already explains such records. The action is then to repair that problem
-    first.
+    ``explained`` is true if another problem already explains the surplus; the action is then to repair that one first.
     """
     cleaner = (
         "Repair the problem above first; it blocks compaction."
@@ -364,7 +363,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """The problem that all records are in the active segment, which Kafka never compacts; None without this problem."""
+    """The problem that all records are in one open segment, which Kafka never compacts; None if this is not so."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:

@@ -189,7 +189,10 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 
 
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
-    """The offsets where samples begin: evenly spaced from ``start``, and one for a sample that ends at ``at_bound``."""
+    """The offsets at which samples of a partition begin.
+
+    They are evenly spaced from ``start``. One more sample ends at ``at_bound``. A small partition is one sample.
+    """
     if end <= start:
         return []
     if end - start <= RECORDS_MAX:
@@ -202,7 +205,7 @@ def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
 
 
 def estimated_records(windows: Sequence[Window], end: int) -> int:
-    """The estimated number of records up to ``end``: records in samples, plus gaps filled with the samples' density."""
+    """Estimated number of records up to ``end``; between two samples, the density of the earlier sample is assumed."""
     ordered = sorted(windows, key=lambda window: window.offset)
     edges = [*(window.offset for window in ordered[1:]), end]
     total = 0.0

@@ -21,7 +21,7 @@ RUN_UPKEEP = "launch the job `upkeep` in Dagster"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A kind of files that use disk space, for example logs or checkpoints; ``action`` says how to free their space."""
+    """A kind of files that use disk space, for example logs or checkpoints; ``action`` says how to free the space."""
 
     name: str
     what: str
@@ -31,7 +31,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """An owner of disk space with its size; ``room`` describes the disk on which its first folder is."""
+    """A kind of files (``owner``) with its total size; ``room`` is the free space on the disk of its first folder."""
 
     owner: Owner
     size_bytes: int
@@ -40,7 +40,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether every disk has enough free space; ``free_percent`` is the free part of the fullest disk."""
+    """Whether every disk has enough free space; ``free_percent`` belongs to the disk with the least free space."""
 
     passed: bool
     sentence: str
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def owners(settings: Settings) -> tuple[Owner, ...]:
-    """All owners of disk space on this machine, according to the settings."""
+    """All kinds of files that use disk space on this machine, according to the settings."""
     paths, dagster = settings.paths, settings.paths.dagster
     prune = "HOLDFAST_UPKEEP__"
     found = [
@@ -121,7 +121,7 @@ def owners(settings: Settings) -> tuple[Owner, ...]:
 
 
 def _stores(settings: Settings) -> list[Owner]:
-    """The owners of the stores that settings can place on another machine; only stores on this machine are returned."""
+    """The kinds of files that settings can move to another machine; only those on this machine are returned."""
     found = []
     if not settings.registry_url or settings.registry_url.startswith("sqlite:///"):
         file = Path(settings.registry.removeprefix("sqlite:///"))
@@ -140,7 +140,7 @@ def _stores(settings: Settings) -> list[Owner]:
 
 
 def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
-    """The size of each owner, largest first.
+    """The total size of each kind of files (owner), largest first.
 
     If the folder of owner A is inside of the folder of owner B, its size counts only for A.
     """
@@ -152,9 +152,9 @@ def measure(parts: Sequence[Owner]) -> tuple[Used, ...]:
 
 
 def judge_room(used: Sequence[Used], min_percent: float) -> Verdict:
-    """Whether every disk has at least ``min_percent`` free.
+    """Whether every disk has at least ``min_percent`` of its space free.
 
-    The sentence names the largest owner on the fullest disk.
+    The sentence names the kind of files that uses the most space on the fullest disk.
     """
     tightest = min(used, key=lambda each: each.room.free_percent).room
     on_it = [each for each in used if each.room == tightest]

@@ -136,7 +136,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """The candidate that a hash of ``day`` chooses, so it is the same for the whole day; None without candidates."""
+    """Picks a candidate by a hash of ``day``: all calls on one day pick the same one. None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None
@@ -261,7 +261,7 @@ class Rehearsals:
         return done
 
     def before(self, processor: str) -> float | None:
-        """Seconds of the second-newest rehearsal; None if there are fewer than two."""
+        """Duration, in seconds, of the processor's second-newest rehearsal; None if there are fewer than two."""
         known = rehearsed(self._world.registry.actions(1000), processor)
         return None if len(known) < 2 else float(known[1]["seconds"])
 
@@ -343,7 +343,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """A cluster whose changelogs seem to end at given offsets; later records are hidden."""
+    """A Kafka cluster whose changelogs seem to end at the given offsets, because records after them are hidden."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster
@@ -352,7 +352,7 @@ class _UpTo:
         self.topics = cluster.topics
 
     def changelog_consumer(self) -> ChangelogReplayer:
-        """A replayer that returns only records before the given end offsets."""
+        """A replayer of changelogs that stops before the given end offsets."""
         return cast(ChangelogReplayer, _Replayer(self._cluster.changelog_consumer(), self._ends))
 
 

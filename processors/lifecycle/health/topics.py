@@ -60,7 +60,7 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The facts about one topic that a check keeps for the next check.
+    """The facts about one topic that a check stores, so that the next check can compare.
 
     Args:
         topic_id: The topic id that the state belongs to.
@@ -75,7 +75,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """The facts that one check keeps for the next check: the topics, and the short form of each finding."""
+    """The facts that one check keeps for the next check: facts of each topic, and the short text of each finding."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -110,7 +110,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The key of the finding in the memory, made of check and topic."""
+        """The key under which the memory keeps this finding, made of the check's name and the topic."""
         return f"{self.check} {self.topic}"
 
 
@@ -128,7 +128,7 @@ def encode_memory(memory: WatchMemory) -> str:
 
 
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
-    """The processors whose workers must be asked for the topic ids of their state.
+    """The processors whose workers must report from which topics (topic ids) their state was built.
 
     At least one topic of such a processor has another id than in the memory, or is not in the memory.
     """
@@ -147,7 +147,7 @@ def remember(
     owners: Mapping[str, Set[str]],
     remade: Mapping[str, float],
 ) -> dict[str, Known]:
-    """The topics for the next memory.
+    """The facts of each topic that the next check needs, computed from the present facts and the last memory.
 
     Args:
         watched: The topologies of the processors to check.
@@ -179,7 +179,7 @@ def remember(
 
 
 def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: bool) -> str:
-    """The topic id that the state belongs to."""
+    """The id of the topic that the state was built from; it differs from ``seen`` if the topic was created again."""
     others = sorted(owners - {seen, RESEEDING})
     if owners:
         return others[0] if others else seen
@@ -187,14 +187,14 @@ def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: boo
 
 
 def _unread(name: str, topology: Topology, look: Look) -> bool:
-    """Whether a processor has committed no offset of a source topic; any topic id then matches its state."""
+    """Whether a processor has no committed offset in a source topic. Its state then fits a topic with any id."""
     positions = look.committed.get(topology.processor)
     is_input = any(spec.name == name for spec in topology.inputs)
     return is_input and positions is not None and not any(place.topic == name for place in positions)
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Maps each partition with a last stable offset below the end to this offset, and since when it is unmoved."""
+    """Maps each partition whose last stable offset is below its end to this offset and when it last changed."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -205,7 +205,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Maps topics to the partitions whose last stable offset stayed below the end, unmoved, for at least ``held_s``."""
+    """Maps topics to the partitions whose last stable offset did not reach the end or move for ``held_s`` seconds."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -296,7 +296,7 @@ def judge_config(
 
 
 def _refilled(processor: str, store: str) -> str:
-    """The action for a changelog that must be created again, also if its processor runs."""
+    """Instructions for an operator to create a changelog again, which works also while its processor runs."""
     return (
         f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
         f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
@@ -328,7 +328,10 @@ def _held_partitions(
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """A partition whose last stable offset has been below its end for ``stood_s`` seconds; its open transactions."""
+    """A partition whose last stable offset has been below its end, unchanged, for ``stood_s`` seconds.
+
+    It also has the partition's open transactions.
+    """
 
     place: Partition
     stable: int
@@ -488,7 +491,7 @@ def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str
 
 
 def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:
-    """The findings whose short form differs from the short form in the memory."""
+    """The findings whose short text is not the same as in the memory of the last check."""
     return tuple(each for each in findings if memory.told.get(each.name) != each.short)
 
 

@@ -1,4 +1,4 @@
-"""Orphans, which are resources without an owner: inventory, plan, archive, deletion.
+"""Lists, archives and deletes orphans, which are resources (topics, folders, tables, ...) without an owner.
 
 Imports ``world`` and ``deploy``.
 """

@@ -40,7 +40,7 @@ Document = TypeVar("Document")
 
 
 class ArchiveFailed(HoldfastError):
-    """The archive cannot be written or read. Fields: ``path``."""
+    """The archive of orphans cannot be written or read. Fields: ``path``."""
 
 
 class ArchiveBusy(HoldfastError):
@@ -49,12 +49,12 @@ class ArchiveBusy(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive in one folder, with all copies of orphans."""
+    """The archive in one folder. It has copies of orphans, which are resources without an owner."""
 
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """A mapping from each resource's kind and name to its newest copy; and a sentence for each unreadable copy."""
+        """Two values: (kind, name) of each archived resource -> newest copy; a sentence for each unreadable copy."""
         found: dict[tuple[Kind, str], Archived] = {}
         copies, unread = self.copies()
         for copy in copies:
@@ -185,7 +185,7 @@ def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
 
 
 def read(file: Path, type_: type[Document]) -> Document:
-    """Read and decode a JSON file of the archive.
+    """Read and decode a JSON file in the archive of orphans.
 
     Raises:
         ArchiveFailed: The file cannot be read, or has another format version.

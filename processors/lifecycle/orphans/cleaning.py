@@ -49,7 +49,7 @@ class CleaningFailed(HoldfastError):
 
 
 class OrphanOwned(ApplyFailed):
-    """A resource of the plan has an owner again, so it is no orphan, and was not changed.
+    """A resource that the plan would archive or delete has an owner again, so it was not changed.
 
     Fields: ``kind``, ``name``.
     """
@@ -209,12 +209,12 @@ class OrphanCleaning:
             raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
 
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
-        """The orphan of a stage, with owners read again; None if it now has an owner, or no longer exists."""
+        """The resource that a stage would change, with present owners; None if it has an owner or no longer exists."""
         place = (stage.kind, stage.name)
         return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
-        """Ends the stage of a resource that is no longer an orphan, because the resource does not exist.
+        """Ends a stage without a change, because its resource no longer exists.
 
         Raises:
             OrphanOwned: The resource exists, so it has an owner again.

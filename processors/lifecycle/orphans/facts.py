@@ -1,4 +1,4 @@
-"""Reads the resources of this machine and its Kafka cluster and their owners, and finds orphans; changes nothing."""
+"""Finds orphans (resources without an owner) on this machine and in its Kafka cluster; changes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def orphans_of(
     defined: Defined, settings: Settings, registry: Registry, topics: Topics, only: str | None = None
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-    """All orphans, and a sentence for each topic, folder or store that could not be read.
+    """All resources without an owner, and a sentence for each topic, folder or store that could not be read.
 
     ``only`` limits the search to one resource: the records of other topics are then not read.
 
@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The processors that a topic's records name, and the topic's end offsets; empty for an unreadable topic."""
+    """The processors that a topic's records name, and the topic's end offsets; both empty if it is unreadable."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)
@@ -111,7 +111,7 @@ def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
 
 
 def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:
-    """The names of all present and former processors, from the registry, folders of the home, and archives."""
+    """The names of all present and former processors, according to the registry, the home folder and the archives."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
@@ -156,7 +156,7 @@ def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a place. Hidden folders are left out, because they are being deleted."""
+    """The subfolders of a folder. Hidden subfolders are left out, because they are being deleted."""
     if not place.is_dir():
         return []
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -165,7 +165,7 @@ class GroupThing(Thing):
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         _check_same(orphan, facts, self.look(orphan))
-        self._topics.delete_group(orphan.name)  # Kafka refuses this if the group has members
+        self._topics.delete_group(orphan.name)  # Kafka refuses this while the group has members
 
 
 class FolderThing(Thing):
@@ -214,7 +214,7 @@ class FolderThing(Thing):
         path = self._place(orphan.name)
         trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
-            # the check ``blocked`` is left out here, because it would report this process, which holds the slot
+            # the check ``blocked`` is left out, because it would report this process, which has locked the slot
             _check_same(orphan, facts, Look(folder_facts(path)))
             path.rename(trash)
             if folder_facts(trash) != facts:
@@ -275,9 +275,9 @@ class ObjectThing(Thing):
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the objects, unless the task has an owner again.
+        """Delete the objects, unless a processor owns the task again.
 
-        A task that has an owner again may have newer checkpoints that share the objects.
+        Newer checkpoints of such a task may share these objects.
         """
         if orphan:
             self._open().delete(leftovers["objects"])
@@ -295,7 +295,7 @@ class ObjectThing(Thing):
 class TableThing(Thing):
     """Handles tables of the catalog.
 
-    A copy has only facts, because a table's data stays in place until the table is deleted.
+    A copy has only facts about the table, because its data files are kept until the table is deleted.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -309,7 +309,7 @@ class TableThing(Thing):
         return Look(facts, "", "" if found.rows is None else count_of(found.rows, "row"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """The number of rows and bytes, and the facts, for the manifest; no file is written."""
+        """Returns rows, bytes and facts of the table for the manifest; writes no file."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
 
@@ -382,7 +382,9 @@ def _slot_in_use(orphan: Orphan) -> str:
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Locks the slot during the block. State that was set aside needs no lock, because no process opens it.
+    """Locks the state folder of a slot during the block, so that no worker starts on it.
+
+    State that was set aside (renamed) needs no lock, because no process opens it.
 
     Raises:
         StateFolderTaken: A live process holds the slot.
@@ -395,7 +397,8 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        (slot / "lock").write_text("")  # clears the process id, because readers expect the id of a worker with state
+        # removes the id of this process, because readers of this file expect the id of a worker
+        (slot / "lock").write_text("")
         folder.release()
 
 

@@ -28,7 +28,7 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
-#: Files in a slot's folder that are not state of tasks.
+#: Files in the folder of a slot (one worker's place on this machine) that do not belong to the state of tasks.
 SLOT_FILES = ("lock", "identity.json", "identity.tmp", "id", "id.tmp")
 _SHADOW = "--rebuild-"
 
@@ -75,7 +75,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One entry in the state folder of a slot; ``in_use`` is true if a live process holds the slot."""
+    """One entry in the state folder of a slot; ``in_use`` is true if a live worker process uses the slot."""
 
     group: str
     slot: str
@@ -87,7 +87,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The processors that a topic's records name, and the topic's high watermark by partition."""
+    """The processors that the records of a topic name, and the high watermark of each partition."""
 
     writers: frozenset[str] = frozenset()
     ends: Mapping[int, int] | None = None
@@ -95,7 +95,7 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The existing resources.
+    """All resources that were found on this machine and in Kafka, with or without an owner.
 
     ``signed`` has the topics whose records were read. The function ``candidates`` lists the topics whose records must
     be read. ``checkpoints`` maps (processor, task) to bytes; checkpoint folders have an empty task. ``tables`` have
@@ -149,7 +149,7 @@ class Known:
 
 
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
-    """The resources in ``found`` without an owner, sorted by kind and name."""
+    """The resources in ``found`` that no registered processor owns, sorted by kind and name."""
     everything = (
         *_topics(known, found),
         *_groups(known, found.groups),
@@ -162,7 +162,7 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
 
 
 def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
-    """Maps topics that may be orphans by their name to the processor or shadow in the name.
+    """Maps each topic that looks like an orphan to the processor or shadow (second run of a processor) in its name.
 
     The records of these topics decide.
     """
@@ -204,7 +204,7 @@ def _forsaken(known: Known, processor: str) -> bool:
 
 
 def _processor(name: str) -> str:
-    """The processor in the name of a processor or shadow: ``orders`` for ``orders`` and ``orders--rebuild-totals``."""
+    """The processor to which a name belongs: ``orders`` for ``orders`` and its shadow ``orders--rebuild-totals``."""
     return name.partition(_SHADOW)[0]
 
 
@@ -221,7 +221,7 @@ def _topics(known: Known, found: Found) -> Iterator[Orphan]:
 
 
 def _unowned(known: Known, name: str, topic: str) -> str:
-    """The reason why a processor or shadow does not own a topic; empty if it may own the topic.
+    """The reason why the named processor or shadow (temporary second run) does not own a topic; empty if it may own it.
 
     The caller has already excluded the changelogs of the processor's present stores.
     """

@@ -1,1 +1,1 @@
-"""Requests, facts, plans and their hashes (``plan.py``), stages, explanation and apply. Imports ``ports``."""
+"""Requests, facts, plans and their hashes (``plan.py``), stages, explanation, apply. Imports the module ``ports``."""

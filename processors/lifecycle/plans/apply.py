@@ -51,7 +51,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 log = structlog.get_logger(__name__)
 
-#: Function that receives the progress of a stage as text.
+#: A function that is called with each progress message while a stage of a plan is carried out.
 ProgressLog = Callable[[str], None]
 
 
@@ -80,11 +80,11 @@ class ApplyInProgress(HoldfastError):
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed and the apply cannot be resumed; it has ended, and a retry needs a new plan."""
+    """A stage failed in such a way that the apply cannot be resumed. The apply has ended; a retry needs a new plan."""
 
 
 class RecoveryInProgress(HoldfastError):
-    """A live recovery run holds the processor; nothing was done. Fields: ``processor``, ``incident``, ``run``."""
+    """A live recovery run works on the processor, so nothing was done. Fields: ``processor``, ``incident``, ``run``."""
 
     exit_code = EXIT_REFUSED
 
@@ -95,19 +95,19 @@ class ApplyLost(HoldLost):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a stage: a text, and the number of processed units (keys or records; 0 if not counted)."""
+    """The result of one stage of a plan: a text, and the number of processed keys or records (0 if not counted)."""
 
     text: str
     units: float = 0.0
 
 
-#: Function that carries out one stage of a processor. A repetition of the stage must do no harm.
+#: Function that carries out one stage of a plan for a processor. A repetition of the stage must do no harm.
 Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The run that holds an apply.
+    """The run (process) that carries out an apply, so that no other run may do so.
 
     ``name`` is unique. ``is_gone`` is a function that returns whether another holder, given by name, is known to be
     dead.
@@ -119,7 +119,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A finished apply; ``id`` is None if there was nothing to do."""
+    """A finished apply. If the plan had nothing to do, no apply was recorded and ``id`` is None."""
 
     plan: Plan
     id: int | None
@@ -303,13 +303,13 @@ class Applier:
             raise _recovering(held) from held
 
     def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
-        """End an apply that no live run holds, unless another run takes it over at the same time."""
+        """End an open apply that no live run executes. Does nothing if another run takes it over at the same moment."""
         token = self._claim(record)
         if token is not None:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
-        """The present record of the apply, read again after this run got the lease.
+        """The present record of the apply, read again after this run got the lease of it.
 
         The previous holder may have recorded more stages before this run got the lease.
         """
@@ -361,7 +361,10 @@ class Applier:
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
     def _close_what_is_done(self, plan: Plan) -> None:
-        """End an open apply of the same request whose work is done, because its run died before it recorded the end."""
+        """End an open apply of the same request if the facts show that its work is done.
+
+        The run of such an apply died after the last change, but before it recorded the end.
+        """
         if not isinstance(plan.verdict, NothingToDo):
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
@@ -380,7 +383,7 @@ class Applier:
 
 
 def paused_start(done: Sequence[Stage]) -> Stage | None:
-    """The last start among the done stages if it left the processor paused; otherwise None.
+    """The newest stage in ``done`` that started workers, if it left them paused; otherwise None.
 
     A resumed apply repeats this stage first, because the paused workers may have died since.
     """
@@ -424,13 +427,13 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 
 def _between(stage: Stage) -> bool:
-    """Whether state and input offsets can differ while the stage is only partly done."""
+    """Whether state and input offsets may not match while the stage is only partly done."""
     moves = isinstance(stage, ClearKeys) and bool(stage.positions)
     return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:
-    """Whether this run may take the apply: when the record was read, no other live run held it."""
+    """Whether this run may continue the apply, because no other live run carried it out when the record was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return record.silent_s > SILENT_S

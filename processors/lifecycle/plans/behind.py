@@ -19,7 +19,7 @@ from holdfast.infra.deploy.marks import Mark
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The generation of a deployment and its code version; ``desired`` is the desired state, None if unknown."""
+    """A deployment's number (generation) and code version; ``desired`` is the desired state, None if unknown."""
 
     generation: int
     code_version: str
@@ -32,7 +32,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """The finding that the registry is outdated: it lacks the newest deployment of a processor.
+    """The finding that the registry is outdated, because it lacks the newest deployment of a processor.
 
     Args:
         processor: The name of the processor.
@@ -63,12 +63,12 @@ class Behind(msgspec.Struct, frozen=True):
 
     @property
     def basis(self) -> dict[str, Any]:
-        """The values that a plan's hash includes."""
+        """The values of this finding that are included in the hash of a plan."""
         return {"here": self.here, "seen": self.seen}
 
 
 def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
-    """The finding that the registry lacks the newest deployment of a processor; None if it has the newest one.
+    """Whether the registry is outdated for a processor: the finding, or None if the registry has the newest deployment.
 
     ``here`` is the record in the registry, ``logged`` the record in the processor's changelogs.
     """

@@ -1,4 +1,4 @@
-"""Carries out each stage of a plan by a call to the port that is responsible for it.
+"""Carries out each stage of a plan by a call to the object (port) that is responsible for it.
 
 Invariants:
     - Every stage of ``stages.Stage`` has a branch here; the type checker enforces it.
@@ -31,16 +31,16 @@ class TopicChanges(Protocol):
 
 
 class Runner(Protocol):
-    """Starts and stops processors, and waits until they run."""
+    """Starts and stops the workers of processors, and waits until they run."""
 
     def make_release(self, processor: str, stage: stages.MakeRelease) -> Done:
         """Copy the code of a version and record it as a release."""
 
     def run(self, processor: str, stage: stages.RunProcessor, tell: ProgressLog) -> Done:
-        """Start every slot as the stage specifies; waits until every input partition is processed."""
+        """Start the worker in every slot as the stage specifies, and wait until every input partition is processed."""
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot after a final commit, and wait until all its processes have ended.
+        """Stop the worker in every slot after a final commit, and wait until all processes have ended.
 
         ``for_good`` records the stop, so that recovery does not restart the processor.
         """
@@ -80,7 +80,7 @@ Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
 FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
 #: Function that sends messages of dead letters again, and deletes dead letters.
 Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
-#: Function that archives and deletes orphans, and creates deleted topics again.
+#: Function that archives and deletes orphans (resources without an owner), and creates deleted topics again.
 Orphans = Callable[[stages.OrphanStage], Done]
 
 
@@ -93,7 +93,7 @@ class Transactions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Carries out stages; implements ``apply.Executor``."""
+    """Carries out the stages of a plan; implements ``apply.Executor``."""
 
     topics: TopicChanges
     runner: Runner
@@ -107,10 +107,11 @@ class Execution:
     transactions: Transactions
     tables: FromTables
     letters: Letters
-    orphans: Callable[[], Orphans]  # called only for orphan stages, because the call imports the catalog's library
+    # called only for stages about orphans, because the call imports the catalog's library
+    orphans: Callable[[], Orphans]
 
     def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
-        """Carry out one stage, as an ``apply.Executor``."""
+        """Carry out one stage of a plan, and return its result."""
         if isinstance(stage, stages.ShadowStage):
             return self.shadows(processor, stage, tell)
         if isinstance(stage, stages.TableStage):

@@ -87,7 +87,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _sections(plan: Plan) -> list[tuple[str, list[str], str]]:
-    """Title, entries and bullet of each non-empty section. Stages have no bullet, because they are numbered."""
+    """Title, entries and bullet character of each non-empty section; stages have no bullet, but a number."""
     sections: list[tuple[str, list[str], str]] = [("Found", list(plan.findings), "- ")]
     if plan.changes:
         sections += [

@@ -24,12 +24,12 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
 
-#: Value of ``Counted.where`` for a count in local state; such a count is used only if the local state is complete.
+#: Value of ``Counted.where`` for a count in local state. Such a count is used only if the local state is complete.
 LOCAL = "local state"
 
 
 class InstanceFacts(msgspec.Struct, frozen=True):
-    """The facts of one slot. ``alive`` is true if the slot has a process.
+    """The facts of one slot, which is the place of one worker; ``alive`` is true if the slot has a process.
 
     All other fields come from the status of the process, and are empty if the process does not answer. ``tasks`` has
     the names of its tasks. ``paused`` is true if the process reads no input.
@@ -206,22 +206,22 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def running(self) -> bool:
-        """Whether at least one slot has a process."""
+        """Whether at least one worker process of the processor exists."""
         return any(each.alive for each in self.instances)
 
     @property
     def working(self) -> bool:
-        """Whether every slot is in phase ``running``: its tasks are assigned and restored."""
+        """Whether the worker in every slot is in phase ``running``: its tasks are assigned and restored."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
     @property
     def alive(self) -> dict[str, bool]:
-        """Maps each slot to whether it has a process."""
+        """Maps each slot (one for each worker) to whether it has a process."""
         return {each.slot: each.alive for each in self.instances}
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """The slots that have a process but are not recorded, because an interrupted apply left them."""
+        """The slots (workers) with a process that the recorded deployment lacks; an interrupted apply left them."""
         recorded = () if self.deployment is None else self.deployment.slots
         return tuple(each.slot for each in self.instances if each.slot not in recorded)
 
@@ -245,7 +245,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
-        """The expected seconds of a stage with this number of units, and a text about the measured or assumed rate."""
+        """Two values: the expected seconds for ``units`` of work, and a text about the measured or assumed rate."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
             return units * rate.seconds / rate.units, "at the measured rate"
@@ -265,7 +265,7 @@ class FactSource(Protocol):
         """The finding that the registry lacks the processor's newest deployment; None if it has the newest one."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """The facts of these slots, and of further slots that have a process, with the status of each process."""
+        """The facts of the workers in these slots, and in all other slots that have a process."""
 
     def members(self, group: str) -> Sequence[Member]:
         """The live members of the consumer group."""
@@ -292,7 +292,7 @@ class FactSource(Protocol):
         """Partition -> high watermark; with ``committed``, the last stable offset."""
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
-        """The local state of every slot on this machine."""
+        """The state of all tasks of the processor that is stored on this machine."""
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection; None if neither workers nor local state can count them."""
@@ -301,7 +301,7 @@ class FactSource(Protocol):
         """The hanging transactions on these topics; ``partitions`` maps topic names to the number of partitions."""
 
     def rates(self, processor: str) -> dict[str, Rate]:
-        """Stage tag -> measured rate of such stages."""
+        """Tag of a stage, such as ``load_table`` -> the measured rate of this kind of stage."""
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last; None if no release worked."""
@@ -416,7 +416,7 @@ def read_facts(
 def _with_worked_instead(
     name: str, source: FactSource, deployed: DeploymentFacts | None, last: ReleaseFacts | None
 ) -> DeploymentFacts | None:
-    """The deployment with ``worked_instead``; a rollback that was interrupted records a version that worked once."""
+    """The deployment; if its version never worked, its field ``worked_instead`` names the version that worked last."""
     if deployed is None or last is None or last.code_version == deployed.code_version:
         return deployed
     own = (each for each in source.releases(name) if each.code_version == deployed.code_version)
@@ -444,9 +444,9 @@ def _is_whole(
     local: Sequence[LocalTask],
     committed: Mapping[str, Mapping[int, int]],
 ) -> bool:
-    """Whether local state contains all input that the group committed for a store.
+    """Whether local state contains all input that is committed for a store.
 
-    A count of keys in local state that lacks such input would be too low.
+    Otherwise, a count of keys in local state would be too low.
     """
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:
@@ -468,5 +468,5 @@ def partition_of(task: str) -> int:
 
 
 def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The entries of ``facts`` with these names, for a plan's basis; missing names are left out."""
+    """The entries of ``facts`` with these names, from which a plan's hash is computed; missing names are left out."""
     return {name: facts[name] for name in names if name in facts}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-#: Maximum number of message keys of a store that a plan lists.
-#: If the file has more keys, the owners export all keys of the store.
+#: Maximum number of message keys that a plan lists for a store. If the file has more, the workers export all keys of
+#: the store before they change it.
 KEYS_NAMED_MAX = 1_000
 
 

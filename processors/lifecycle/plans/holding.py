@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 Port = TypeVar("Port")
 
-#: The methods of each port that change something.
+#: The names of methods that change something, by kind of port (object through which an apply acts on other systems).
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
@@ -58,8 +58,8 @@ class Hold:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
-        #: The name of the present stage. Each stage has a different name.
-        #: If another run repeats a stage, the name of the stage is the same.
+        #: The name of the stage that is executed now; each stage of an apply has another name. A run that repeats a
+        #: stage uses the same name for it.
         self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
@@ -72,7 +72,7 @@ class Hold:
 
     @property
     def fence(self) -> Fence:
-        """The apply or incident that this run holds, and the token of its lease.
+        """Identifies the apply or incident that this run works on, and the token of its lease.
 
         Raises:
             HoldLost: This run holds neither an apply nor an incident.
@@ -87,7 +87,7 @@ class Hold:
         return self._lost.is_set()
 
     def check(self) -> None:
-        """Record a heartbeat.
+        """Verify the lease by recording a heartbeat.
 
         Raises:
             HoldLost: Another run took over the apply or incident, or the lease was ended.
@@ -126,7 +126,7 @@ class Hold:
 
 
 class _Fenced:
-    """A port whose methods in ``changing`` call ``check`` first."""
+    """Wraps an object so that its methods in ``changing`` first verify the lease, by a call of ``check``."""
 
     def __init__(self, port: object, changing: frozenset[str], check: Callable[[], None]) -> None:
         self._port, self._changing, self._check = port, changing, check
@@ -145,5 +145,5 @@ class _Fenced:
 
 
 def fenced(port: Port, changing: frozenset[str], hold: Hold) -> Port:
-    """Wraps a port so that its ``changing`` methods raise HoldLost, without a change, after the lease is lost."""
+    """Wraps an object: after the lease is lost, its methods in ``changing`` raise HoldLost and change nothing."""
     return cast("Port", _Fenced(port, changing, hold.check))

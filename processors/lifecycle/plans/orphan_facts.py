@@ -89,12 +89,12 @@ class Archived:
 
     @property
     def half_deleted(self) -> bool:
-        """Whether the deletion of the original was begun but not recorded as finished."""
+        """Whether a deletion of the original has begun, but its end is not recorded."""
         return self.deletion is not None and self.deletion.ended_at is None
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; a resource that now has the same name is then another resource."""
+        """Whether the original was deleted; a resource that has the same name now is a new one."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 

@@ -48,8 +48,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: The way to continue a killed apply.
-#: "plan anew": with a new plan from the present facts. "go on": with the recorded plan.
+#: How a killed apply is continued: "plan anew" makes a new plan from the present facts; "go on" resumes the recorded
+#: plan.
 AfterKill = Literal["plan anew", "go on"]
 
 
@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis."""
+        """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis (used facts)."""
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
         # All keys are converted to text, because a plan decoded from JSON has text keys.
         # Text keys sort differently than numbers.
@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanUnreadable(HoldfastError):
-    """The plan of an apply has stages that this version does not know, because another version of Holdfast wrote it."""
+    """A recorded plan has stages that this version of Holdfast does not know, because another version wrote it."""
 
 
 def encode(plan: Plan) -> str:
@@ -143,7 +143,7 @@ def decode(text: str) -> Plan:
 
 
 def versions_read(plan: Plan) -> frozenset[int]:
-    """The table versions that a plan's stages read; they must not be expired before the apply has ended."""
+    """The table versions that the plan's stages read; maintenance must not delete them before the apply has ended."""
     return frozenset(each.version for each in plan.stages if isinstance(each, CheckTable | LoadChangelog | LoadTable))
 
 

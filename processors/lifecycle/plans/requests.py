@@ -21,8 +21,8 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS,
 KEYS_MAX = 10_000
 #: Maximum number of workers of a processor on one machine.
 WORKERS_MAX = 64
-#: Replaces the processor's name in requests that belong to no single processor.
-#: The space in this text prevents a clash with a real name.
+#: Used instead of a processor's name in requests that concern no single processor. The space in this text prevents a
+#: clash with a real name.
 INSTALLATION = "this installation"
 
 
@@ -84,7 +84,7 @@ Selection = Everything | Keys | Prefix | Windows
 def selection_of(
     keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
 ) -> Selection:
-    """The selection of exactly one of: keys, a prefix, or everything.
+    """Selects message keys by a list of keys, by a prefix, or all keys; exactly one of the three must be given.
 
     With a window, only windows of the selected keys that overlap its time span are selected.
 
@@ -205,7 +205,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Restart(msgspec.Struct, frozen=True, tag="restart"):
-    """Stop every slot after a final commit, and start the deployed release again, even if the project's files changed.
+    """Stop all workers after a final commit, and start the deployed release again, even if the project's files changed.
 
     Args:
         processor: Name of the processor.
@@ -425,7 +425,7 @@ OfProcessor = (
     | Adopt
     | Replay
 )
-#: Requests that use a recorded release, so they also work if the import of the definition fails.
+#: Requests that use the recorded release, not the definition. They work even if the definition can't be imported.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt, Replay)

@@ -57,7 +57,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
-    """The shape of a topology; ``partitions`` maps input topics to their number of partitions."""
+    """Describes the topics and stores of a topology; ``partitions`` maps input topics to their number of partitions."""
     groups = {store: sub.name for sub in topology.subtopologies for store in sub.stores}
     changelogs = {spec.store: spec.topic.name for spec in topology.changelogs}
     tables = {log.store: log.topic for log in topology.source_logs}
@@ -82,7 +82,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
 
 
 def topology_of(processor: str, shape: Shape) -> Topology:
-    """A topology from a recorded shape, for verbs that need only names; its topics have no configuration."""
+    """Makes a topology from a recorded shape, for verbs that need only names; its topics have no configuration."""
     inputs = tuple(TopicSpec(name, count) for name, count in shape.inputs.items())
     kept = shape.stores
     stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)

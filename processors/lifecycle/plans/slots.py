@@ -1,4 +1,4 @@
-"""Names of a processor's slots on one machine; each worker has one slot."""
+"""Names of a processor's slots on one machine. A slot is the place of one worker: its number, state folder and lock."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ FIRST_SLOTS = ("0",)
 
 
 def slots_of(workers: int) -> tuple[str, ...]:
-    """The slots of this number of workers: ``"0"``, ``"1"``, ..."""
+    """The slots for this number of workers: ``"0"``, ``"1"``, ..."""
     return tuple(str(number) for number in range(workers))

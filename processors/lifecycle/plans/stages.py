@@ -74,7 +74,7 @@ class ProveVersion(_Stage, frozen=True, tag="prove_version"):
 
 
 class RunProcessor(_Stage, frozen=True, tag="run_processor"):
-    """Start every slot of a processor, and wait until every input partition is processed.
+    """Start the worker in every slot of a processor, and wait until every input partition is processed.
 
     Args:
         code_version: The version that has to run.
@@ -120,7 +120,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
-    """Stop every slot after a final commit; ``for_good`` records "stopped" as the desired state."""
+    """Stop the worker in every slot after a final commit; ``for_good`` records "stopped" as the desired state."""
 
     for_good: bool
 
@@ -149,7 +149,7 @@ class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(_Stage, frozen=True, tag="compact_stores"):
-    """Owners rewrite their local stores without overwritten and deleted entries; empty ``slots`` means all slots."""
+    """Let workers rewrite local stores without overwritten and deleted entries; empty ``slots`` means all slots."""
 
     slots: tuple[str, ...] = ()
 
@@ -171,7 +171,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
 
 
 class ReadAgain(_Stage, frozen=True, tag="read_again"):
-    """Set the input offsets (topic -> partition -> offset) of paused owners whose tasks have no state."""
+    """Set the input offsets (topic -> partition -> offset) of tasks without state; their workers are paused."""
 
     positions: dict[str, dict[int, int]]
 
@@ -197,13 +197,13 @@ class DeleteStateAside(_Stage, frozen=True, tag="delete_state_aside"):
 
 
 class StartShadow(_Stage, frozen=True, tag="start_shadow"):
-    """Start the shadow: the processor's functions run in another group, from the first record of a store's inputs."""
+    """Start a shadow: a second run of the processor's functions, in its own group, which reads from the beginning."""
 
     store: str
 
 
 class WaitForShadow(_Stage, frozen=True, tag="wait_for_shadow"):
-    """Wait until the shadow's offsets nearly reach the offsets that the processor has committed."""
+    """Wait until the shadow (second run of the functions) has nearly reached the processor's committed offsets."""
 
     store: str
 
@@ -213,13 +213,13 @@ class PauseProcessor(_Stage, frozen=True, tag="pause_processor"):
 
 
 class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
-    """Let the shadow read exactly up to the committed offsets of the paused processor, and then stop it."""
+    """Let the shadow (second run of the functions) read exactly up to the paused processor's offsets, then stop it."""
 
     store: str
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """Owners change their store, in transactions, until it equals the shadow's store; input offsets stay unchanged.
+    """Let the workers change their store, in transactions, until it equals the shadow's store; input offsets stay.
 
     Before the first change, the paused owners write the entries selected by ``export`` to files.
     """
@@ -234,7 +234,7 @@ class ResumeProcessor(_Stage, frozen=True, tag="resume_processor"):
 
 
 class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
-    """Remove the shadow's program, topics, offsets and local state."""
+    """Remove the program, topics, offsets and local state of the shadow (second run of the processor's functions)."""
 
     store: str
 
@@ -271,7 +271,7 @@ class SetPositions(_Stage, frozen=True, tag="set_positions"):
 
 
 class CompareStores(_Stage, frozen=True, tag="compare_stores"):
-    """Compare the state of paused owners with the expected ``fingerprints`` (store -> partition -> fingerprint)."""
+    """Compare the state of paused workers with the expected ``fingerprints`` (store -> partition -> fingerprint)."""
 
     fingerprints: dict[str, dict[int, str]]
 

@@ -44,7 +44,7 @@ def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
 
 
 def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
-    """Sentences about stores that get other content in a rebuild, because their content also depends on the clock."""
+    """A sentence for each store that a rebuild fills differently, because its content depends on the clock."""
     found = []
     for each in stores:
         silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)

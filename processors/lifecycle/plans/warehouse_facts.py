@@ -32,7 +32,7 @@ class StoreVersion(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def answers(self, at: str) -> bool:
-        """Whether ``at`` names this version: a tag, a snapshot id, or the version number."""
+        """Whether the user's text ``at`` selects this version: it is a tag, a snapshot id, or the version number."""
         return at in self.tags or at == str(self.version) or (self.manifest is not None and self.is_snapshot(at))
 
     def is_snapshot(self, at: str) -> bool:

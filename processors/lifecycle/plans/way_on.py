@@ -67,7 +67,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 
 
 def only_starts_workers(record: ApplyRecord) -> bool:
-    """Whether the next stage of an open apply starts workers, and later ones only stop workers or delete old state.
+    """Whether an open apply next starts workers, and after that only stops workers or deletes old state.
 
     The state is then complete, so the apply may be abandoned if the workers do not start.
     """
@@ -88,7 +88,7 @@ def needs_workers(record: ApplyRecord) -> bool:
 
 
 def way_on(record: ApplyRecord) -> str:
-    """The command that ends an open apply."""
+    """The command with which a user ends an open apply, for example ``holdfast apply resume 7``."""
     begun = read(record)
     if begun is None or isinstance(begun.request, Compact):
         return f"holdfast apply abandon {record.id} --reason WHY"

@@ -50,13 +50,13 @@ Result = TypeVar("Result")
 
 #: Maximum seconds to wait until a paused worker has committed all records that it has read.
 STILL_S = 120.0
-#: The shadow counts as caught up if it lags the processor's committed offsets by at most this many records.
+#: Records. The shadow (second run of the functions) has caught up if it is at most this far behind the processor.
 BEHIND_RECORDS = 10_000
-#: The shadow also counts as caught up if it needs at most this many seconds for the remaining records.
+#: Seconds. The shadow (second run of the functions) has also caught up if the rest takes at most this long.
 BEHIND_S = 2.0
-#: Maximum number of consecutive interrupted attempts without progress; after them, the stage fails.
+#: Maximum number of consecutive interrupted attempts without progress; then the stage of the plan fails.
 BREAKS_MAX = 5
-#: Seconds between two progress messages. The number in the next line is the seconds between two checks of the workers.
+#: Seconds between two progress messages. The next value is the seconds between two checks of the workers.
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
@@ -69,16 +69,16 @@ class ProcessorPaused(HoldfastError):
 
 
 class Rebuilding:
-    """Carries out the stages that rebuild a store (implements ``execution.Shadows``)."""
+    """Carries out the stages of a plan that rebuild a store (implements ``execution.Shadows``)."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
         self._shadow = ShadowProgram(machine)
-        #: Function that returns the name of the stage that is being carried out.
+        #: Function that returns the name of the present stage, by which workers recognize a repeated command.
         self.once = machine.once
 
     def __call__(self, processor: str, stage: ShadowStage, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result is a text with counts."""
+        """Carry out one stage of a plan; the result is a text with counts."""
         match stage:
             case StartShadow():
                 return self._shadow.create(processor, stage.store, tell)
@@ -96,7 +96,7 @@ class Rebuilding:
                 return self._shadow.remove(processor, stage.store)
 
     def wait(self, processor: str, stage: WaitForShadow, tell: ProgressLog) -> Done:
-        """Run the shadow until only a few records are left up to the processor's committed offsets.
+        """Run the shadow (second run of the functions) until it has nearly reached the processor's committed offsets.
 
         Raises:
             CommandFailed, CommandRefused, ProcessorSilent: ``BREAKS_MAX`` consecutive attempts made no progress.
@@ -146,7 +146,7 @@ class Rebuilding:
                 client.resume()
         return Done(f"{processor} reads its inputs again")
 
-    # -- the cut-over: the shadow's store replaces the processor's store ------------------------------------------
+    # -- replace the processor's store by the shadow's store ------------------------------------------
 
     def _finish(self, processor: str, store: str, tell: ProgressLog) -> Done:
         self.stand_still(processor, tell)
@@ -252,7 +252,7 @@ class Rebuilding:
         )
 
     def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
-        """Calls ``act``; an error is raised again with the hint that the processor is paused.
+        """Calls ``act``; if it fails, raises an error that also says that the processor is paused.
 
         Raises:
             ProcessorPaused: ``act`` failed.
@@ -321,11 +321,11 @@ class Rebuilding:
                 return
 
     def _committed(self, processor: str, store: str) -> dict[str, dict[int, int]]:
-        """The processor's committed offsets of the store's input topics."""
+        """Store inputs: topic -> partition -> offset that the processor has committed."""
         return self._offsets(processor, self._on.shadow(processor, store))
 
     def _reached(self, processor: str, store: str, bounds: Offsets) -> dict[str, dict[int, int]]:
-        """The shadow's committed offsets of the partitions in ``bounds``; 0 for a partition without a commit."""
+        """Topic -> partition -> offset that the shadow (second run) has committed; 0 if it has committed none."""
         topology = self._on.shadow(processor, store)
         found = self._offsets(topology.processor, topology)
         return {
@@ -354,7 +354,7 @@ class Rebuilding:
                 )
 
     def slots(self, processor: str) -> tuple[str, ...]:
-        """The slots whose workers own the processor's partitions; empty if it is not deployed."""
+        """The slots (worker processes) whose workers own the processor's partitions; empty if it is not deployed."""
         return slots_at_work(processor, self._on.world)
 
     def _version(self, processor: str) -> str:
@@ -374,9 +374,10 @@ class Rebuilding:
     # -- requests and progress ----------------------------------------------------------------------------------------
 
     def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
-        """A callback that reports progress and rate.
+        """Returns a function that reports the progress and the records per second.
 
-        Unless ``since`` is None, the callback also restarts dead workers; None means that the processor is paused.
+        The function also restarts dead workers of the processor, unless ``since`` is None: the processor is then
+        paused.
         """
         told = looked = 0.0
         began = since or time.monotonic()
@@ -397,9 +398,9 @@ class Rebuilding:
         return heard
 
     def patiently(self, act: Callable[[], Result], tell: ProgressLog) -> Result:
-        """Calls ``act`` and returns its result.
+        """Calls ``act`` and returns its result; after an interruption, calls it again.
 
-        After an interruption, ``act`` is called again, at most ``BREAKS_MAX`` times.
+        The last error is raised after ``BREAKS_MAX`` interruptions.
         """
         for _ in range(BREAKS_MAX):
             try:

@@ -1,4 +1,4 @@
-"""An exchange: paused owners change a store until it equals a given changelog.
+"""An exchange: paused workers change a store until it equals a given changelog.
 
 The class ``Exchange`` has the request and the results so far.
 """
@@ -38,13 +38,13 @@ class Exchange:
         self.set = self.deleted = self.same = 0
 
     def asked(self) -> dict[str, Any]:
-        """The arguments of the command to the owners."""
+        """The arguments of the command that is sent to the owners (the workers that hold the store's partitions)."""
         keys = self.export.keys if isinstance(self.export, Keys) else None
         exported = {} if self.export is None else {"export": True, "once": self.once, "keys": keys}
         return {"keep": self.keep, **exported}
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """Add the result of one owner to the counts and files."""
+        """Add the counts and files of one worker's result to this object."""
         self.set += int(result["set"])
         self.deleted += int(result["deleted"])
         self.same += int(result["same"])
@@ -53,11 +53,11 @@ class Exchange:
 
     @property
     def units(self) -> int:
-        """The number of entries that were compared."""
+        """The number of entries that were compared so far."""
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:
-        """The result as text: the counts and the paths of the export files."""
+        """The result as text: the numbers of set, deleted and unchanged entries, and the paths of the export files."""
         return (
             f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
             f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"

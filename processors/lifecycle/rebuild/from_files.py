@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
-#: Maximum number of entries that are sent together.
+#: Maximum number of entries that are sent to Kafka at once.
 TOGETHER = 5_000
 
 

@@ -59,7 +59,7 @@ GONE_S = 120.0
 
 
 class RestoredOther(HoldfastError):
-    """The content of an owner's store differs from the restored snapshot; the owners stay paused.
+    """The content of a worker's store differs from the restored snapshot; the workers stay paused.
 
     Fields: ``store``, ``partition``.
     """
@@ -70,9 +70,9 @@ class PositionsUnset(HoldfastError):
 
 
 class TableStages:
-    """Carries out the stages that read tables.
+    """Carries out the stages of a plan that read tables or export files.
 
-    ``rebuilding`` pauses processors, and sends the owners the command to adopt a store's new content.
+    ``rebuilding`` pauses processors, and lets workers change a store until it equals a loaded topic.
     """
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
@@ -80,7 +80,7 @@ class TableStages:
         self._rebuilding = rebuilding
 
     def __call__(self, processor: str, stage: TableStage, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result is a text with counts."""
+        """Carry out one stage of a plan; the result is a text with counts."""
         match stage:
             case CheckTable():
                 return self.check(stage, tell)
@@ -302,7 +302,7 @@ class TableStages:
             raise
 
     def adopt(self, processor: str, stage: AdoptTable, tell: ProgressLog) -> Done:
-        """Make the store of the paused owners equal to the loaded topic.
+        """Let the paused workers change their store until it equals the loaded topic.
 
         With ``keep_others``, only message keys in that topic are changed.
         """

@@ -28,19 +28,20 @@ from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
-#: The slot of every shadow. A shadow has only one process, so only one slot, which is no slot of the processor.
+#: The name of the slot (worker process) of every shadow. A shadow has only one process, and its slot is separate from
+#: the processor's slots.
 SLOT = "0"
-#: Maximum seconds until a shadow has restored its own state and processes every partition.
+#: Maximum seconds from the start of a shadow (second run) until it has restored its own state and processes everything.
 START_S = 600.0
-#: Maximum seconds to wait until a shadow's topics and group can be deleted.
-#: A killed member stays in the group until its session ends.
+#: Maximum seconds to wait until topics and group of a shadow (second run) can be deleted. A killed member stays in the
+#: group until its session ends.
 GONE_S = 120.0
-#: Maximum number of times that a stage starts a shadow; after them, the stage fails.
+#: Maximum number of starts of a shadow (second run) in one stage; then the stage fails.
 STARTS_MAX = 2
 
 
 class ShadowFailed(HoldfastError):
-    """The shadow of a store cannot run, or its offsets differ from the processor's.
+    """The shadow (second run of the functions) of a store cannot run, or has other offsets than the processor.
 
     Fields: ``processor``, ``store``.
     """
@@ -73,13 +74,13 @@ class Machine:
 
 
 class ShadowProgram:
-    """Starts, stops and removes shadow programs."""
+    """Starts, stops and removes shadows: programs that run a processor's functions a second time."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
 
     def create(self, processor: str, store: str, tell: ProgressLog) -> Done:
-        """Create the shadow's changelogs, start the shadow, and wait until it processes every partition."""
+        """Create changelogs for the shadow, start it, and wait until it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = provisioning.read_facts(topics, topology)
         brokers = provisioning.brokers_if_asked(topics, topology, facts)
@@ -88,7 +89,7 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
-        """Start the shadow if it does not run, wait until it processes every partition, and return its client.
+        """Start the shadow (second run) if it does not run, wait until it processes all partitions; returns its client.
 
         Raises:
             ShadowFailed: The shadow ended after ``STARTS_MAX`` starts, or needed more than ``START_S`` seconds.
@@ -131,12 +132,12 @@ class ShadowProgram:
             time.sleep(POLL_S)
 
     def stop(self, processor: str, store: str) -> None:
-        """Stop the shadow; it commits all records that it has read before it ends."""
+        """Stop the shadow (second run of the functions); before it ends, it commits all records that it has read."""
         group = self._on.shadow(processor, store).processor
         self._on.world.deployer.stop_program(self._on.world.paths.program(group, SLOT))
 
     def remove(self, processor: str, store: str) -> Done:
-        """Delete the shadow's program, topics, offsets and local state; it is safe to repeat this."""
+        """Delete program, topics, offsets and local state of the shadow (second run); it is safe to repeat this."""
         topology, topics, paths = self._on.shadow(processor, store), self._on.topics, self._on.world.paths
         group = topology.processor
         self._on.world.deployer.start()

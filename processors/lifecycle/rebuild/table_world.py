@@ -1,4 +1,4 @@
-"""The ports of the stages that write table rows and file entries to stores."""
+"""The objects through which table rows and file entries are written to stores: warehouse, topics, cluster, workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 
-#: Function of processor and stores that asks the owners for fingerprints: store -> partition -> fingerprint.
+#: Function of processor and stores that asks workers for fingerprints: store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
 
 

@@ -99,7 +99,7 @@ class RecoveryPolicy:
     conditions: Conditions = field(default_factory=Conditions)
     #: Whether every store has a changelog, so that state which was set aside can be restored.
     restorable: bool = True
-    #: Names of the stores, for the texts about actions.
+    #: Names of the processor's stores, which texts about the next action contain.
     stores: tuple[str, ...] = ()
     #: Returns the members of the processor's group that are workers of another installation, as texts.
     strangers: Callable[[], tuple[str, ...]] = lambda: ()
@@ -109,7 +109,7 @@ class RecoveryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """The result of a recovery: ``elsewhere`` if another run works on it, ``waiting`` if the incident stays open."""
+    """The result of a recovery: ``elsewhere`` if another run recovers the incident, ``waiting`` if it stays open."""
 
     outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
@@ -185,7 +185,7 @@ def recover(
 
 
 def _who_has(incident: Incident, world: World) -> str:
-    """Names the other run that works on the processor, as a sentence without a full stop."""
+    """The other run that works on the processor, as a sentence without a full stop."""
     if is_applied(incident.processor, world):
         return f"an apply of {incident.processor} is open, see `holdfast apply list`"
     return "another run works on it"
@@ -207,7 +207,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery that a person requests: the newest one if open or failed, otherwise a new one."""
+    """The incident of a requested recovery: the newest one if it is open or failed, otherwise a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -240,7 +240,7 @@ def _note_wait(incident: Incident, said: str, world: World) -> None:
 
 
 class _Recovery:
-    """The work of one run on one incident."""
+    """One run's work on one incident."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class _Recovery:
         recent = self._registry.incidents(2, processor=incident.processor)
         self._said = said_before(incident, recent)
         deployment = self._registry.deployment(incident.processor)
-        #: The slots that the previous incident left to a person, each with its question.
+        #: The slots (workers) that the previous incident left to a person, each with the question to the person.
         self._left = left_to_person(incident, recent, None if deployment is None else deployment.updated_at)
         self.attempts = incident.attempts
 
@@ -317,7 +317,7 @@ class _Recovery:
         return "failed", reason
 
     def _decide(self, found: Mapping[str, Diagnosis], due: Mapping[str, Remedy]) -> None:
-        """Record the remedy of the most serious fault among the slots that are repaired now."""
+        """Record the remedy for the most serious fault among the workers that are repaired now."""
         slot = _gravest(found, due)
         if slot is not None:
             self._registry.decide_incident(self._incident.id, found[slot].kind, due[slot].name, "")
@@ -325,7 +325,7 @@ class _Recovery:
     def _leave(
         self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
     ) -> tuple[Literal["failed", "waiting"], str]:
-        """End the run without the slots that a restart cannot repair now; the ``repaired`` slots run again.
+        """End the run although a restart cannot repair some slots now; the ``repaired`` slots run again.
 
         If one of the slots waits, the incident stays open. Otherwise it fails, and asks a person about these slots.
         """
@@ -354,12 +354,12 @@ class _Recovery:
             self._uncount()
 
     def _uncount(self) -> None:
-        """Do not count the present attempt."""
+        """Do not count the present attempt against the maximum number of attempts."""
         self._registry.forgive_attempt(self._incident.id)
         self.attempts -= 1
 
     def _attempt(self, chosen: PerSlot, hold: Hold) -> None:
-        """Make one attempt to repair the slots that need a repair now."""
+        """Make one attempt: fence and restart the slots that a restart can repair now, then verify them."""
         due = chosen.due
         if due:
             self._refuse_strangers()
@@ -384,7 +384,7 @@ class _Recovery:
         return "waiting", said
 
     def _give_up(self, reason: str) -> None:
-        """End an incident without attempts left: record the present fault and the action for a person."""
+        """Close an incident that has no attempts left as failed; record its fault and the action for a person."""
         found = self._diagnose()
         gravest = worst(found)
         name = self._rollout.processor
@@ -427,7 +427,7 @@ class _Recovery:
             )
 
     def _fence(self, sick: Iterable[str]) -> str:
-        """Kill the old processes of these slots."""
+        """Kill the old processes in these slots; returns a text about what was done."""
         deployer, said = self._world.deployer, []
         if not deployer.running():
             deployer.start()
@@ -443,7 +443,7 @@ class _Recovery:
         return "; ".join(said)
 
     def _set_aside(self, due: Mapping[str, Remedy], hold: Hold) -> str:
-        """Set aside (rename) the local state of each slot whose remedy is a rebuild."""
+        """Set aside (rename) the local state in each slot whose remedy is a rebuild; returns the result as text."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, remedy in due.items():
@@ -464,10 +464,10 @@ class _Recovery:
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self, down: Collection[str]) -> str:
-        """Wait until every slot not in ``down`` works; if ``down`` is empty, until every partition is processed."""
+        """Wait until every slot outside of ``down`` works; if ``down`` is empty, until all partitions are processed."""
         rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
         said = f"all {partitions} input partitions are processed"
-        if down:  # the partitions of a slot in ``down`` may have no running worker
+        if down:  # the partitions of a worker in ``down`` may be without a running worker
             rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
             said = f"slot {', '.join(sorted(down))} is left as it is"
         statuses = wait_ready(rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
@@ -493,6 +493,6 @@ class _Recovery:
 
 
 def _gravest(found: Mapping[str, Diagnosis], slots: Collection[str]) -> str | None:
-    """The slot with the most serious diagnosis among ``slots``; None if empty."""
+    """The slot (worker) with the most serious diagnosis among ``slots``; None if ``slots`` is empty."""
     some = {slot: found[slot] for slot in slots}
     return next((slot for slot, each in some.items() if each is worst(some)), None)

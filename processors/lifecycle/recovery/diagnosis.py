@@ -65,7 +65,7 @@ class NotDeployed:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """The instance is starting, and has not exceeded its time limit."""
+    """The instance is starting, and has not yet used all the time that a start may take."""
 
     what: str
     kind: ClassVar[Kind] = "starting"
@@ -157,9 +157,9 @@ class Differs:
 
 @dataclass(frozen=True, slots=True)
 class Unsupervised:
-    """The supervisor runs but does not answer, so only the answer of the worker is known.
+    """The supervisor runs but does not answer, so the only facts are the answers of the worker itself.
 
-    ``phase`` is the worker's phase; None if the worker does not answer, either. ``action`` is what makes the supervisor
+    ``phase`` is the worker's phase, None if the worker does not answer. ``action`` says how to make the supervisor
     answer again.
     """
 
@@ -204,7 +204,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The most serious diagnosis of all instances, which names the incident; ``NotDeployed`` without instances."""
+    """The most serious diagnosis of all instances, which names the incident; ``NotDeployed`` if there are none."""
     return min(diagnoses.values(), key=_gravity, default=NotDeployed())
 
 
@@ -213,7 +213,7 @@ def _gravity(each: Diagnosis) -> tuple[int, bool]:
 
 
 def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
-    """The sentence of each slot, as one text."""
+    """The sentences of the diagnoses of all workers, as one text."""
     return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in diagnoses.items())
 
 
@@ -301,7 +301,7 @@ def admits_incident(
 
 
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
-    """Whether to stop restarting, because too many incidents were opened within ``limits.retry_s`` seconds.
+    """Whether restarts must stop, because too many incidents were opened in the last ``limits.retry_s`` seconds.
 
     ``admits_incident`` explains the arguments.
     """
@@ -311,7 +311,7 @@ def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime,
 
 
 def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> int:
-    """Number of incidents of the present deployment that were opened within ``limits.retry_s`` seconds."""
+    """Number of incidents since the present deployment that were opened in the last ``limits.retry_s`` seconds."""
     since = now - timedelta(seconds=limits.retry_s)
     if desired is not None and not is_ahead(desired.updated_at, now):
         since = max(since, desired.updated_at)
@@ -355,7 +355,7 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
-    """The difference between a running instance and the recorded deployment; None without a difference."""
+    """A difference between a running instance and its recorded deployment, such as another version; otherwise None."""
     if status.code_version not in ("", desired.code_version):  # workers of earlier Holdfast versions report none
         said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
         return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")

@@ -14,14 +14,14 @@ from typing import Any, Final, Literal, get_args
 from holdfast.infra.exit_codes import CAUSE_OF_EXIT, EXIT_DISK_FAILURE
 
 Kind = Literal[
-    # faults of the process
+    # Kinds of faults of a worker's process
     "dead",
     "stuck",
     "failed",
     "crash-loop",
     "lagging",
     "fenced",
-    # faults of the topics that the processor reads and writes
+    # Kinds of faults of the topics that the processor reads and writes
     "poison-message",
     "offsets-reset",
     "source-missing",
@@ -29,7 +29,7 @@ Kind = Literal[
     "source-recreated",
     "source-repartitioned",
     "output-missing",
-    # faults of the processor's state
+    # Kinds of faults of the processor's state
     "store-corrupt",
     "state-missing",
     "changelog-missing",
@@ -40,7 +40,7 @@ Kind = Literal[
     "changelog-held",
     "restore-unfinished",
     "apply-broken-off",
-    # faults of the processor's environment
+    # Kinds of faults in the environment: brokers, disk, schema registry, supervisor
     "disk-full",
     "disk-failed",
     "broker-away",
@@ -54,7 +54,7 @@ Kind = Literal[
     "other-version",
     "other-settings",
     "paused",
-    # no fault
+    # For a processor without a fault
     "healthy",
     "starting",
     "not-deployed",
@@ -124,6 +124,6 @@ def kind_of_error(error: Mapping[str, Any]) -> Kind:
 def kind_of_end(exit_status: int | None) -> Kind:
     """The kind of fault of a process that ended without a recorded error."""
     if exit_status == EXIT_DISK_FAILURE:
-        return "disk-full"  # this process could not write an error file, because the disk was full
+        return "disk-full"  # without space on the disk, the process could not write its error to a file
     cause = None if exit_status is None else CAUSE_OF_EXIT.get(exit_status)
     return "dead" if cause is None else kind_of(cause)

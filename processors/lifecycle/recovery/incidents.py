@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Maximum seconds between the end of an incident and the start of the next one, for which the first affects the second.
+#: Maximum seconds between the end of an incident and the start of the next incident of the same processor. Within this
+#: time, faults that restarts did not repair are remembered for the next incident.
 BEFORE_S = 900.0
 #: Maximum seconds that a run which will change a processor waits until the processor's recovery has ended.
 RECOVERED_WITHIN_S = 300.0
@@ -62,7 +63,7 @@ RECOVERED_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observed facts of one instance, and their diagnosis."""
+    """The facts that were observed about one instance (worker), and the diagnosis that follows from them."""
 
     program: ProgramStatus | None
     status: ProcessorStatus | None
@@ -95,7 +96,7 @@ class Notice:
 
     @property
     def worst(self) -> Diagnosis:
-        """The most serious diagnosis of all slots."""
+        """The most serious diagnosis of all workers."""
         return worst(self.diagnoses)
 
 
@@ -143,7 +144,7 @@ def observe(
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
-    """If the supervisor's start time of a program is in the future: the program with the kernel's start time."""
+    """The program; if its start time from the supervisor is in the future, with the kernel's start time instead."""
     if program.pid is None or not is_ahead(program.since, now):
         return program
     running_s = running_for_s(program.pid)
@@ -153,7 +154,7 @@ def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
 def _unsupervised(
     slot: str, desired: Deployment, world: World, hangs: SupervisorSilent, old: Behind | None, limits: Limits
 ) -> Observation:
-    """The observation of a slot while the supervisor does not answer."""
+    """The observation of one worker while the supervisor does not answer, so that only the worker's answer is known."""
     status = world.statuses(desired.processor, slot).status()
     if old is not None:
         return Observation(None, status, Outdated(old))
@@ -165,7 +166,7 @@ def _unsupervised(
 
 
 def _other_programs(desired: Deployment, slots: Sequence[str], world: World) -> dict[str, Differs]:
-    """Slot -> difference between a working instance's program and the recorded release, in code or in settings."""
+    """Finds working instances whose program differs from the recorded release, in code or in settings, by slot."""
     name, book = desired.processor, DeployedSettings(world.paths)
     release = world.registry.releases.of_version(name, desired.code_version)
     if release is None:
@@ -190,8 +191,8 @@ def notice(
 
     No incident is opened in these cases: another incident is open, ``admits_incident`` returns False, or an apply runs.
     An interrupted apply also prevents an incident if it starts and stops workers itself and must resume its plan.
-    Otherwise a worker that recovery starts would process half-changed state. An interrupted apply that never starts
-    workers prevents no incident.
+    The reason is that a worker that recovery starts would process half-changed state. For an interrupted apply that
+    never starts workers, an incident is opened as usual.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -290,7 +291,7 @@ def await_recovery(
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
-    """The sentences of faults that earlier restarts did not repair; ``recent`` are incidents, newest first."""
+    """The sentences of faults that restarts did not repair earlier; ``recent`` are incidents, newest first."""
     if incident.retried_at is not None:
         return frozenset()
     said = frozenset(incident.detail.values()) if incident.attempts else frozenset()
@@ -318,7 +319,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
 
 
 def is_left_alone(processor: str, world: World) -> bool:
-    """Whether recovery ignores a processor: an apply changes it, or the registry lacks its newest deployment.
+    """Whether recovery must not touch a processor: an apply changes it, or the registry lacks its newest deployment.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -337,7 +338,7 @@ def is_applied(processor: str, world: World) -> bool:
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
-    """A deployment with its real desired state: "deploying" becomes "deployed" unless an apply is live.
+    """The recorded deployment, but with the desired state "deployed" instead of "deploying" if no apply is live.
 
     Raises:
         HoldfastError: The registry does not answer.
@@ -348,7 +349,7 @@ def wanted(recorded: Deployment, world: World) -> Deployment:
 
 
 def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
-    """A deployment with its real desired state; ``begun`` is the processor's open apply, None without one.
+    """The recorded deployment, but with the desired state that holds after a killed apply.
 
     An apply records the state "deploying". Without a live apply, "deploying" becomes "deployed", because a killed apply
     cannot reset the state.
@@ -363,12 +364,12 @@ def open_apply(processor: str, world: World) -> ApplyRecord | None:
 
 
 def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether an open apply was interrupted: no live process executes it."""
+    """Whether an open apply was interrupted, so that no live process executes it now."""
     return is_free(record, Holder("", is_gone))
 
 
 def is_known_dead(record: ApplyRecord) -> bool:
-    """Whether the process that holds an apply is known to have ended.
+    """Whether the process that carries out an apply is known to have ended.
 
     A silent process does not count as ended, because it may still answer later.
     """

@@ -32,7 +32,7 @@ from holdfast.processors.lifecycle.recovery.working_check import (
 
 @dataclass(frozen=True, slots=True)
 class ProcessorNow:
-    """The present state of one processor: observations by slot, the answer of its check, and its newest incident."""
+    """A processor's present state: observations by slot, the result of its check ``working``, its newest incident."""
 
     observations: Mapping[str, Observation]
     answer: Answer
@@ -62,7 +62,7 @@ def judge(
     last: ApplyRecord | None,
     now: datetime,
 ) -> Answer:
-    """The answer of the check, from facts only.
+    """The result of the check ``working``, computed from these facts only.
 
     The facts are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the newest
     apply (``last``).
@@ -80,7 +80,7 @@ def judge(
 
 
 def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
-    """The workers of another installation, if they would make the answer's action useless; ``begun`` is the open apply.
+    """Workers of another installation in the group, if they would make the check's advised action useless, as texts.
 
     Empty for a processor that was stopped here, because it may be intended to run in the other installation.
     """
@@ -92,7 +92,7 @@ def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, 
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
-    """Texts about the workers that an aborted apply leaves; empty if the processor works as deployed.
+    """Texts about workers that a cancelled apply left behind; empty if the processor works as deployed.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -100,7 +100,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
-    # The answer describes only the most serious fault, so the faults of all other slots are added.
+    # The answer describes only the most serious fault, so the faults of all other workers are added.
     beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
     lines += [
         f"Slot {slot}: {each.sentence} What to do: {each.action}"

@@ -113,12 +113,12 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program should run: it runs now, or its process died without a requested stop."""
+    """Whether a program was meant to run: it runs now, or its process died without a requested stop."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Processor, slot and release folder in a worker's command; None for a shadow or a program of other software."""
+    """Parses the command of a worker into processor, slot and release folder; None for a shadow or another program."""
     if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)
@@ -134,7 +134,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The definition with which a worker was started; None if its environment names none or several."""
+    """The definition (``module:attribute``) with which a worker was started; None unless its environment names one."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:

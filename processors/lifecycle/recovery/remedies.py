@@ -29,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set ``path`` aside (rename it; empty means the whole slot) and restart, so that the state is restored."""
+    """Set ``path`` aside (rename it; empty means the worker's whole state) and restart, so that state is restored."""
 
     path: str
     name: ClassVar[str] = "rebuild"
@@ -67,7 +67,7 @@ class Ask:
 
     @property
     def sentence(self) -> str:
-        """The reason and the action as one text."""
+        """The reason why a person must act, and the action, as one text."""
         return f"{self.why} What to do: {self.action}"
 
 
@@ -83,9 +83,9 @@ class Case:
     repeated: bool = False
     #: Whether every store has a changelog, so that state which was set aside can be restored.
     restorable: bool = True
-    #: The last version that worked, if the deployed version never worked; otherwise None.
+    #: The newest version that once worked, if the deployed version never worked; otherwise None.
     former: str | None = None
-    #: Whether a person requested a retry after a repair; a restart then shows whether the repair helped.
+    #: Whether a person asked for a retry after a repair, so that a restart is worth a try.
     mended: bool = False
     #: Names of the processor's stores, for commands that need a store's name.
     stores: tuple[str, ...] = field(default=())
@@ -93,11 +93,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class PerSlot:
-    """The decision for each failed slot: a remedy now, a wait, or a question to a person."""
+    """The decision for each failed slot (worker): a remedy now, a wait, or a question to a person."""
 
-    #: Slot -> remedy, for slots that a restart may repair now.
+    #: Slot -> remedy, for the slots that a restart may repair now.
     due: Mapping[str, Remedy]
-    #: Slot -> wait, and the reason why its cause lasts, as a sentence.
+    #: Slot -> the wait, and a sentence with the reason why the slot must still wait.
     waits: Mapping[str, tuple[Wait, str]]
     asks: Mapping[str, Ask]
 

@@ -21,7 +21,8 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
 from holdfast.processors.lifecycle.recovery.working_check import Answer
 
-#: Minimum seconds that a state lasts before a message reports it, because a processor's change causes short states.
+#: Minimum seconds that a state must last before a message reports it. Shorter states are normal while a processor is
+#: being changed.
 SETTLED_S = 20.0
 #: The subject of messages about disk space.
 DISK = "the disk"
@@ -72,7 +73,7 @@ def need_of_registry(failed: HoldfastError) -> Need:
 def follow(
     known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
 ) -> dict[str, SeenNeed]:
-    """The states after one tick, by identity; ``unread`` are the subjects that could not be read."""
+    """The state of every subject after one tick, by identity; ``unread`` are the subjects that could not be read."""
     asked = {(each.subject, each.kind): each for each in needs}
     after: dict[str, SeenNeed] = {}
     lasting: set[tuple[str, str]] = set()
@@ -96,7 +97,7 @@ def follow(
 
 
 def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
-    """The messages of all states so far; the id of a reminder contains its number."""
+    """The messages of all these states, including those sent earlier; a reminder's id contains its number."""
     found = []
     for told in states.values():
         until = now if told.ended is None else told.ended

@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
-    """The members of a group that are not workers of this installation, which has this number of ``slots``.
+    """The members of a consumer group that are not workers of this installation, which has ``slots`` workers.
 
     ``own`` has the client ids of this installation's workers. A member whose client id is that of another worker of the
     processor is always returned. Workers of earlier Holdfast versions, and workers with a ``client.id`` in their
@@ -43,13 +43,13 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
 
 
 def may_start(begun: ApplyRecord) -> bool:
-    """Whether the remaining stages of an open apply may start workers."""
+    """Whether the stages that an open apply has not done yet may start workers."""
     plan = way_on.read(begun)
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
 def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
-    """Returns the apply to resume, unless workers of another installation are in the processor's group.
+    """Returns ``begun``, the open apply, unless workers of another installation are in the processor's group.
 
     Raises:
         PlanRefused: Workers of another installation are in the group, and the apply may start workers.

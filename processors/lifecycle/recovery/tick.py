@@ -75,7 +75,7 @@ def take_look(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A recovery run that was requested with an incident's number."""
+    """A recovery run in Dagster that was requested for an incident."""
 
     id: str
     key: str
@@ -108,7 +108,7 @@ def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callabl
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
         if holder not in {run.id for run in runs} and incident.is_worked_on:
-            return None  # a run of another Dagster instance works on the incident
+            return None  # a run of another Dagster instance already works on the incident
         registry.release_incident(incident.id, holder)
         warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
     # Successful runs do not count, because they left the incident open so that it waits.

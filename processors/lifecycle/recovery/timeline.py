@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
-#: Actions that are not part of an apply. Only these actions get an entry, because each apply already has an entry.
+#: Actions that do not belong to an apply. Only these get an entry of their own, because each apply already has one.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
 #: Prefix of ``who`` if a Dagster run did the action; the run id follows (``assets.launched_by``).
 _RUN = "dagster run "
@@ -48,10 +48,10 @@ class Entry:
     seconds: float | None = None
     #: The stores whose state the event changed; empty if it concerns all stores or none.
     stores: tuple[str, ...] = ()
-    #: Whether the event brought the topics (``provisions``) or the version (``deploys``) in line with the definition.
+    #: Whether the event made the topics (``provisions``) or the version (``deploys``) equal to the definition.
     provisions: bool = False
     deploys: bool = False
-    #: Further lines, for example the stages with their results.
+    #: Further lines of text, for example the stages of an apply with their results.
     details: tuple[str, ...] = ()
 
     @property
@@ -61,15 +61,18 @@ class Entry:
 
 
 class Series(msgspec.Struct):
-    """The progress of reporting one registry table: all records up to number ``low``, plus the events in ``above``."""
+    """The progress of reporting one registry table to Dagster: up to which record number all events are reported.
+
+    ``low`` is this number. ``above`` lists reported events of later records, and of records that may change.
+    """
 
     low: int = 0
-    #: Record number -> identities of its reported events; only for records that may still change or are after ``low``.
+    #: Record number -> identities of its events that are already reported.
     above: dict[int, list[str]] = {}
 
 
 def of_apply(record: ApplyRecord) -> list[Entry]:
-    """The entry of an ended apply; empty while the apply is open."""
+    """The timeline entry of an apply that has ended; empty while the apply is open."""
     if record.finished_at is None or record.outcome is None:
         return []
     try:
@@ -103,7 +106,7 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
 
 
 def of_incident(incident: Incident) -> list[Entry]:
-    """The entries for the opening of an incident and for its end.
+    """The timeline entries of an incident: one for its opening and, once it is closed, one for its end.
 
     A retried incident gets separate entries for its second opening and end.
     """
@@ -140,7 +143,7 @@ def of_incident(incident: Incident) -> list[Entry]:
 
 
 def of_action(action: Action) -> list[Entry]:
-    """The entry of an action that is not part of an apply: an adoption or a rehearsal."""
+    """The timeline entry of an action outside of an apply: an adoption or a rehearsal. Empty for all other actions."""
     if action.verb not in _OWN_ACTIONS:
         return []
     return [
@@ -159,7 +162,7 @@ def of_action(action: Action) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry on the timeline of one Dagster asset; ``identity`` is unique over all events."""
+    """A timeline entry for one Dagster asset; ``identity`` is unique over all events."""
 
     identity: str
     entry: Entry
@@ -179,10 +182,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The events of one registry record, with its number."""
+    """One registry record, given by its number, with its timeline events."""
 
     number: int
-    #: Whether the record may still change, so that a later reading can have other events.
+    #: Whether the record may change later, for example because its apply is open, so that it can get more events.
     may_change: bool
     events: tuple[Event, ...]
 
@@ -203,7 +206,7 @@ def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> lis
 
 
 def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Event]]:
-    """The events that are not reported yet, each with the number of its record, ordered by time."""
+    """The events that Dagster does not have yet, each with the number of its record, ordered by time."""
     found = [
         (record.number, event)
         for record in records
@@ -214,12 +217,12 @@ def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Eve
 
 
 def reported(series: Series, number: int, identity: str) -> Series:
-    """The series after one more event of record ``number`` was reported."""
+    """A copy of ``series`` in which one more event of record ``number`` counts as reported."""
     return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
 
 
 def settled(series: Series, records: Sequence[Record]) -> Series:
-    """The series after its records were reported; fully reported records are dropped from ``above``.
+    """A copy of ``series`` after its records were reported, without entries in ``above`` that are no longer needed.
 
     ``low`` can be greater than the number of a record that may still change. Such a record stays in ``above``, so that
     it is read again.

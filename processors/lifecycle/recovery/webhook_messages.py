@@ -51,14 +51,14 @@ class Notification:
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A state that needs a person; ``subject`` names a processor or a part of the installation."""
+    """A state that needs a person; ``subject`` is a processor, or a thing such as the disk or the registry."""
 
     subject: str
     kind: str
     title: str
     text: str
     action: str
-    #: The processor; None for a part of the installation.
+    #: The processor; None if the state concerns no single processor, for example the disk.
     processor: str | None = None
 
 
@@ -98,7 +98,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """The result of one delivery."""
+    """The result of sending messages in one tick."""
 
     outbox: Outbox
     accepted: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Sending:
 
 
 def of_incident(incident: Incident) -> tuple[Notification, ...]:
-    """The messages about an incident so far: about its opening and, if it is closed, about its end."""
+    """The messages about an incident: one about its opening and, once it is closed, one about its end."""
     name, number = incident.processor, incident.id
     seen = " ".join(str(each) for each in incident.detail.values() if isinstance(each, str))
     opened = Notification(
@@ -154,7 +154,7 @@ def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: st
 
 
 def waiting(outbox: Outbox, notifications: Iterable[Notification], now: datetime) -> tuple[Notification, ...]:
-    """The messages to send, in order.
+    """The messages to send, in order: those not sent yet and not older than ``NEWS_FOR``.
 
     Messages with the same id are sent once, because Dagster may record a run's failure twice.
     """
@@ -170,14 +170,14 @@ def deliver(
     *,
     keep: Callable[[Outbox], object],
 ) -> Sending:
-    """Send waiting messages until the webhook fails or ``SENDING_S`` seconds have passed.
+    """Send the messages in order until the webhook fails or ``SENDING_S`` seconds have passed.
 
     Nothing is sent before the time ``not_before`` of the outbox. ``keep`` stores the outbox after each try, so that the
     result of a try is not lost if the process is killed.
     """
     began = clock()
     due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
-    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time was recorded by a wrong clock
+    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time than this maximum was recorded by a wrong clock
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []
@@ -201,7 +201,7 @@ def deliver(
 
 
 def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime) -> Outbox:
-    """The outbox after one try to send a message."""
+    """The ``outbox`` after a try to send a message: accepted, refused, or failed so that the next try waits."""
     refusals = {name: count for name, count in outbox.refusals.items() if name != message.id}
     if answer.accepted:
         return Outbox(outbox.told | {message.id}, refusals=refusals)
@@ -215,7 +215,7 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """Drop the ids of messages that cannot occur again; ``known`` has the ids of messages that can still occur."""
+    """A copy of ``outbox`` without ids that cannot occur again; ``known`` has the ids that can still occur."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)

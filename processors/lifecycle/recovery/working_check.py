@@ -61,17 +61,17 @@ class Answer:
     incident: int | None = None
     remedy: str = ""
     action: str = ""
-    #: Whether the answer is only a warning: the processor works, but falls behind or is paused.
+    #: Whether the answer is only a warning, because the processor works but falls behind or is paused.
     only_warns: bool = False
 
     @property
     def short(self) -> str:
-        """A text that identifies the answer, to detect a change; it contains no durations."""
+        """A text that is the same for equal answers. It contains no durations, so that only real changes count."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
 
     @property
     def colour(self) -> Colour:
-        """The color for the answer's urgency; a processor that starts, or has only a warning, is yellow."""
+        """The color that shows the answer's urgency. A starting processor, or one with only a warning, is yellow."""
         if self.passed:
             return "grey" if self.kind == "not-deployed" else "green"
         return "yellow" if self.only_warns or self.kind == "starting" else "red"
@@ -118,13 +118,16 @@ def judge_working(
         return Answer(True, gravest.kind, f"It works.{said}", incident.id if incident is not None and is_open else None)
     if isinstance(gravest, Starting) and not is_open:
         return None
-    # a closed incident explains this fault only if it ended as failed
+    # a closed incident explains the present fault only if recovery failed
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
 
 
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
-    """The answer about a paused processor; it becomes red if ``last``, the newest apply, may have left it paused."""
+    """The answer about a paused processor.
+
+    It is a warning, but a failure if ``last``, the newest apply, ended early and may have left the processor paused.
+    """
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
     text, _, todo = answer.text.partition(_TODO)
@@ -162,7 +165,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis], incide
 
 
 def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incident | None) -> str:
-    """The action that ends an interrupted apply; it also works if the recorded version does not start."""
+    """The command that ends an interrupted apply, with an alternative if the recorded version does not start."""
     action, held = way_on.way_on(begun), way_on.keeps_recovery_away(begun)
     failed = incident if incident is not None and incident.outcome == "failed" else None
     down = any(each.needs_recovery for each in found.values())
@@ -179,24 +182,24 @@ def _way_on(begun: ApplyRecord, found: Mapping[str, Diagnosis], incident: Incide
 
 
 def _ended_by_itself(found: Diagnosis) -> bool:
-    """Whether a worker ended with an error, so that a restarted worker may also end."""
+    """Whether a worker ended on its own, by an error or a crash, so that it may end again after a restart."""
     return isinstance(found, Failed) or (isinstance(found, Dead) and found.exit_status is not None)
 
 
 def _silent_supervisor(found: Diagnosis) -> str:
-    """The action that makes a silent supervisor answer again; empty while it answers."""
+    """The action that makes the supervisor answer again; empty if it answers."""
     if isinstance(found, Unsupervised):
         return found.action
     return found.hangs if isinstance(found, NotDeployed) else ""
 
 
 def asks_to_start(answer: Answer) -> bool:
-    """Whether the action of an answer starts workers, and so is refused while another installation has workers."""
+    """Whether an answer tells the user to start workers. This is refused while another installation has workers."""
     return not answer.passed and bool(answer.action) and answer.kind not in _ASKED_FIRST
 
 
 def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> Answer:
-    """The answer with the additional action to stop workers of another installation that are in the group.
+    """Adds to an answer the action to stop the workers that another installation has in the group.
 
     ``strangers`` has the workers of the other installation, as texts. Without them, the answer is unchanged.
     """
@@ -211,7 +214,7 @@ def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> An
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:
-    """The answer for a processor that a live apply is changing; it may be down for this time."""
+    """The answer for a processor that a running apply changes at present, so that it may be down for some time."""
     plan = way_on.read(begun)
     stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (
@@ -222,7 +225,7 @@ def judge_applying(begun: ApplyRecord) -> Answer:
 
 
 def is_due(answer: Answer, told: Any, now: float) -> bool:
-    """Whether an answer must be recorded: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
+    """Whether an answer must be recorded: it differs from the last recorded answer, or that is ``TELL_EVERY_S`` old.
 
     ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor. ``now`` is in seconds since 1970.
     """

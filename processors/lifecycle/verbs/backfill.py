@@ -42,7 +42,7 @@ RESEED_S = 3_600.0
 
 
 def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that fills changelogs; refused if local state is incomplete or not on this machine."""
+    """The plan that fills changelogs from local state; refused if local state is incomplete or on another machine."""
     name = topology.changelog_of(request.store)
     changelog = "" if name is None else name.name
     logs = [spec.topic.name for spec in topology.changelogs]
@@ -104,7 +104,10 @@ def check_local(processor: str, stores: Sequence[str], source: FactSource, topol
 
 
 def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
-    """Maps changelogs to create again to the reason: missing, first records gone, or wrong partition count."""
+    """The changelogs that must be deleted and created, each with the reason.
+
+    The reason is that it is missing, lost its first records, or has another number of partitions than its inputs.
+    """
     found = {}
     for spec in topology.changelogs:
         name, seen = spec.topic.name, facts.topics.get(spec.topic.name)
@@ -120,7 +123,7 @@ def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
 
 
 def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Stages that delete and create the changelogs that ``unusable`` returned."""
+    """Stages that delete the changelogs in ``anew`` and create them again; ``unusable`` returns such changelogs."""
     return (
         *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
         *(stage for stage in _provisioned(facts, topology, anew) if stage.name in anew),
@@ -128,7 +131,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 
 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
-    """Stages that create missing topics and the changelogs in ``anew``, and that correct configurations of others."""
+    """Stages that create missing topics and the changelogs in ``anew``, and correct the settings of other topics."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
@@ -141,7 +144,7 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
-    # If another program created a changelog again, its configuration is wrong and must be corrected.
+    # A changelog that another program created has a wrong configuration, so it must be corrected.
     others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
     stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
@@ -175,13 +178,13 @@ def _unfit(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapp
 
 
 def _all_here(facts: Facts, tasks: Set[str]) -> bool:
-    """Whether the workers of this machine are the whole consumer group, and run all these tasks."""
+    """Whether all members of the consumer group are workers of this machine, and they run all these tasks."""
     owned = {task for each in facts.instances if not each.paused for task in each.tasks}
     return facts.working and facts.members <= len(facts.instances) and owned >= tasks
 
 
 def tasks_of(facts: Facts, topology: Topology, stores: Sequence[str]) -> set[str]:
-    """The names of all tasks that have one of these stores."""
+    """The names of all tasks that contain at least one of these stores."""
     return {f"{sub}-{number}" for store in stores for sub, number in topology.tasks_with([store], facts.widths)}
 
 
@@ -190,7 +193,7 @@ def _width(store: str, facts: Facts, topology: Topology) -> int:
 
 
 def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if inputs are missing or have fewer partitions than the state, because state would be lost."""
+    """Refuses if input topics are missing or lost partitions that the state depends on; the state would be lost."""
     name = topology.processor
     rebuild = (
         f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "
@@ -215,14 +218,14 @@ def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Ref
 
 
 def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if local state is not on this machine, or does not contain exactly the committed input."""
+    """Refuses unless local state of all tasks is on this machine and contains exactly the committed input."""
     name = topology.processor
     lost = (
         f"restore a snapshot (`holdfast apply restore {name} --at latest`), or build all state again: `holdfast apply "
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # Sorted, so that of several copies of a task the one that has processed the most input is used.
+    # Of several copies of a task, the copy that has processed the most input is used, because it comes last here.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
@@ -258,7 +261,7 @@ def _up_to(topic: str, held: int | None) -> str:
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's changelog lacks records that are in its local state."""
+    """Whether a task's local state has records that its changelog lacks."""
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:

@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
 Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
-#: The steps that need a stage, in their order in a plan.
+#: Next steps for an orphan that need a stage in the plan; stages of these steps follow in this order.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
 #: The order of deletions by kind. Groups come first, because Kafka reports a group's offsets only for existing topics.
 _ORDER: tuple[Kind, ...] = ("group", "table", "topic", "checkpoint", "state")
@@ -60,7 +60,7 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
 
 
 def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> Step:
-    """The next step for one orphan; ``only`` is the selection of the request."""
+    """The next step for one orphan, for example ``archive`` or ``delete``; ``only`` is the selection of the request."""
     copy = subject.archived
     if subject.look.blocked:
         return "blocked"

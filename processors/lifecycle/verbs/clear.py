@@ -63,8 +63,8 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
-        # Running owners delete with the code that they run.
-        # So the definition may differ from that code, for example after a rollback.
+        # Running workers delete keys with the code that they run now. So the definition may differ from that code, for
+        # example after a rollback.
         or (None if online else not_as_deployed(facts, topology))
     )
     if refused is not None:
@@ -77,7 +77,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         for number, at in at_each.items()
     )
     known = [facts.counted[store] for store in stores if store in facts.counted]
-    # A changelog that is created again loses its keys, so the number of deleted keys is unknown.
+    # All keys of a recreated changelog are lost, too, so the number of deleted keys is unknown.
     keys = sum(each.keys for each in known) if len(known) == len(stores) and not made else None
     if keys == 0 and not moved:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
@@ -143,7 +143,7 @@ def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None
 
 
 def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The stores that begin empty, because their changelog is created again or was never written."""
+    """The stores whose changelog is created again or contains no records, so that workers must start them empty."""
     anew = unusable(facts, topology)
     return tuple(
         spec.store
@@ -181,10 +181,9 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 
 
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The new input offsets: the first offset of every input partition with a committed offset.
+    """The input offsets to set: the first offset of every input partition that has a committed offset.
 
-    For a repartition topic, it is the end offset, because its records are derived from source records that are read
-    again.
+    A repartition topic gets its end offset, because its records come again from the source records that are read again.
     """
     found = {
         spec.name: {
@@ -196,7 +195,10 @@ def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
 
 
 def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The end offsets of the repartition topics, even without a committed offset, because they may contain records."""
+    """The end offset of every partition of the repartition topics, also without a committed offset.
+
+    Such a partition may contain records that nobody has read.
+    """
     return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 
 
@@ -212,7 +214,8 @@ def _stages(
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     if made:
-        # All copies of these tasks, in all slots, are set aside, because workers refuse state of a deleted topic.
+        # Workers refuse local state of a deleted topic, so all copies of these tasks, in all slots, are set aside
+        # (renamed).
         anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
@@ -252,7 +255,7 @@ def _stages(
 
 
 def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> list[Stage]:
-    """Stages that rewind tasks that have no state, but write to the repartition topic of tasks with state."""
+    """Stages that rewind tasks which have no state themselves, but write the repartition topic of tasks with state."""
     found: list[Stage] = []
     for chain in topology.chains():
         if len(chain) == 1 or not any(sub.stores for sub in chain):
@@ -267,7 +270,7 @@ def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> lis
 
 
 def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
-    """The requested partitions that exist in a subtopology.
+    """The requested partitions that this subtopology has.
 
     Stores of another subtopology may have more partitions.
     """
@@ -275,7 +278,7 @@ def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ..
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """The last stage: starts the processor if it should run, even if it had died; otherwise stops it."""
+    """The plan's last stage: starts the processor if it should run, even if it was dead before; otherwise stops it."""
     if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)

@@ -1,4 +1,4 @@
-"""Plan ``compact``: abort hanging transactions that block Kafka's compaction, and let owners rewrite local stores."""
+"""Plan ``compact``: abort hanging transactions that block Kafka's compaction, and let workers rewrite local stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(request: Compact, source: FactSource, topology: Topology) -> Facts:
 
 
 def plan(request: Compact, facts: Facts, topology: Topology) -> Plan:
-    """The plan that aborts hanging transactions on changelogs, and lets running owners rewrite their local stores."""
+    """The plan that aborts hanging transactions on changelogs, and lets running workers rewrite their local stores."""
     slots = [each.slot for each in facts.instances if each.phase == "running"]
     basis = {
         "running": slots,

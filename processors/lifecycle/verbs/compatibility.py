@@ -19,17 +19,18 @@ from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
-#: Recommended days to keep an unused store, in case the previous version is deployed again.
+#: Days for which an unused store should be kept, because the previous version may be deployed again.
 GRACE_DAYS = 7
 
-#: Maps a default store name of earlier Holdfast versions to the suffix that the present default name adds to the topic.
+#: Maps default store names of earlier Holdfast versions to a suffix. The present default name is topic plus suffix.
 FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 
 #: Maps the name of a difference to an attribute of ``StoreShape``.
 #: If one of these attributes changes, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
-#: Maps kinds of windows to the form of their stored records. A kind of window cannot read records in another form.
+#: Maps kinds of windows to the form of their stored records. A step cannot read windows that were stored in another
+#: form.
 _KEPT_APART = {
     **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
     "sliding": "times",
@@ -42,7 +43,7 @@ _NOT_RECORDED = (
 )
 
 _WINDOW = "window = "
-#: Maps each kind of window to the effect of a changed definition on open windows.
+#: Maps each kind of window to a text: what happens to open windows if the definition changes.
 _OPEN_WINDOWS = dict.fromkeys(
     ("tumbling", "hopping"),
     "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
@@ -58,14 +59,14 @@ Change = Literal[
     "regrouped",  # the store's tasks have other names, so their local state is not found, and all state is restored
     "new",  # the previous version does not have the store
     "removed",  # the new version does not have the store
-    "looks renamed",  # a store was removed, and a store of the same kind and inputs was added
+    "looks renamed",  # a store was removed, and another store of the same kind, with the same inputs, was added
     "misread",  # the new version would misread the stored values
     "other windows",  # the kind of window is unchanged, but its times or columns changed
     "other terms",  # the TTL, the version of values, or the timers changed
     "other keys",  # the state belongs to other keys than the keys of the new version
     "other rule",  # a join or a column is computed by another rule
     "other inputs",
-    "repartitioned",  # the input topic had another number of partitions when the state was built
+    "repartitioned",  # the input topic had another number of partitions when the state was built than it has now
     "changelog off",
     "changelog moved",
     "changelog on",
@@ -207,9 +208,9 @@ def _removed(processor: str, store: StoreShape, *, dropped: bool) -> Verdict:
 
 
 def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, after: Shape) -> Verdict:
-    """The verdict on a store that both versions have.
+    """The verdict on a store that exists in the previous version (``was``) and in the new version (``now``).
 
-    If there are several differences, the most serious one decides.
+    The verdict describes only the most serious difference.
     """
     name = now.name
     other = (
@@ -254,7 +255,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
 
 
 def _filling(processor: str, store: str, new: str, after: Shape) -> str:
-    """The commands that fill the store ``new``, which replaces ``store``, from the source topics."""
+    """The commands that fill the store ``new`` from the source topics, so that it can replace ``store``."""
     if len(topology_of(processor, after).chain_of(store)) < 2:
         return f"`{backfill(processor, new)}`"
     # Messages from a repartition topic have no fixed order.
@@ -277,7 +278,7 @@ def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], aft
 def _other_rule(
     processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
 ) -> Verdict:
-    """Adds to a verdict that a rule of the store changed. The changed rule applies only to new messages."""
+    """Adds to a verdict that a rule (join, column) of the store changed, which only affects new messages."""
     said = (
         f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
         "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
@@ -289,7 +290,7 @@ def _other_rule(
 
 
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on windows with another definition; None for other stores, or if the state would be misread."""
+    """The verdict on a store whose windows are defined differently now; None for other or unreadable stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
@@ -303,7 +304,7 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
-    """The verdict on a key-value store whose TTL, value version or timers changed; None for other stores."""
+    """The verdict on a key-value store whose TTL, value version or timers are different now; otherwise None."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind != KEY_VALUE:
         return None
@@ -318,7 +319,7 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """The form in which a store keeps windows: whether each key closes its windows, and the form of the stored records.
+    """Whether windows are closed by key, and the form in which the store keeps them.
 
     If one of them changes, open windows would never be sent.
     """
@@ -332,7 +333,7 @@ def _definition(store: StoreShape) -> str:
 
 
 def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
-    """The verdict on a store whose values and inputs are unchanged: compares its changelog and tasks."""
+    """The verdict on a store with unchanged values and inputs, whose changelog or task names may have changed."""
     name = now.name
     if was.changelog is None and now.changelog is not None:
         said = f"Store `{name}` gets changelog {now.changelog}, which is filled from local state first."
@@ -380,7 +381,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether the names of ``old`` and ``new`` are the earlier and the present default name of one step's store."""
+    """Whether a store was only renamed by Holdfast: ``old`` has the former default name, ``new`` the present one."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

@@ -87,19 +87,19 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
 
 
 def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdict, ...]:
-    """The verdict on each store; empty if no earlier version is recorded."""
+    """The verdict on each store (can the new version use its state?); empty if no earlier version is recorded."""
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
-    # If a deployment of this version was interrupted, the changelogs of its new stores are complete.
-    # Such changelogs contain only records of this version.
+    # An interrupted deployment of this same version may already have created changelogs of its new stores.
+    # They have only records of this version, so they are used as they are.
     begun = facts.deployed == topology.code_version
     left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
 
 
 def _given_up(request: Deploy, facts: Facts, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The existing changelogs of stores in ``request.dropped`` that the new version does not use."""
+    """The changelogs to delete: they exist, and ``--drop`` names their stores, which the new version does not use."""
     in_use = {each.store for each in verdicts if each.change not in ("new", "removed")}
     named = [changelog_topic(request.processor, store) for store in request.dropped if store not in in_use]
     return tuple(dict.fromkeys(name for name in named if name in facts.topics))
@@ -127,7 +127,7 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """Refuses a deployment if a changelog that contained state is missing, because an empty one would replace it."""
+    """Refuses to deploy if a changelog that had records is missing, because it would be replaced by an empty one."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
         read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
@@ -149,7 +149,7 @@ def _refusal(verdict: Verdict) -> Refused:
 
 
 def slots_wanted(facts: Facts) -> tuple[str, ...]:
-    """The slots of a deployment: as many as the settings say, otherwise the present slots, otherwise one slot."""
+    """The slots (one for each worker) to run: as many as the settings say; otherwise as at present; at first, one."""
     if facts.workers is not None:
         return slots_of(facts.workers)
     return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
@@ -163,7 +163,7 @@ def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
 
 
 def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
-    """Whether this release already runs in all slots with the present settings, and is recorded as deployed."""
+    """Whether nothing has to be changed, because this release already runs as wanted, with the present settings."""
     version = topology.code_version
     right = (
         not facts.settings
@@ -196,7 +196,7 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     proof = _proof(facts, topology, release)
-    # The proof runs before any change. Only the release is recorded before the proof, because the proof runs it.
+    # The test (proof) comes before any change. Only the release is recorded earlier, because the test runs it.
     stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
@@ -227,7 +227,7 @@ def _stages(
 
 
 def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
-    """The stage that tests a release before it replaces the running release; empty if there is nothing to test."""
+    """The stage that tests a release on the last messages before the switch; empty if there is nothing to test."""
     former = facts.released
     if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
         return ()
@@ -254,7 +254,7 @@ def _delete(topic: str) -> DeleteTopic:
 
 
 def _back_to(facts: Facts) -> str | None:
-    """The release to roll back to; None if it is the release to deploy, or its code was not copied."""
+    """The release to start if the new one fails; None if it is the same release, or if its code was not copied."""
     former = facts.released
     if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
         return None
@@ -278,7 +278,7 @@ def _of_instances(facts: Facts) -> tuple[str, ...]:
 
 
 def _of_code(facts: Facts) -> tuple[str, ...]:
-    """Findings about versions whose stores were not recorded, or whose code was not copied."""
+    """Texts for the plan about versions whose stores were not recorded, or whose code was not copied."""
     found = []
     if facts.released is None and facts.deployed is not None:
         found.append(
@@ -321,7 +321,7 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
 
 
 def records_of(topic: str, facts: Facts) -> int:
-    """Upper bound of the number of records in a topic, computed from offsets; after compaction there are fewer."""
+    """Number of records in a topic according to its offsets, which is an upper bound after compaction."""
     starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
     return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
 

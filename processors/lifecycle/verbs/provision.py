@@ -14,12 +14,12 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 
 def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
-    """Reads the facts for the plan, including the newest keys of topics that share state."""
+    """Reads the facts for the plan, including the newest keys of topics that are joined or share a store."""
     return with_keys(read_facts(topology, source), source, topology)
 
 
 def with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """Adds the newest keys of the topics that share state, to check that all use the same partitioner."""
+    """Adds the newest messages' keys of topics that share state; they show if these topics use one partitioner."""
     return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
 
 

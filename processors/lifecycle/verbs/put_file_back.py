@@ -25,7 +25,7 @@ ASSUMED_ENTRIES_PER_S = 30_000.0
 
 
 def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
-    """The stores in the file that are put back, with their entries."""
+    """The stores of the file that the request selects, with facts of their entries."""
     assert facts.file is not None
     there = facts.file.stores
     return {store: each for store, each in there.items() if not request.stores or store in request.stores}

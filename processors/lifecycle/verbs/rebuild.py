@@ -26,7 +26,7 @@ ASSUMED_RECORDS_PER_S = 20_000.0
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that builds a store again from its source; refused if source records or running owners are missing."""
+    """The plan that builds a store again from its source; refused if source records are gone or workers do not run."""
     inputs = _inputs(topology, request.store)
     basis = {
         "topic_id": facts.topic_ids(inputs),
@@ -93,14 +93,15 @@ def _stages(request: Backfill, topology: Topology, group: str) -> tuple[stages.S
 
 
 def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
-    """The input topics of the tasks that have the store."""
+    """The input topics of all tasks that contain the store."""
     return next((sub.inputs for sub in topology.subtopologies if store in sub.stores), ())
 
 
 def _regrouped(topology: Topology, store: str) -> Refused | None:
     """Refuses a store that is connected to other stores by ``group_by``.
 
-    The order of messages in a repartition topic differs between runs, so a shadow never has the same state.
+    The order of messages in a repartition topic differs between runs, so a shadow (second run of the functions) never
+    has the same state.
     """
     chain = topology.chain_of(store)
     if len(chain) < 2:
@@ -128,7 +129,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     name = topology.processor
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
-    # The shadow runs the present code, so its state can be used only by workers that run the same code.
+    # The shadow (second run) runs the present code, so only workers that run the same code can use its state.
     refused = (
         not_as_deployed(facts, topology)
         or _regrouped(topology, request.store)

@@ -1,4 +1,4 @@
-"""Refusals that several verbs share, for example unknown names, missing topics, or no running owners."""
+"""Refusals that several verbs share, for example for unknown names, missing topics, or workers that do not run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Deploy, Request, Rollback
 
-#: The text about undoing a backfill that exchanges a store's entries.
+#: The text about the undo of a backfill, in which the entries of a store are exchanged.
 UNDO_EXCHANGE = (
     "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put the "
     "exported file of all former keys back (`holdfast apply restore PROCESSOR --from-file FILE`)."
@@ -35,7 +35,7 @@ def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
 
 
 def without_windows(topology: Topology, stores: Sequence[str]) -> Refused | None:
-    """Refuses a store whose windows cannot be selected by start and end in event time."""
+    """Refuses a selection of windows for a store that has no windows with a start and an end."""
     store = next((each for each in topology.stores if each.name in stores and not each.has_windows), None)
     if store is None:
         return None
@@ -82,7 +82,7 @@ def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
 
 
 def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if a topic that the processor needs does not exist."""
+    """Refuses the verb if any topic that the processor needs is missing."""
     absent = [spec.name for spec in topology.topics() if spec.name not in facts.topics]
     if not absent:
         return None
@@ -94,7 +94,7 @@ def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
 
 
 def of_topic(log: SourceLog) -> Refused:
-    """The refusal to change a table that is restored from its source topic."""
+    """Refuses a change of a table that has no changelog, because it is restored from its source topic."""
     return Refused(
         f"Store `{log.store}` has no changelog of its own: it is restored from topic {log.topic}, so that only the "
         "topic changes it.",
@@ -104,7 +104,7 @@ def of_topic(log: SourceLog) -> Refused:
 
 
 def without_changelog(topology: Topology, store: str) -> Refused | None:
-    """Refuses a store without a changelog."""
+    """Refuses the verb for a store without a changelog."""
     if topology.changelog_of(store) is not None:
         return None
     if (log := topology.source_log_of(store)) is not None:
@@ -119,7 +119,7 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
 def not_exchangeable(
     facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
 ) -> Refused | None:
-    """Refuses unless running owners, with their present code, can exchange the entries of a store.
+    """Refuses a verb unless running workers, with the code that they run now, can exchange the entries of a store.
 
     ``name`` is a function that builds the names of temporary topics, and raises an error if Kafka refuses such a name.
     ``then`` is added to the action.
@@ -128,7 +128,8 @@ def not_exchangeable(
     if refused is not None:
         return refused
     processor = topology.processor
-    if not facts.working or any(each.paused for each in facts.instances):  # only running owners can exchange entries
+    # only running workers can exchange entries, so each must run and none may be paused
+    if not facts.working or any(each.paused for each in facts.instances):
         return Refused(
             f"{processor} does not run in all slots, so its workers cannot adopt the new entries.",
             f"Deploy it first: `holdfast apply deploy {processor}`.{then}",
@@ -149,7 +150,7 @@ def registry_behind(request: Request, facts: Facts) -> Refused | None:
 
 
 def never_worked(request: Request, facts: Facts) -> Refused | None:
-    """Refuses a verb that would start the recorded version, if that version never worked, but another version did.
+    """Refuses to start the recorded version if it has never worked while another version has.
 
     An interrupted deploy can leave such a record. The workers may then still run the previous version, and would be
     replaced by workers that perhaps do not start.
@@ -186,7 +187,7 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
 
 
 def shared_with(processor: str, strangers: Sequence[str]) -> str:
-    """A text about the effect of another installation's workers on workers that are started here."""
+    """A text that says what happens to workers that are started here beside workers of another installation."""
     return (
         f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
         f"{'; '.join(strangers)}. Workers that start here would share its partitions."

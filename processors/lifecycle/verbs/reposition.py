@@ -74,7 +74,7 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 
 
 def _held(facts: Facts, topology: Topology) -> Places:
-    """The input offsets of the state: topic -> partition -> next input offset.
+    """Maps each input topic and partition to the next input offset, as recorded in the changelogs.
 
     A partition is left out if the stores of its task record different offsets.
     """
@@ -139,7 +139,7 @@ def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
 
 
 def _written(facts: Facts, number: int) -> bool:
-    """Whether any changelog has a meta record in this partition."""
+    """Whether any changelog has a meta record (the record with the input offsets of a commit) in this partition."""
     return any(number in each for each in facts.held.values())
 
 

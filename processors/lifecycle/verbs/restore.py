@@ -107,7 +107,7 @@ def _records(facts: Facts, topology: Topology, tasks: tuple[str, ...]) -> int:
 
 
 def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refused | None:
-    """Refuses if a changelog is missing, recreated or truncated, so that it cannot restore the whole state."""
+    """Refuses if a changelog is missing, recreated or truncated, because the whole state cannot be restored from it."""
     bare = [store.name for store in topology.stores if store.name not in topology.logged]
     if bare:
         return Refused(
@@ -116,13 +116,14 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
             f"{topology.processor}`.",
             {"store": bare[0]},
         )
-    # Local state may have several copies of a task, because a task that moves to another slot can leave its old copy.
+    # Several slots (workers) may have a copy of one task, because a task that moves to another worker can leave its old
+    # copy behind.
     copies = {(task.task, store, at[1]) for task in facts.local for store, at in (task.stores or {}).items()}
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():
             seen = facts.topics.get(topic)
             if topology.source_log_of(store) is not None:
-                continue  # a table's source topic cannot be filled from local state, unlike a changelog
+                continue  # the source topic of a table cannot be filled from local state, a changelog can
             if seen is not None and (task.task, store, seen.topic_id) not in copies:
                 return Refused(
                     f"Changelog {topic} was recreated; local state of {task.task} belongs to the former topic and is "

@@ -62,7 +62,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
     if request.inputs == "stay":
         return tuple(named)
     of_subs = [store for sub in _subtopologies(named, topology) for store in sub.stores]
-    # A table that is restored from its source topic needs no snapshot, because the topic contains the rows.
+    # A table that is restored from its source topic needs no snapshot, because that topic contains the rows.
     return tuple(store for store in of_subs if store in request.stores or topology.source_log_of(store) is None)
 
 
@@ -190,7 +190,7 @@ def _unlisted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
 
 
 def _places(facts: Facts, subs: Sequence[Subtopology]) -> Iterator[tuple[str, int]]:
-    """The input partitions that the tasks of these subtopologies read."""
+    """Yields topic and number of each input partition that tasks of these subtopologies read."""
     for sub in subs:
         for topic in sub.inputs:
             for number in range(facts.topics[topic].partitions):
@@ -217,7 +217,7 @@ def _width(facts: Facts, topology: Topology, store: str) -> int:
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:
-    """The input offsets to set: topic -> partition -> offset; empty if they stay unchanged."""
+    """The input offsets to set: topic -> partition -> offset; empty if no offset is changed."""
     positions: Vector = {}
     for sub in subs if request.inputs != "stay" else ():
         version = next(chosen[store] for store in sub.stores if store in chosen)
@@ -231,7 +231,7 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
 
 
 def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refused | None:
-    """Refuses to read records again that ``group_by`` has already written to its repartition topic.
+    """Refuses a plan that reads source records again after ``group_by`` has written them to its repartition topic.
 
     Otherwise the steps after ``group_by`` would count these records twice.
     """
@@ -253,7 +253,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Refuses if the input topics have other topic ids than in the snapshot, or lack records after its offsets."""
+    """Refuses if an input topic is not the topic of the snapshot, or lacks records after the snapshot's offsets."""
     if request.inputs == "stay":
         return _uncommitted(facts, subs)
     if request.inputs == "snapshot":
@@ -330,7 +330,7 @@ def _newer(facts: Facts, chosen: Chosen) -> str:
 
 
 def _without(facts: Facts, topology: Topology, stores: Sequence[str]) -> dict[str, Any]:
-    """The existing topics, without the changelogs of these stores."""
+    """Facts of the existing topics, except the changelogs of these stores."""
     gone = {spec.topic.name for spec in topology.changelogs if spec.store in stores}
     return {name: each for name, each in facts.topics.items() if name not in gone}
 

@@ -84,14 +84,14 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
 
 
 def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release with this id; otherwise a release of this code version, preferably one that worked."""
+    """The release with the id ``name``; otherwise one with the code version ``name``, preferably one that worked."""
     of_version = [each for each in releases if each.code_version == name]
     by_id = [each for each in releases if each.release_id == name]
     return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)
 
 
 def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
-    """The recorded shape of the release, with the present partition counts of its inputs."""
+    """The recorded topics and stores of the release, but with the present numbers of partitions of its inputs."""
     return replace(
         target.shape, inputs={name: facts.widths.get(name, count) for name, count in target.shape.inputs.items()}
     )

@@ -35,8 +35,8 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, basis=basis)
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
-    # The running workers are checked, too.
-    # The recorded slots are not enough: the verb records new slots before it starts them, and may be interrupted then.
+    # The running workers are checked, too, because the recorded slots are not enough. The verb records new slots before
+    # it starts their workers, and may be interrupted in between.
     alike = all(each.code_version == version and not each.paused for each in facts.instances)
     if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")
@@ -89,7 +89,7 @@ def _slots(slots: list[str]) -> str:
 
 
 def _of_partitions(workers: int, facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """A finding if there are more workers than tasks; otherwise empty."""
+    """A text for the plan if there are more workers than tasks, so that some workers stay idle; otherwise empty."""
     tasks = len(topology.tasks(facts.widths))
     if workers <= tasks:
         return ()

@@ -1,4 +1,4 @@
-"""Plan ``stop``: stops every slot after a final commit, and records "stopped" as the desired state."""
+"""Plan ``stop``: stops the worker in every slot after a final commit, and records "stopped" as the desired state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.processors.lifecycle.plans.stages import StopProcessor
 
 
 def plan(request: Stop, facts: Facts, topology: Topology) -> Plan:
-    """The plan that stops all slots; nothing to do if the processor is already stopped."""
+    """The plan that stops all workers; nothing to do if the processor is already stopped."""
     alive = [each.slot for each in facts.instances if each.alive]
     basis = {"deployment": facts.deployment, "alive": alive}
     if facts.deployment is None or (facts.desired == "stopped" and not alive):

@@ -67,7 +67,7 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
 
 
 def _left_over(facts: Facts) -> tuple[str, ...]:
-    """A finding about workers that an interrupted apply left running; otherwise empty."""
+    """A text for the plan about workers that an interrupted apply left running; otherwise empty."""
     if not facts.beyond or facts.deployment is None:
         return ()
     slots, recorded = ", ".join(facts.beyond), count_of(len(facts.deployment.slots), "worker")

@@ -31,7 +31,7 @@ Chosen = dict[str, StoreVersion]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The requirements of a restore for the snapshots of stores that share input topics.
+    """What a restore requires of the snapshots of stores that share input topics.
 
     Args:
         at: A tag, a snapshot id, a version number, or ``latest``.
@@ -90,7 +90,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
 
 
 def vector_of(manifest: SnapshotManifest) -> Vector:
-    """The input offsets of a snapshot: topic -> partition -> next input offset."""
+    """The input offsets that a snapshot's state includes: topic -> partition -> next input offset."""
     vector: Vector = {}
     for part in manifest.partitions:
         for topic, offset in part.inputs.items():
@@ -115,7 +115,7 @@ def name_of(version: StoreVersion) -> str:
 
 
 def newest(table: StoreTable) -> StoreVersion | None:
-    """The newest snapshot that was published from an owner's state; None if there is none."""
+    """The newest snapshot that was taken from a worker's state; None if there is none."""
     return next(iter(_published(table)), None)
 
 
@@ -145,23 +145,23 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """The version in another store's table that contains the same input as this snapshot; None if there is none.
+    """A version of another store's table that has the same input offsets as this snapshot; None without one.
 
-    If several versions do, the version that ``at`` names is preferred.
+    Of several such versions, the version that ``at`` names is preferred.
     """
     fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
 
 
 def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
-    """Whether two snapshots contain the same input: the same offsets or, if made from the history, the same time."""
+    """Whether two snapshots contain the same input: equal offsets or, if made from the history, equal times."""
     if one.from_history or other.from_history:
         return one.from_history and other.from_history and one.taken_at == other.taken_at
     return vector_of(one) == vector_of(other)
 
 
 def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
-    """Refuses a snapshot that lacks the offset of an input partition; None if it has all offsets."""
+    """Refuses a snapshot that does not record an offset for every input partition; None if it is complete."""
     assert version.manifest is not None
     missing = lacking(version.manifest, wish.reads)
     if not missing:
@@ -232,7 +232,7 @@ def _not_there(facts: Facts, together: Sequence[str], at: str) -> Refused:
 
 
 def _known(table: StoreTable) -> str:
-    """The newest published snapshots of a table as text, with the number of versions made from the history."""
+    """A text that lists the newest published snapshots of a table, and the number of versions made from its history."""
     there = _published(table)
     past = sum(1 for each in table.versions if each.manifest is not None and each.manifest.from_history)
     made = f" Versions made from the history, without input offsets: {past}." if past else ""

@@ -1,1 +1,1 @@
-"""Implementations of the ports: they read facts and make changes. Imports ``deploy``."""
+"""Reads facts from, and makes changes in, Kafka, supervisor, workers and disk. Imports ``deploy``."""

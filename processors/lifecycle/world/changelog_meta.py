@@ -8,11 +8,11 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
-#: Number of offsets at the end of a changelog that the first search step reads.
-#: If a step finds no meta record, the next step reads eight times as many offsets.
+#: Number of offsets at the end of a changelog that are searched first. If they contain no meta record, the next search
+#: covers eight times as many offsets.
 FIRST_LOOK = 2_000
-#: Maximum number of offsets that are read from the end of a topic.
-#: The limit is reached for topics that are named like a changelog but have no meta records.
+#: Maximum number of offsets that are searched. Topics that are only named like a changelog, and have no meta records,
+#: reach this limit.
 LONGEST_LOOK = 130_000
 #: Maximum number of partitions that are read for the newest generation; the longest partitions are read first.
 #: One partition is enough in most cases, because every commit since a deployment records its generation.
@@ -23,7 +23,7 @@ GENERATION_PARTITIONS = 12
 def last_meta(
     topics: Topics, changelog: str, number: int, offsets: tuple[int, int], longest: int | None = None
 ) -> ChangelogMeta | None:
-    """The last committed meta record in a range of offsets; None if there is none.
+    """The last committed meta record (input offsets of a commit) in a range of offsets; None without one.
 
     The search goes backwards from the end, because a transaction writes its meta record last. ``longest`` is the
     maximum number of offsets to search.

@@ -130,7 +130,7 @@ class WorldFacts:
         return found
 
     def _died(self, processor: str) -> bool:
-        """Whether the processor should run but has no process, so that members stay until the session timeout."""
+        """Whether the processor should run but has no process; the group may then still list its dead members."""
         deployment = self.deployment(processor)
         if deployment is None or deployment.desired == "stopped":
             return False
@@ -179,7 +179,7 @@ class WorldFacts:
         return spread_in(self._topics, topic)
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """Differences of the present settings from those of the deployed release and its running workers, as texts."""
+        """Texts, one for each present setting that differs from the deployed release or from its running workers."""
         deployed = self._world.registry.deployment(processor)
         book = self._world.registry.releases
         release = None if deployed is None else book.of_version(processor, deployed.code_version)

@@ -33,7 +33,7 @@ STEP_S = 60.0
 
 
 class LetterTopics(Protocol):
-    """The methods of the topics port that change something, as far as this module uses them."""
+    """The methods that delete records and groups, as far as this module needs them."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records before these offsets."""
@@ -43,7 +43,7 @@ class LetterTopics(Protocol):
 
 
 def letter_facts(topics: Topics, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
-    """The facts of the letters that were not sent again; None if the topic does not exist."""
+    """The facts of the dead letters that were not sent again yet; None if the topic does not exist."""
     if topic not in topics.describe([topic]):
         return None
     starts, ends = _starts(topics, processor, topic), topics.settled_end_offsets(topic)
@@ -84,7 +84,7 @@ class LetterStages:
     check: Callable[[], None]
 
     def __call__(self, processor: str, stage: SendAgain | RemoveLetters, tell: ProgressLog) -> Done:
-        """Carry out one stage; the result is a text with counts."""
+        """Carry out one stage about dead letters; the result is a text with counts."""
         if isinstance(stage, SendAgain):
             return self._send(processor, stage, tell)
         self.changes.delete_before({Partition(stage.topic, number): end for number, end in stage.ends.items()})

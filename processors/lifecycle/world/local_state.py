@@ -55,7 +55,7 @@ class LocalFolders:
         self._tasks = tuple(tasks)
 
     def local_tasks(self) -> tuple[LocalTask, ...]:
-        """The existing local state of all slots.
+        """The local state of all tasks on this machine.
 
         If a live process uses the slot, or state is unreadable, only the names of its tasks are known.
         """
@@ -68,7 +68,7 @@ class LocalFolders:
         return tuple(found)
 
     def client_ids(self) -> frozenset[str]:
-        """The client ids of the workers whose slots are on this machine, whether alive or dead."""
+        """The client ids of all workers, alive or dead, that have a slot on this machine."""
         ids = {slot: StateFolder.id_of(self._folder(slot)) for slot in self._slots()}
         return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
@@ -117,9 +117,9 @@ class LocalFolders:
         return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
-        """Counts a selection in one copy of a task: (changelog offset, sum of input offsets), number of keys, bytes.
+        """Counts the selected entries in one copy of a task: its progress, the number of keys, and bytes.
 
-        The first pair is the progress of the copy.
+        The progress is a pair: the changelog offset, and the sum of the input offsets.
         """
         keys: set[bytes] = set()
         size = 0
@@ -132,7 +132,7 @@ class LocalFolders:
         return (0 if at is None else at.offset, sum(meta.inputs.values())), len(keys), size
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Rename the state folders of these tasks; returns the number of folders that this call renamed.
+        """Rename the state folders of these tasks to ``name``; returns the number of folders that this call renamed.
 
         Raises:
             StateFolderTaken: A live process uses the slot.
@@ -208,7 +208,7 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
 
 
 def _advance(task: LocalTask, store: str) -> tuple[int, int]:
-    """Progress of a copy of a task: its offset in the store's changelog, then the sum of its input offsets."""
+    """How far a copy of a task has come: its offset in the store's changelog, then the sum of its input offsets."""
     return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 

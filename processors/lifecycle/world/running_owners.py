@@ -25,7 +25,7 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores,
 
 Answer = TypeVar("Answer")
 
-#: Maximum seconds that a change waits for owners of all requested tasks.
+#: Maximum seconds that a change waits until each requested task belongs to a worker.
 OWNED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.5
 
@@ -36,7 +36,7 @@ class NobodyOwns(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A partition that was read: its slot, and the next offset of each input topic according to its state."""
+    """A partition whose entries were read: its slot, and the next input offset by topic according to its state."""
 
     partition: int
     slot: str
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Entries of a store, in the form of export files plus ``slot``.
+    """Entries that were read from a store, in the format of export files, each with its ``slot``.
 
     Args:
         more: Whether the selection has further entries.
@@ -60,7 +60,7 @@ class Found:
 
 
 def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> bool:
-    """Whether the entries of these partitions include all input that the group has committed."""
+    """Whether these partitions were read up to all input that the group has committed."""
     return all(
         committed.get(Partition(topic, place.partition), at) == at
         for place in places
@@ -96,7 +96,7 @@ class RunningOwners:
         self._owned_within_s = owned_within_s
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection, counted by the owners; None if an owner is missing or does not answer."""
+        """Keys and bytes of a selection, counted by the workers; None unless a worker answers for each partition."""
         keys = size = 0
         try:
             for client, owned in self._owners(processor, (store,), partitions):
@@ -143,7 +143,7 @@ class RunningOwners:
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
     def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
-        """Send the command to the present owners of ``left``, and remove the completed partitions from ``left``."""
+        """Send the command to the present owners of ``left``; remove the completed partitions from ``left``."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
@@ -175,13 +175,13 @@ class RunningOwners:
         return before, after
 
     def _awaited(self, ask: Callable[[], Answer]) -> Answer:
-        """Repeat ``ask`` until every requested task has an owner; returns the result of ``ask``."""
+        """Repeats ``ask`` until each requested task belongs to a worker; returns the result of ``ask``."""
         return retry(ask, lambda failure: isinstance(failure, NobodyOwns), self._owned_within_s, every_s=_LOOK_EVERY_S)
 
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
     ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """The owners of the requested partitions, each with the requested partitions that it owns."""
+        """The workers that own the requested partitions, each with the requested partitions that it owns."""
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
         wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
         missing = set(wanted)

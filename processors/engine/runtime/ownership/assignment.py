@@ -85,20 +85,20 @@ class Assignment:
         self.scratch = ScratchFolder(databases, folder.path)
         self.reseeds = Reseeds(options.start.reseed)
         self.checkpoints = checkpoints
-        #: Copies of tasks that run in other processes.
+        #: The worker's standbys: copies of tasks that run in other processes.
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts = dict[Partition, int]()
         self.pending: list[Task] = []
-        #: Seconds that the loop may wait before it calls ``advance`` again.
+        #: Seconds that the loop may sleep before it calls ``advance`` again.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: Maps each task that is being opened to the note in the metadata of its committed offsets.
+        #: For each task that is being opened: the note from the metadata of its committed offsets.
         self._noted: dict[str, Noted] = {}
         self.joined = False
-        #: Maps topic names to the topic ids of sources and changelogs at the last assignment.
+        #: Maps topics (sources and changelogs) to their topic ids, as read at the last assignment.
         self.topic_ids: dict[str, str] = {}
         # `latest` applies only to source topics, because a repartition topic must be read from its first offset.
         skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
@@ -111,7 +111,7 @@ class Assignment:
 
     @property
     def ordered(self) -> Sequence[Task]:
-        """The running tasks that read several inputs, and therefore in a reading order."""
+        """The running tasks that read several inputs, so that they need a reading order."""
         return [task for task in self._tasks.values() if task.order is not None and task.phase is TaskPhase.RUNNING]
 
     @property
@@ -121,13 +121,13 @@ class Assignment:
 
     @property
     def busy(self) -> bool:
-        """Whether an assigned task does not run yet."""
+        """Whether a task that is assigned to this worker does not run yet."""
         return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
-        """The checkpoint from which a task's restore started, for the status page; None without a checkpoint search.
+        """Returns facts about a task's checkpoint for the status page; None if no checkpoint was searched.
 
-        The result has the progress of a running fetch, the used checkpoint, or the reasons why no checkpoint was used.
+        It has the progress of a running download, the checkpoint that was used, or the reasons why none was used.
         """
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}
@@ -140,7 +140,7 @@ class Assignment:
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Remember newly assigned partitions; ``advance`` opens their tasks later, after the rebalance callback."""
+        """Note newly assigned partitions. ``advance`` opens their tasks later, after the rebalance callback."""
         self.joined = True
         self.standbys.look_soon()
         for partition in partitions:
@@ -175,13 +175,13 @@ class Assignment:
         self._share_cache()
 
     def _share_cache(self) -> None:
-        """Divide the memory for cached committed values equally among all stores of all tasks."""
+        """Divide the memory for cached values equally among all stores of all tasks."""
         states = [state for task in self._tasks.values() for state in task.states.values()]
         for state in states:
             state.bound_cache(self.options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some changelog records, and return the tasks that have just begun to run.
+        """Open pending tasks, replay some changelog records, and return the tasks that run since this call.
 
         Raises StateIncoherent if the coherence guard refuses a task.
         """
@@ -221,7 +221,7 @@ class Assignment:
         self.standbys.step(member, self._tasks, idle=idle)
 
     def close_all(self) -> None:
-        """Close every task, every standby and the restore consumer. Safe to call twice."""
+        """Close every task, every standby and the restore consumer. A second call does nothing."""
         self._restorer.close()
         self.standbys.close()
         for name in list(self._tasks):
@@ -237,8 +237,7 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
-        # Read the clock first. If the process freezes during a request, a time read after the request would be too
-        # late.
+        # The clock is read before the requests. If the process freezes during a request, a later time would be wrong.
         looked_at = self._cluster.clock.time()
         if not self._fence_former_owners(tasks):
             self.rest_s = LOOK_EVERY_S
@@ -338,11 +337,10 @@ class Assignment:
             kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # The age of this data is unknown, so compaction may have removed tombstones that were never applied to the
-            # data.
+            # The age of this data is unknown. So Kafka may have removed tombstones that were never applied to the data.
             whole = plan_restore(task.name, None, facts, looked_at)
             why = "its first write was interrupted" if kept else "the former state of a store was dropped"
-            # Keep a copy of the folder, because its other stores may be complete while their changelogs are not.
+            # A copy of the folder is kept: its other stores may be complete although their changelogs are not.
             decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
@@ -356,7 +354,7 @@ class Assignment:
         committed: Mapping[str, int | None],
         looked_at: float,
     ) -> bool:
-        """Start the fetch of a checkpoint if this saves enough replay; returns whether the fetch was started.
+        """Start to fetch a checkpoint if this makes the replay much shorter. Returns whether a fetch was started.
 
         When the fetch has ended, the task is opened again.
         """
@@ -402,7 +400,7 @@ class Assignment:
         )
 
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
-        """The number of offsets to replay after the task's checkpoint, if bulk mode is worthwhile; otherwise None."""
+        """Returns the number of offsets to replay after the task's checkpoint; None if bulk mode is not worthwhile."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
             return None

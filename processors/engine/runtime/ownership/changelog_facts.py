@@ -25,14 +25,14 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("table_topics")
 
-#: Maps each store to the facts of its changelog's partitions.
+#: Maps each store to a mapping from the changelog's partitions to their facts.
 Found = Mapping[str, Mapping[int, ChangelogFacts]]
 
 
 def read_changelogs(
     topics: TopicView, topology: Topology, stores: Set[str], committed: Mapping[Partition, int | None], now: float
 ) -> Found:
-    """The facts of every changelog partition of these stores.
+    """Returns the facts of every changelog partition of these stores.
 
     ``committed`` has the group's offsets, which must be read before this call. ``now`` is the wall clock in seconds
     since 1970.
@@ -67,7 +67,7 @@ def read_changelogs(
 
 
 def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """All warnings about tables that are restored from source topics: ``table_warnings`` and ``lost_records``.
+    """Returns all warnings about tables that are restored from source topics: ``table_warnings`` and ``lost_records``.
 
     The warnings of ``lost_records`` are logged here; those of ``table_warnings`` are already logged.
     """
@@ -88,7 +88,7 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """Maps partitions of a table's source topic to the first offset from which all tombstones are certainly kept.
+    """Maps partitions of a table's source topic to the offset from which Kafka has certainly kept all tombstones.
 
     ``now`` is the wall clock in seconds since 1970. Tombstones are expected to be kept for only three quarters of the
     retention (``delete.retention.ms``), because clocks may differ.
@@ -99,7 +99,7 @@ def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> M
 def facts_of_source(log: SourceLog, seen: TopicFacts, start: int, committed: int | None, young: int) -> ChangelogFacts:
     """The facts of one partition of a table's source topic, up to the group's committed offset ``committed``.
 
-    ``committed`` is None before the group's first commit. Then nothing is replayed.
+    If ``committed`` is None, the group has committed no offset, and nothing is replayed.
     """
     end = start if committed is None else committed
     return ChangelogFacts(log.topic, seen.topic_id, start, end, delete_retention_s(seen), log, young)

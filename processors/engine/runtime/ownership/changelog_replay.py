@@ -40,17 +40,18 @@ from holdfast.processors.engine.topology import SourceLog
 
 _log = structlog.get_logger("runtime.restore")
 
-#: Maximum records of one step.
+#: Maximum number of records that one step reads.
 RECORDS_PER_STEP = 10_000
-#: Minimum number of offsets for a replay in RocksDB's bulk mode.
+#: Minimum number of offsets to replay for which RocksDB's bulk mode is used.
 BULK_RECORDS_MIN = 50_000
-#: Seconds between two writes of the replayed offsets. A crash during a replay repeats at most the records of this time.
+#: Seconds between two writes of the replayed offsets. After a crash, at most the records of this time are replayed
+#: again.
 NOTE_EVERY_S = 1.0
-#: If the worker pauses for more than this many seconds between two steps, the no-progress timers start again.
+#: Seconds. If the worker pauses longer between two steps, the timers for missing progress start again.
 ABSENT_S = 5.0
-#: A restore fails after this many seconds without a new record. The error names the cause.
+#: Seconds. A restore fails if no record arrives during this time. The error names the cause.
 NO_PROGRESS_S = 120.0
-#: After this many seconds without progress, the worker looks for open transactions that block the changelog.
+#: Seconds. After this time without progress, the worker searches for open transactions that block the changelog.
 HELD_S = 5.0
 
 
@@ -68,23 +69,23 @@ class TaskRestore:
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
-    #: Wall-clock time at which the targets were read. A finished restore is complete up to this time.
+    #: Wall-clock seconds at which the targets were read. The finished restore has all changes up to this time.
     target_at: float
-    #: Wall-clock time up to which the local state was complete when the restore started.
+    #: Wall-clock seconds up to which the local state had all changes when the restore started.
     complete_at: float
     #: Maps each input topic to the topic id that it had when the state was built.
     sources: Mapping[str, str]
     #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
     owner: str = ""
-    #: The ``once`` names of the owner commands that changed the state, from the last replayed commit.
+    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record.
     commands: Commands = msgspec.UNSET
     records: int = 0
     #: Number of offsets to replay when the restore started.
     started_with: int = 0
-    #: The monotonic time, in seconds, at which the replayed offsets were last written to RocksDB.
+    #: Monotonic seconds at which the replayed offsets were last written to RocksDB.
     noted_at: float = 0.0
     noted_remaining: int = 0
-    #: Whether all records are written; in bulk mode, RocksDB then still flushes them to disk.
+    #: Whether all records are written, but RocksDB still flushes them to disk (bulk mode).
     flushing: bool = False
 
     @property
@@ -127,7 +128,7 @@ class TaskRestore:
         return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """Those of the given stores whose changelog has no committed record."""
+        """Returns those of ``stores`` whose changelog has no committed record."""
         store = self.task.store
         return frozenset(
             each.store
@@ -136,7 +137,7 @@ class TaskRestore:
         )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """Maps each of the given stores to its present changelog offset, together with the input offsets ``inputs``."""
+        """Maps each of ``stores`` to its present changelog offset, with the input offsets ``inputs``."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -170,8 +171,8 @@ class Restorer:
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
         self._stepped_at = 0.0
-        #: Whether the consumer is assigned to exactly the partitions of the running replays. False after a change; the
-        #: next step then assigns the partitions again.
+        #: Whether the consumer is assigned to the partitions of the running replays. If False, the next step assigns
+        #: them.
         self._assigned = True
 
     @property
@@ -191,8 +192,8 @@ class Restorer:
     ) -> None:
         """Start the restore of a task by the plan ``decided``.
 
-        ``looked_at`` is the wall-clock time at which the facts were read. With ``often`` (a standby that replays at
-        short intervals), bulk mode is not used, because it reopens RocksDB and stops RocksDB's compaction.
+        ``looked_at`` is the wall-clock time at which the facts were read. If ``often`` is True (a standby that replays
+        at short intervals), bulk mode is not used, because it reopens RocksDB and stops its compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
@@ -218,8 +219,8 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Write the mark ``restoring`` before the first data, so that an incomplete store is never used. In bulk
-            # mode, a crash loses only the newest writes, and therefore not the mark.
+            # The mark ``restoring`` is written before the first data, so that an incomplete store is never used. In
+            # bulk mode, a crash loses only the newest writes, so the mark stays.
             self._note(restore)
         self._assigned = False
 
@@ -231,13 +232,13 @@ class Restorer:
             self._assigned = False
 
     def excuse(self) -> None:
-        """Start the no-progress timers again, because Kafka is unreachable or the worker was busy."""
+        """Start the timers for missing progress again, because Kafka was unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
 
     @property
     def waits_s(self) -> float:
-        """The longest time, in seconds, for which a running restore has made no progress."""
+        """Returns the longest time, in seconds, for which one of the running restores has made no progress."""
         now = self._clock.monotonic()
         return max((now - restore.progress_at for restore in self._tasks.values()), default=0.0)
 
@@ -307,7 +308,7 @@ class Restorer:
     def _rows(
         self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-        """The table rows of a batch of a source topic, without records after the target."""
+        """Returns the table rows of a batch of a source topic, up to the target of the replay."""
         assert self._consumer is not None
         if replay.done:  # the batch was fetched before the partition was removed from the consumer
             return [], []
@@ -449,7 +450,7 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off in this context, because scanning many records takes much time.
+    """Switches Python's cyclic garbage collector off in this context, because scanning all records takes long.
 
     The records have no reference cycles.
     """
@@ -463,7 +464,10 @@ def _uncollected() -> Iterator[None]:
 
 
 def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-    """The keys and values of a batch without meta records, whose content is stored in ``replay`` and ``restore``."""
+    """Returns the keys and values of a batch.
+
+    Meta records are left out; their content goes to ``replay`` and ``restore``.
+    """
     topic, number = batch.partition
     keys, values, offsets = batch.keys, batch.values, batch.offsets
     metas: list[tuple[int, bytes]] = []

@@ -24,12 +24,12 @@ from holdfast.processors.engine.runtime.ports import Cluster
 
 _log = structlog.get_logger("runtime.fencing")
 
-#: Timeout of a request to the transaction coordinator, in seconds; the worker is blocked until the answer.
+#: Timeout in seconds of a request to the transaction coordinator. The worker waits for the answer.
 FENCE_TIMEOUT_S = 5.0
-#: A transaction that stays open for more than this many seconds was left open by a dead owner. A shorter time is normal
-#: after a commit, because Kafka answers a commit before it writes the markers.
+#: Seconds. If a transaction stays open longer than this, a dead owner has left it open. A shorter time is normal,
+#: because Kafka answers a commit before it writes the markers.
 MARKERS_S = 0.5
-#: Seconds between two checks during ``MARKERS_S``.
+#: Seconds between two checks of a transaction that is still open, during ``MARKERS_S``.
 LOOK_EVERY_S = 0.05
 #: Minimum seconds between two searches for transactions that dead workers left open.
 LEFT_EVERY_S = 5.0
@@ -41,31 +41,31 @@ class FormerOwners:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
-        #: Maps each task to the time (monotonic seconds) at which this worker first saw an open transaction.
+        #: Maps each task to the monotonic time at which this worker first saw an open transaction on its changelogs.
         self._open_since: dict[str, float] = {}
         self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
-        #: Completes ended transactions whose markers are missing; ``Committer`` sets the topics.
+        #: Writes missing markers of transactions that have ended. ``Committer`` sets the topics.
         self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
-        #: Called between two requests while the worker waits for Kafka.
+        #: A function that is called between two requests while the worker waits for Kafka.
         self.on_wait: Callable[[], None] = lambda: None
 
     def note(self, task: str, owner: str) -> None:
-        """Remember the transactional id that made the last replayed commit of a task; an empty id is ignored."""
+        """Note that ``owner`` (a transactional id) made the last replayed commit of a task; an empty id is ignored."""
         if owner:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """Forget the owner of a task, because this worker stopped keeping a standby of the task."""
+        """Drop the noted owner of a task, because this worker no longer has a standby of the task."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
         """Abort the transactions that dead owners left open on the changelogs of newly assigned tasks.
 
-        ``taken`` has the partition of each task, and ``changelogs`` the changelog topics of each task. A failure is
-        only logged, because the broker aborts the transaction after its timeout.
+        ``taken`` maps each newly assigned task to its partition, and ``changelogs`` maps it to its changelog topics. A
+        failure is only logged, because the broker aborts the transaction after its timeout.
 
         Returns False if the caller must call again, because an open transaction may be a commit whose markers are not
         written yet.
@@ -108,7 +108,8 @@ class FormerOwners:
     def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)
         try:
-            # Settle before ``init``, because after ``init`` the coordinator can't tell how the last transaction ended.
+            # ``settle`` comes before ``init``, because after ``init`` the coordinator no longer knows how the last
+            # transaction ended.
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             producer.init(FENCE_TIMEOUT_S)
             self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)

@@ -7,8 +7,9 @@ Threads fetch the checkpoint while the worker's loop continues.
 
 Invariants:
     - Local state is never replaced: a checkpoint is fetched only for a standby without local state.
-    - An installed checkpoint is marked ``restoring``, so that a task that takes over the folder restores the rest.
-    - A failed fetch only costs time, because the changelog contains the whole state.
+    - An installed checkpoint is marked ``restoring``. A task that later opens the folder therefore replays the rest of
+      the changelog.
+    - A failed fetch costs only time, because the state can be replayed from the changelog.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class FirstCheckpoints:
         return True
 
     def waits(self, task: str) -> bool:
-        """Whether the fetch for this task is still running; a fetch that has ended is installed by this call."""
+        """Whether the fetch for this task is still running. If it has ended, this call installs the checkpoint."""
         if task not in self._fetching:
             return False
         assert self.checkpoints is not None
@@ -76,7 +77,7 @@ class FirstCheckpoints:
         return self._sought.get(task)
 
     def forget(self, task: str) -> None:
-        """Cancel the fetch of a task of which this worker stopped keeping a standby."""
+        """Cancel the fetch for a task, because this worker no longer has a standby of the task."""
         self._sought.pop(task, None)
         if task in self._fetching:
             found = self._fetching.pop(task).give_up()

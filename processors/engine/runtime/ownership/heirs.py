@@ -39,7 +39,7 @@ def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]
 
 
 def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partition]:
-    """The partitions for which this member is one of the heirs."""
+    """Returns the partitions for which this member is one of the heirs."""
     return {partition for partition, after in heirs(group, replicas).items() if member in after}
 
 
@@ -83,7 +83,7 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
     """Kafka's range assignor: each member gets consecutive partitions of every topic, in the order of member ids.
 
-    If the division leaves a remainder, the first members get one partition more.
+    If the partitions can't be divided equally, the first members get one partition more.
     """
     shares: dict[str, set[Partition]] = {member: set() for member in members}
     for topic in {partition.topic for partition in partitions}:

@@ -20,7 +20,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 
-#: An idle task moves its positions past the markers after this many seconds without a commit.
+#: Seconds without a commit after which an idle task moves its positions past the markers.
 REST_S = 5.0
 #: Seconds between two checks of all tasks.
 LOOK_EVERY_S = 1.0
@@ -32,20 +32,21 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: Maps each task to its committed offsets, and to the time (monotonic seconds) since which they are unchanged.
+        #: For each task: its committed offsets, and the monotonic time since when they have not changed.
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
-        """Move the positions of tasks that are about to commit; with ``bounded``, leave all positions unchanged.
+        """Move the positions of tasks that are about to commit past transaction markers.
 
-        ``bounded`` is for a shadow, which must not move its positions past the offsets up to which it may read.
+        If ``bounded`` is True, nothing changes. This is for a shadow, whose positions must not pass the offsets up to
+        which it may read.
         """
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
                 task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
-        """Move the positions of tasks that are idle for ``REST_S`` seconds, and request a commit at once."""
+        """Move the positions of tasks that have been idle for ``REST_S`` seconds, and make a commit due at once."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return

@@ -28,14 +28,14 @@ def stores_to_reseed(
     committed: Mapping[str, int | None],
     holds_data: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """The requested stores whose changelog does not match the local state, so that it must be rewritten.
+    """Returns the requested stores whose changelog differs from the local state, so that it must be rewritten.
 
     Args:
         task: The name of the task.
         meta: The meta record of the local state; None for a new store, which has no state to re-seed from.
-        changelogs: By requested store, the facts of its changelog.
-        committed: By input topic, the group's committed offset.
-        holds_data: Returns whether a store has local data.
+        changelogs: Maps each requested store to the facts of its changelog.
+        committed: Maps each input topic to the group's committed offset.
+        holds_data: A function that says whether a store has local data.
 
     Raises:
         StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
@@ -94,7 +94,7 @@ class Reseeds:
         self._asked = asked
         self._stores: dict[str, tuple[str, ...]] = {}
         self._ready: list[TaskRestore] = []
-        #: Maps each task that only waits for its re-seed to its completed restore.
+        #: Tasks that wait for their re-seed, each with its completed restore.
         self.waiting: dict[str, TaskRestore] = {}
 
     @property
@@ -128,7 +128,7 @@ class Reseeds:
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """Keep a completed restore in ``waiting`` if its task needs a re-seed; returns whether the task needs one."""
+        """If the restored task needs a re-seed, keep its restore in ``waiting``. Returns whether it needs one."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore

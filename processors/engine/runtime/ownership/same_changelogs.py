@@ -2,7 +2,8 @@
 
 Kafka's clients identify topics by name. If a topic is deleted, the clients wait as if a broker were down. If the topic
 is recreated, the clients write to the new topic without an error, and all earlier records are lost in Kafka. A missing
-output or dead-letter topic is an error only after an aborted transaction, because it may not be needed before.
+output or dead-letter topic is an error only after an aborted transaction. Before that, the topic may not have been
+needed.
 
 Invariants:
     - A separate thread sends the request; the worker's loop only compares the answer.
@@ -45,7 +46,7 @@ class Parted:
 
 
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
-    """The first store of a running task whose changelog was deleted or recreated; None if there is no such store.
+    """Returns the first store of a running task whose changelog was deleted or recreated; None if there is none.
 
     ``seen`` has the present topic ids of the changelogs by name; None for a missing topic.
     """
@@ -74,9 +75,9 @@ class SameChangelogs:
         self._suspected: Parted | str | None = None
 
     def check(self, tasks: Iterable[Task], *, failing: bool = False) -> None:
-        """Compare Kafka's last answer, or start a new request; never waits.
+        """Compare Kafka's last answer with the state, or start a new request. The call never waits.
 
-        With ``failing`` (the last transaction was aborted), a missing output topic is an error, too.
+        If ``failing`` is True (the last transaction was aborted), a missing output topic is also an error.
 
         Raises:
             StateIncoherent: A changelog is missing, or has a different topic id.
@@ -114,7 +115,8 @@ class _Look:
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
-        #: Topic ids by name; None for a missing topic. The whole attribute is None if Kafka did not answer.
+        #: Kafka's answer: topic ids by name, with None for a missing topic. None instead of a mapping if Kafka did not
+        #: answer.
         self.seen: Mapping[str, str | None] | None = None
         self.widths: Mapping[str, int] = {}
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)

@@ -52,20 +52,20 @@ from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("runtime.standby")
 
-#: Seconds between two requests for the group's members, and seconds until the next request after a failure.
+#: Seconds between two requests for the group's members, and seconds until the next request after a failed one.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
 #: Seconds between two checks for a planned change of workers.
 CHANGE_EVERY_S = 0.5
 #: ``LAP_EVERY_S``: seconds between two starts of replays. ``LAP_PATIENCE_S``: maximum seconds by which a start is
 #: delayed while an earlier replay is still running.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
-#: Topic ids, first offsets and retention of the changelogs are requested again after this many seconds.
+#: Seconds after which topic ids, first offsets and retention of the changelogs are requested again.
 FACTS_EVERY_S = 10.0
-#: Maximum share of the loop's time that standbys use while the worker has input.
+#: Maximum fraction of the loop's time that standbys may use while the worker has input.
 TIME_SHARE = 0.2
-#: Maximum records of one step, so that a step takes only a few milliseconds.
+#: Maximum number of records that one step replays, so that it takes only a few milliseconds.
 RECORDS_PER_STEP = 2_000
-#: A failed standby is retried after 1, 2, 4, ... seconds, but at most this many seconds.
+#: Maximum seconds until a failed standby is retried. The first retries come after 1, 2, 4, ... seconds.
 RETRY_S_MAX = 60.0
 #: Timeout of one request about the group or a topic, in seconds; the worker's loop is blocked until the answer.
 REQUEST_TIMEOUT_S = 2.0
@@ -88,21 +88,21 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Number of replayed records, without those of the running replay.
+    #: Number of records that earlier replays have replayed; the running replay is not included.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
 
 
-#: The topic facts of a changelog, and its first offsets by partition.
+#: Facts about a changelog topic, and the first offset of each of its partitions.
 _Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
     """The standbys of one worker.
 
-    Without ``options.standby_replicas``, a worker has standbys only during a planned change of workers.
+    If ``options.standby_replicas`` is 0, a worker has standbys only during a planned change of workers.
     """
 
     def __init__(
@@ -133,14 +133,14 @@ class Standbys:
         self.busy = False
         self._change: Change | None = None
         self._change_at = 0.0
-        #: Names of the tasks with state that this worker will own after the planned change. None until the group was
+        #: Names of the tasks, with state, that this worker will own after the planned change. None until the group was
         #: read; empty if the assignment can't be computed.
         self._forecast: frozenset[str] | None = None
 
     def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
         """Replay changelog records for a short time; called between polls.
 
-        ``taken`` has the names of this worker's own tasks. ``idle`` says that the last poll returned no records.
+        ``taken`` has the names of this worker's own tasks. ``idle`` is True if the last poll returned no records.
         """
         self.busy = False
         began = self._clock.monotonic()
@@ -162,7 +162,7 @@ class Standbys:
         self._rest_until = now + (now - began) * (1 / TIME_SHARE - 1)
 
     def look_soon(self) -> None:
-        """Request the group's members in the next step, because a rebalance has changed the assignment."""
+        """Must be called after a rebalance: the next step then requests the group's members again."""
         self._look_at = 0.0
 
     def release(self, name: str) -> None:
@@ -173,7 +173,7 @@ class Standbys:
             self._shut(standby)
 
     def close(self) -> None:
-        """Close all standbys, and discard all facts about the group. Safe to call twice."""
+        """Close all standbys, and drop all facts about the group. A second call does nothing."""
         for name in list(self._standbys):
             self.release(name)
             self.owners.forget(name)
@@ -190,7 +190,7 @@ class Standbys:
     # -- choice of tasks -------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
-        """Choose which standbys this worker keeps, from the group's members; if Kafka fails, nothing changes."""
+        """Choose from the group's members which standbys this worker must have. If Kafka fails, nothing changes."""
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
         try:
@@ -213,7 +213,7 @@ class Standbys:
                 self._standbys[name] = standby
 
     def _due(self, own: str, group: GroupShares) -> set[Partition]:
-        """The partitions that this worker will own after the planned change; also updates ``_forecast``."""
+        """Returns the partitions that this worker will own after the planned change. Also updates ``_forecast``."""
         change = self._change
         shares = None if change is None else shares_after(group, change.known, change.expected)
         due = set() if shares is None else set(shares.get(own, ()))
@@ -235,7 +235,7 @@ class Standbys:
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
         known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
-        # During a deployment, members with another version may read topics that this version does not read.
+        # During a deployment, members of another version may read topics that this version does not know.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
@@ -429,7 +429,7 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """The offsets at which a standby continues; the plan begins at the first offset if the changelog was recreated.
+    """Returns the offsets at which a standby continues: the first offset if the changelog was recreated.
 
     Raises:
         StateIncoherent: The local state does not match the changelog, but may be the only complete copy, because a task

@@ -1,4 +1,4 @@
-"""Finds out whether a failed check of a new task is caused by damaged state, or by a frozen process.
+"""After a failed check of a new task, finds out whether the state is damaged or whether the process was frozen.
 
 If the process freezes between reading the committed offsets and reading the changelog, another worker may own the task
 during the freeze. The changelog then has records that are newer than the committed offsets that this worker has read.

@@ -13,7 +13,7 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 
 @dataclass(slots=True)
 class StoreReplay:
-    """The replay of one store.
+    """The replay of one changelog partition into one store.
 
     ``position`` is the next changelog offset to replay. ``inputs`` has the input offsets of the last meta record.
     """
@@ -47,7 +47,7 @@ class StoreReplay:
 
     @property
     def noted(self) -> Mapping[str, int]:
-        """The input offsets to write beside the data at the present position.
+        """Returns the input offsets that are stored with the data at the present position.
 
         For a table that is restored from its source topic, the result is empty until the first replay has ended. So the
         next replay knows that it continues a replay from the beginning, which misses no tombstones (``doubt_of_tail``).

@@ -14,8 +14,8 @@ it creates a producer, after an abort, and after the loss of a broker.
 Invariants:
     - No producer is initialised before this check, because ``init`` makes the coordinator forget how the last
       transaction ended.
-    - A marker is written only if the coordinator reports the same ended transaction before and after the partitions are
-      checked, so that no new transaction can be open.
+    - A marker is written only if the coordinator reports the same ended transaction before and after the check of the
+      partitions. Then no new transaction can be open.
 
 The worker that wrote the transaction may have been deleted. If a task can't be opened, or its restore makes no
 progress, the new owner searches for such transactions of all workers of the processor. These other workers may be
@@ -49,9 +49,10 @@ _log = structlog.get_logger("runtime.unfinished")
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Timeout of one request, in seconds.
 LOOK_TIMEOUT_S = 5.0
-#: Pause between the first two checks, in seconds; it doubles each time, up to the second value.
+#: Seconds between the first two checks, and the maximum. The pause doubles after each check.
 LOOK_EVERY_S, LOOK_EVERY_MAX_S = 0.05, 1.0
-#: Maximum seconds that a normal transaction of another producer stays open. A longer one has missing markers.
+#: Maximum seconds for which a normal transaction of another producer stays open. If it stays open longer, its markers
+#: are missing.
 OTHERS_END_S = 2 * TRANSACTION_S
 
 
@@ -63,10 +64,10 @@ class Held(NamedTuple):
 
 
 def open_transactions(view: TopicView, topics: Iterable[str], group: str = "") -> dict[Partition, Held]:
-    """The partitions with an open transaction: their last stable offset is less than their high watermark.
+    """Returns the partitions with an open transaction: their last stable offset is less than their high watermark.
 
-    With ``group``, the result may include the partition of ``__consumer_offsets`` that has the group's offsets, if this
-    client has the right to describe it. Missing topics are ignored.
+    If ``group`` is given, the result may include the partition of ``__consumer_offsets`` with the group's offsets, if
+    this client may describe it. Missing topics are ignored.
     """
     found = {}
     for topic in sorted(topics):
@@ -135,7 +136,7 @@ class Unfinished:
                     if refusal is None:
                         return
                     if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
-                        # Open transactions of other producers end soon. One that stays open may be this producer's.
+                        # Open transactions of other producers end soon. If one stays open, it may be this producer's.
                         seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
@@ -151,9 +152,12 @@ class Unfinished:
             pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
     def settle_for_others(self) -> None:
-        """Write missing markers for transactions of all other workers of this processor, which may be deleted.
+        """Write the missing markers of hanging transactions of all other workers of this processor.
 
-        A transaction that its coordinator still reports as open is left unchanged.
+        These workers may have been deleted.
+
+        A hanging transaction is open in a partition, but its coordinator no longer knows it. A transaction that its
+        coordinator still reports as open is left unchanged.
 
         Raises:
             BrokerUnreachable: No broker answered in time.

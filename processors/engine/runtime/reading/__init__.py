@@ -1,1 +1,1 @@
-"""The order in which a task processes the records of its inputs, and the watermarks of upstream tasks."""
+"""Chooses the order in which a task processes the records of its inputs, and reads the watermarks of upstream tasks."""

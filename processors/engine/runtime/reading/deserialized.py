@@ -13,11 +13,12 @@ from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.infra.schemas.codecs import RegistryReader, without_value_id
 from holdfast.processors.engine.formats.serialization import Deserializer, ValueUnreadable, as_is
 
-#: Errors that user functions may raise although they are no subclasses of Exception; handled like other message errors.
+#: Exceptions that user functions may raise although they are no subclasses of Exception. The message then fails, as
+#: with any other exception.
 ENDING = (SystemExit, GeneratorExit)
 
-#: Maximum records deserialized in one call. More records would not stay in the CPU caches until they are processed;
-#: with fewer records, the cost of the calls would be noticeable.
+#: Maximum records that are deserialized in one call. The data of more records would leave the CPU caches before it is
+#: processed; with fewer records, the cost of the calls would be noticeable.
 RECORDS_AT_ONCE = 100
 
 
@@ -25,12 +26,12 @@ RECORDS_AT_ONCE = 100
 class Readable:
     """The deserialized values and keys of consecutive messages.
 
-    ``failure`` is the error of the message after the last of these messages; None if that message was not deserialized.
+    ``failure`` is the error of the next message, if this message could not be deserialized; otherwise None.
     """
 
     values: list[Any]
     keys: list[Any]
-    #: Headers of each message; empty if no step reads headers.
+    #: The headers of each message; empty if no step reads headers.
     headers: Sequence[Headers] = ()
     failure: BaseException | None = None
 
@@ -45,7 +46,7 @@ def read(
 ) -> Readable:
     """Deserialize records ``first`` to ``last`` - 1 of a batch, up to the first unreadable record.
 
-    Headers are read only with ``wants_headers``, because reading them is slow.
+    Headers are read only if ``wants_headers`` is True, because reading them is slow.
     """
     headers: Sequence[Headers] = ()
     unread: HeadersUnreadable | None = None
@@ -67,7 +68,7 @@ def read(
         return Readable(
             _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
         )
-    # A record can't be deserialized. Deserialize the records one by one to find it.
+    # One of the records can't be deserialized. To find it, the records are deserialized one by one.
     readable = Readable([], [], headers, unread)
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         part, shown = "value", raw

@@ -1,6 +1,6 @@
 """Finds out whether a partition has records before an offset.
 
-Offsets may have no record: transaction markers use offsets, and compaction deletes records.
+Not every offset has a record: transaction markers use offsets, and compaction deletes records.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 
-#: A partition is checked for remaining records after this many seconds without progress.
+#: A partition is checked if its position has not changed for this many seconds.
 QUIET_S = 0.5
 #: Maximum seconds that one check waits for records.
 LOOK_S = 0.05
 
 
 class EmptyRanges:
-    """Finds partitions that have no record left before a bound, for example the end offset.
+    """Finds partitions that have no record left before a given offset (the bound), for example the end offset.
 
     A group member can't find out by itself, because it receives nothing for transaction markers, aborted records and
-    compacted records. A separate consumer without a group reads the partition from the position and sees the next
-    record or the end.
+    compacted records. A separate consumer without a group therefore reads the partition from the position until it gets
+    a record or reaches the end.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -32,10 +32,10 @@ class EmptyRanges:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """The partitions of ``waiting`` without a record between their position and their bound.
+        """Returns those partitions of ``waiting`` that have no record between their position and their bound.
 
-        ``waiting`` maps a partition to (position, bound). Call it repeatedly: a partition is checked only after
-        ``QUIET_S`` seconds at the same position.
+        ``waiting`` maps a partition to (position, bound). The caller must call it repeatedly, because a partition is
+        checked only after ``QUIET_S`` seconds at the same position.
         """
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():

@@ -1,6 +1,6 @@
 """Requests the present end offsets of inputs.
 
-Tasks need these offsets before they report that their inputs are read to the ends. The status needs them for lags.
+They are needed for lags in the status, and before a task reports that its inputs are read to their ends.
 
 The consumer only knows the end offset of its last fetch. If the leader of a partition is unreachable, or the partition
 is paused, that offset is outdated, and the partition looks completely read.
@@ -18,14 +18,14 @@ from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 
 _log = structlog.get_logger("runtime.fresh_ends")
 
-#: Timeout of one request in seconds; short, because the worker's loop is blocked until the answer.
+#: Timeout of one request, in seconds. It is short, because the worker's loop waits for the answer.
 REQUEST_TIMEOUT_S = 1.0
 #: Seconds until the next request after a failed request.
 AGAIN_S = 2.0
 
 
 class FreshEnds:
-    """Requests the end offsets of topics, at most once for each topic between two calls of ``begin``."""
+    """Requests the end offsets of topics. They are cached, until ``begin`` discards them."""
 
     def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class FreshEnds:
             self._ends.clear()
 
     def end_of(self, place: Partition, member: GroupMember) -> int | None:
-        """The present end offset of a partition; None if Kafka does not answer."""
+        """Returns the present end offset of a partition; None if Kafka does not answer."""
         if place.topic not in self._ends:
             if member.brokers_down_s or self._cluster.clock.monotonic() < self._again_at:
                 return None
@@ -61,6 +61,9 @@ class FreshEnds:
         return self._ends[place.topic].get(place.number, 0)
 
     def is_read(self, place: Partition, member: GroupMember) -> bool:
-        """Whether the end offset of the consumer's last fetch is still the present end of the partition."""
+        """Whether the partition has no records after those that the consumer has fetched.
+
+        The end offset of its last fetch is compared with the present end offset.
+        """
         end, fetched = self.end_of(place, member), member.high_watermark(place)
         return end is not None and fetched is not None and fetched >= end

@@ -1,6 +1,6 @@
 """The order in which a task processes its inputs, if repartition topics are among them: by event time, if possible.
 
-    orders (source)      o50 o60                      o50 waits, because task p1 may still send an older price
+    orders (source)      o50 o60                      o50 must wait, because task p1 may still send an older price
     prices (regrouped)   p51 p52 W(p0)=52 │ …         watermarks: p0 at 52, p1 at 20  ──► messages after 20 may come
 
 Several upstream tasks write to a repartition topic, so its first message (*head*) is not always its oldest message. The
@@ -8,9 +8,9 @@ Several upstream tasks write to a repartition topic, so its first message (*head
 (``heard``). A head is *safe* if the lows of all other inputs are later. The safe head with the smallest time is next.
 
 If no head is safe, some topic has an older message after a younger message. The younger message must be processed
-first, because offsets are committed in order. Before the younger message, the inputs with which it is joined
-(``rights``) are processed. The reason is that a join ignores rows with a later time, but can't find a row that was not
-processed yet. An input in ``rights`` may be joined with a third input, which is then processed before both::
+first, because offsets are committed in order. But messages of the inputs with which it is joined (``rights``) are
+processed before it. The reason is that a join can't find a row that was not processed yet, while a row with a later
+time does no harm. An input in ``rights`` may be joined with a third input, which is then processed before both::
 
     alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
                                                      order: w45 w41, f50 f42, a52 a40
@@ -38,22 +38,25 @@ from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Pie
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 
-#: A time in milliseconds and the rank of its input, which decides at equal times.
+#: A time in milliseconds and the number of its input, which decides at equal times.
 _Place = tuple[int, int]
 _LAST: _Place = (NEVER + 1, 0)
-#: Bound of an input whose next time is unknown: smaller than the time of every message.
+#: The lower bound for the next message of an input about which nothing is known yet; it is smaller than all times.
 _UNKNOWN = NO_TIME - 1
 
 
 @dataclass(slots=True)
 class _Lows:
-    """Finds the smallest event time from any record to the end of one input's buffer. A piece is a buffered batch."""
+    """Finds, for any record in an input's buffer, the smallest event time from this record to the end of the buffer.
+
+    A piece is one buffered batch.
+    """
 
     #: Maps a piece's number to a list: for each record, the smallest time from this record to the end of the piece.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: (number, smallest time) of each piece whose smallest time is less than the smallest times of all later pieces.
+    #: For each piece whose smallest time is less than that of all later pieces: (number, smallest time).
     chain: list[tuple[int, int]] = field(default_factory=list)
-    #: The number of the first buffered piece; ``count`` is the number of the next added piece.
+    #: The number of the first buffered piece. ``count`` is the number that the next added piece gets.
     first: int = 0
     count: int = 0
 
@@ -72,7 +75,7 @@ class _Lows:
             del self.chain[: bisect_left(self.chain, (first, _UNKNOWN))]
 
     def behind(self, number: int) -> int:
-        """The smallest time of all pieces after the piece with this number."""
+        """Returns the smallest time of all pieces after the piece with this number."""
         at = bisect_left(self.chain, (number + 1, _UNKNOWN))
         return self.chain[at][1] if at < len(self.chain) else NEVER
 
@@ -83,16 +86,16 @@ class _Lows:
 
 
 class _Bound(NamedTuple):
-    """The lower bound of an input's unread messages: no message is earlier than ``time_ms``."""
+    """A lower bound for an input's messages that are not buffered yet: none of them is earlier than ``time_ms``."""
 
     time_ms: int
-    #: Whether other inputs have to wait for this input's unread messages; False after ``wait_s`` seconds.
+    #: Whether other inputs must wait for these messages. False if they have waited ``wait_s`` seconds already.
     holds: bool
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """A read position in the buffer of one input. The head is the record at this position."""
+    """A read position in the buffer of one input. The record at this position is called the head."""
 
     topic: str
     buffer: Buffer
@@ -118,7 +121,10 @@ class _Cursor:
 
     @property
     def buffered_low(self) -> int:
-        """The smallest buffered time; for a source topic, the time of the head, because a source is read in order."""
+        """The smallest time in the buffer.
+
+        For a source topic, this is the time of the head, because a source is read in order.
+        """
         if not self.has_head:
             return NEVER
         if self.lows is None:
@@ -135,16 +141,20 @@ class _Cursor:
 
     @property
     def next_ms(self) -> int:
-        """The smallest buffered time; the bound of the unread messages if the buffer of a source topic is empty."""
+        """The smallest time in the buffer.
+
+        If the buffer of a source topic is empty, the lower bound of its next messages.
+        """
         if self.lows is None and not self.has_head and self.bound.holds:
             return self.bound.time_ms
         return self.buffered_low
 
     @property
     def goes(self) -> bool:
-        """Whether the head may be processed although it is not safe.
+        """Whether the head may be processed although another input may still get an older message.
 
-        True for a source topic, for a full buffer, and if no older message of the input can arrive.
+        True for a source topic, for a full buffer, and if this input itself can get no message that is older than its
+        buffered ones.
         """
         if self.lows is None or not self.has_head:
             return self.has_head
@@ -159,9 +169,9 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """The index of the first record from which on no buffered record is earlier than ``bound``.
+        """Returns the index before which records must be taken so that none earlier than ``bound`` stays buffered.
 
-        Returns the end of the piece if there is no such record after the head; at most ``most`` records are taken.
+        If that is not possible, returns the end of the piece. At most ``most`` records are taken.
         """
         piece = self.piece
         end = min(piece.end, self.at + most)
@@ -174,12 +184,14 @@ class _Cursor:
         return found if found > self.at else end
 
     def reach(self, most: int, bound: _Place) -> int:
-        """The index after the head and the consecutive records that are earlier than ``bound``, at most ``most``."""
+        """Returns the index after the head and the next records that are earlier than ``bound``, at most ``most``."""
         return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
 
 
 class GroupedOrder(ReadingOrder):
-    """Buffers the records of one task's inputs, some of which are repartition topics, and chooses the next records.
+    """Buffers the records of one task's inputs, and chooses the next records.
+
+    At least one input is a repartition topic.
 
     Args:
         times_of: Maps each input topic to a function that returns the event times of a batch. At equal times, the topic
@@ -200,15 +212,16 @@ class GroupedOrder(ReadingOrder):
         self.heard = heard
         self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
         self._lows = {topic: _Lows() for topic in heard}
-        #: The smallest times in the buffers, updated by ``runs`` and ``add``; unknown before the first ``runs``.
+        #: The smallest times in the buffers, which ``runs`` and ``add`` update. They are unknown before the first call
+        #: of ``runs``.
         self.in_hand = InHand(all_ms=_UNKNOWN)
-        #: The smallest time in the buffers at the last ``runs``.
+        #: The smallest time in the buffers, from the last call of ``runs``.
         self._oldest_ms = NEVER
-        #: The newest event time that arrived in any input.
+        #: The largest event time that has arrived in any input.
         self.newest_ms = NO_TIME
 
     def add(self, batch: Batch, end: int) -> None:
-        """Buffers the first ``end`` records of a batch, and reads their watermarks."""
+        """Buffers the first ``end`` records of a batch, and applies the watermarks among them."""
         topic = batch.partition.topic
         if not end:
             return
@@ -226,7 +239,7 @@ class GroupedOrder(ReadingOrder):
     def clear(self) -> None:
         """Discards the buffered records, because the caller reads them again.
 
-        Paused inputs stay paused until ``change_of_pauses``.
+        Paused inputs stay paused until the next call of ``change_of_pauses``.
         """
         super().clear()
         for topic, lows in self._lows.items():
@@ -236,7 +249,7 @@ class GroupedOrder(ReadingOrder):
         self.in_hand.all_ms, self.in_hand.grouped_ms = _UNKNOWN, EVENT_TIME_END_MS
 
     def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
-        """The next records to process, at most ``most``, in their order; empty while a task waits for an input."""
+        """Returns the next records in their order, at most ``most``; empty while the task waits for an input."""
         cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
         self.in_hand.all_ms = min(each.next_ms for each in cursors)
         if self.in_hand.all_ms >= self.in_hand.ahead_ms:
@@ -259,7 +272,7 @@ class GroupedOrder(ReadingOrder):
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
         """Maps repartition topics in ``topics`` to the upstream tasks that may still send older messages.
 
-        Older means before the smallest buffered time.
+        Older means: before the smallest time in all buffers.
         """
         return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
 
@@ -278,7 +291,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Remembers for each input the time since which other inputs wait for it; None if no input waits for it."""
+        """Notes for each input since when other inputs wait for it; None if no input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -290,16 +303,19 @@ class GroupedOrder(ReadingOrder):
 
 
 class _Next(NamedTuple):
-    """The input whose records are next, and the index after the last record to take."""
+    """A choice of the next records: their input, and the index after the last record to take."""
 
     cursor: _Cursor
     last: int
-    #: Whether these records are in the order of event time: no older message of another input comes after them.
+    #: Whether no message of another input that is processed later can be older than these records.
     in_order: bool
 
 
 def _next(cursors: list[_Cursor], most: int) -> _Next | None:
-    """The next records of one input; None while the task must wait for an input that may still get older messages."""
+    """Chooses the next records of one input.
+
+    Returns None while an input may still get older messages, so the task waits.
+    """
     by_low = sorted(cursors, key=lambda each: each.low)
     first, second = by_low[0], by_low[1].low
     bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
@@ -311,10 +327,10 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """The next records if no head is safe: after its head, ``chosen`` has a message that is earlier than ``bound``.
+    """Chooses the next records if no head is safe: ``chosen`` has a message before ``bound``, but after its head.
 
-    The head must be processed before that message. Before the head, the messages with which the head is joined must be
-    processed. Returns None if the task must wait for one of these messages.
+    The head of ``chosen`` must be processed before that message. But messages with which the head is joined must be
+    processed before the head. Returns None if the task must wait for one of these messages.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

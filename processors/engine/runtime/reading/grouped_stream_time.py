@@ -1,4 +1,4 @@
-"""Computes the stream time of a task behind ``group_by`` from the watermarks of its upstream tasks.
+"""Computes the stream time of a task that reads a repartition topic, from watermarks of its upstream tasks.
 
 Invariants:
     - Stream time does not move before every upstream task of the repartition topic has sent a watermark.
@@ -27,26 +27,26 @@ _log = structlog.get_logger("runtime.watermarks")
 class InHand:
     """The smallest event times of unprocessed messages, which limit stream time.
 
-    ``all_ms`` is for all inputs; it is unknown (very small) while an input is not read to its end and has no buffered
-    message. ``grouped_ms`` is for the buffered messages of repartition topics.
+    ``all_ms`` is the smallest time in all inputs. It is unknown (very small) if an input has no buffered message and is
+    not read to its end. ``grouped_ms`` is the smallest time of buffered messages of repartition topics.
     """
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
-    #: The newest event time of a source message that was processed before an older message of another input.
+    #: If source messages were processed before an older message of another input: the largest of their event times.
     ahead_ms: int = NO_TIME
 
     @property
     def order_ms(self) -> int:
-        """The event time below which all messages are processed.
+        """The event time below which all messages are processed; ``EVENT_TIME_END_MS`` means no limit.
 
-        ``EVENT_TIME_END_MS`` while all messages were processed in the order of their times.
+        There is no limit while all messages were processed in the order of their event times.
         """
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
 class Upstream:
-    """The watermarks of all upstream tasks of a task, which move the task's stream time.
+    """The watermarks of all upstream tasks of a task. They determine how far the task's stream time may advance.
 
     Args:
         stream: The stream time of the task; the watermarks are committed with it.
@@ -57,7 +57,7 @@ class Upstream:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: The smallest times of buffered messages, which stream time must not pass.
+        #: The smallest times of unprocessed messages. Stream time must not pass them.
         self.in_hand = InHand()
 
     def begin(self) -> None:
@@ -77,7 +77,10 @@ class Upstream:
         in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
     def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
-        """Applies a watermark, which is a record without a key; ``now`` is monotonic seconds."""
+        """Applies a watermark to the progress of its upstream task.
+
+        ``value`` is the record's value, ``now`` monotonic seconds.
+        """
         read = Watermark.read(value)
         if read is None:
             _log.warning(
@@ -93,28 +96,28 @@ class Upstream:
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """The newest event time that arrived in the task's inputs, except the watermarks of this topic."""
+        """Returns the largest event time that has arrived in the inputs, without the watermarks of this topic."""
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
     @property
     def waits(self) -> bool:
-        """Whether stream time is less than the newest time of all messages and watermarks that have arrived."""
+        """Whether a message or a watermark has arrived whose time is later than stream time."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
     def wants_end(self, topic: str) -> bool:
-        """Whether the caller must request the end offset of this topic and pass it to ``mark``."""
+        """Whether the caller must now request the end offset of this topic and pass it to ``mark``."""
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
         """Remembers a topic's present end offset.
 
-        Only watermarks after this offset release the messages that have arrived until now.
+        Messages that have arrived until now may wait for this topic. Only watermarks after this offset end their wait.
         """
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
-        """Updates the progress in the topics; ``positions`` has the next offset to process by topic."""
+        """Must be called after records were processed. ``positions`` maps each topic to the next offset to process."""
         for topic, before in self._before.items():
             before.look(positions[topic])
 
@@ -124,14 +127,14 @@ class Upstream:
         return self._before.keys()
 
     def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """The minimum time that the upstream tasks have reached; ``topics`` None means all topics.
+        """Returns the time up to which stream time may advance by watermarks of these topics (None: all topics).
 
-        ``NO_TIME`` until each upstream task has sent a watermark.
+        It is the minimum over the upstream tasks; ``NO_TIME`` until each of them has sent a watermark.
         """
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """The maximum to which messages of other inputs may move stream time: the slowest upstream task's time."""
+        """Returns the limit to which messages of other inputs may advance stream time: the slowest upstream task."""
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -141,9 +144,9 @@ class Upstream:
         return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
     def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """Identifies the present idle period of the upstream tasks; None while one of these tasks has input.
+        """Returns numbers that identify the upstream tasks' present idle period; None while one of them has input.
 
-        ``topics`` None means all topics.
+        If ``topics`` is None, the upstream tasks of all topics are meant.
         """
         befores = self._of(topics)
         if not all(before.ended for before in befores):
@@ -151,11 +154,11 @@ class Upstream:
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """For each upstream task of these topics, the number of watermarks since the task became idle."""
+        """Returns the number of watermarks that each upstream task of these topics has sent since it became idle."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:
-        """The latest moment at which all upstream tasks were known to be idle; 0 while an upstream task has input.
+        """Returns the last moment at which all upstream tasks were known to be idle; 0 while one of them has input.
 
         The moment is in monotonic seconds.
         """

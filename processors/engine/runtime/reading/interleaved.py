@@ -1,4 +1,4 @@
-"""Groups of records that a task processes in one call: records of one input, or interleaved records of several inputs.
+"""Records that a task processes in one call: of one input, or of several inputs in a common order.
 
 parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
          right r0 r1                 └ index of a record in the list of all parts: l0 l1 l2 r0 r1
@@ -15,26 +15,26 @@ from holdfast.infra.kafka.records import Batch
 
 
 class Run(NamedTuple):
-    """Records ``first`` to ``last`` - 1 of a batch."""
+    """Consecutive records of one input: the records ``first`` to ``last`` - 1 of a batch."""
 
     batch: Batch
     first: int
     last: int
 
     def place(self, index: int) -> tuple[Batch, int]:
-        """The batch of the record number ``index`` of this run, and the record's index in that batch."""
+        """Returns the batch that contains record number ``index`` of this run, and the record's index in the batch."""
         return self.batch, self.first + index
 
     def behind(self, count: int) -> dict[str, int]:
-        """Maps the topic of these records to the position after the first ``count`` ones; empty if ``count`` is 0."""
+        """Maps the topic to its position after the first ``count`` of these records; empty if ``count`` is 0."""
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
-        """The latest timestamp of the record number ``index`` and later records of its input, in milliseconds."""
+        """Returns the largest timestamp, in milliseconds, of record number ``index`` and the records after it."""
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all records of the run are processed; ``positions`` has the next offset to process by topic."""
+        """Whether all of these records are processed. ``positions`` maps the topic to the next offset to process."""
         return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property
@@ -45,18 +45,18 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InterleavedRun:
-    """Records of several inputs in one order; each input has one part, whose records keep their order."""
+    """Records of several inputs in one common order. Each input has one part, in which its records keep their order."""
 
     parts: tuple[Run, ...]
     order: Sequence[int]
 
     def place(self, index: int) -> tuple[Batch, int]:
-        """The batch of the record number ``index`` of this run, and the record's index in that batch."""
+        """Returns the batch with record number ``index`` of this order, and the record's index in that batch."""
         part, at = self._part(self.order[index])
         return part.place(at)
 
     def behind(self, count: int) -> dict[str, int]:
-        """Maps each topic to its position after the first ``count`` records of the run; empty if ``count`` is 0."""
+        """Maps each topic to its position after the first ``count`` of these records; empty if ``count`` is 0."""
         if count == len(self.order):
             return {topic: offset for part in self.parts for topic, offset in part.behind(part.size).items()}
         found: dict[str, int] = {}
@@ -68,12 +68,15 @@ class InterleavedRun:
         return found
 
     def newest(self, index: int) -> int:
-        """The latest timestamp of the record number ``index`` and later records of its input, in milliseconds."""
+        """Returns the largest timestamp in ms of record number ``index`` and later records of the same input."""
         part, at = self._part(self.order[index])
         return part.newest(at)
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:
-        """Whether all records of all parts are processed; ``positions`` has the next offset to process by topic."""
+        """Whether all records of all inputs are processed.
+
+        ``positions`` maps each topic to the next offset to process.
+        """
         return all(part.is_taken(positions) for part in self.parts)
 
     @property
@@ -82,7 +85,7 @@ class InterleavedRun:
         return len(self.order)
 
     def runs(self) -> list[Run]:
-        """The same records in the same order, as runs of one input each."""
+        """Returns the same records in the same order, as runs that each have records of one input only."""
         found, at = [], [part.first for part in self.parts]
         ranks = [rank for rank, part in enumerate(self.parts) for _ in range(part.size)]
         for rank, group in groupby(ranks[index] for index in self.order):
@@ -92,7 +95,10 @@ class InterleavedRun:
         return found
 
     def _part(self, index: int) -> tuple[Run, int]:
-        """The part that contains the record with this index in the list of all parts, and its index in the part."""
+        """Returns the part with this record and the record's index in the part.
+
+        ``index`` counts through all parts in turn.
+        """
         for part in self.parts:
             if index < part.size:
                 return part, index

@@ -1,4 +1,4 @@
-"""Counts messages whose key belongs to a different partition, because some messages of the key are in another task.
+"""Counts messages whose key belongs to another partition. Other messages of the key are then processed by another task.
 
 The two tasks share no state. A task with several inputs finds each input's partitioner from the first keys it reads::
 
@@ -24,17 +24,18 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.same_partitioner import judged_topics
 from holdfast.processors.engine.topology import Topology
 
-#: Number of different keys of an input that show its partitioner, because fewer keys could fit both hashes by chance.
+#: Minimum number of different keys that are needed to find an input's partitioner. Fewer keys could fit both hashes by
+#: chance.
 SHOWN_BY = 32
-#: Minimum part of an input's keys that a partitioner must put into this partition. The part is less than 1, because a
-#: topic whose producers were corrected has keys of both partitioners for a long time.
+#: Minimum fraction of an input's keys that the partitioner must put into this partition. It is below 1, because after a
+#: correction of its producers a topic has keys of both partitioners for a long time.
 SHARE_MIN = 0.9
-#: Maximum number of keys that wait to be judged.
+#: Maximum number of keys that are collected before they are judged.
 PORTION = 4_096
 
 
 class Misplaced(NamedTuple):
-    """A message in ``partition`` whose key belongs to partition ``belongs`` by the hash ``partitioner``."""
+    """A message in ``partition`` whose key belongs to partition ``belongs``, by the partitioner's hash."""
 
     topic: str
     partition: int
@@ -46,9 +47,9 @@ class Misplaced(NamedTuple):
 def key_places(
     topology: Topology, inputs: Sequence[str], partition: int, facts: Mapping[str, TopicFacts]
 ) -> KeyPlaces | None:
-    """The object that counts a task's misplaced keys; ``facts`` are those of its inputs.
+    """Returns the object that counts a task's misplaced keys. ``facts`` has the partition counts of its inputs.
 
-    None if no store of the task has several inputs, or if no input has several partitions.
+    Returns None if no store of the task has several inputs, or if no input has several partitions.
     """
     shared = {name for store in topology.stores if len(store.inputs) > 1 for name in store.inputs} & set(inputs)
     counts = {name: count for name, count in judged_topics(topology, facts).items() if name in shared}
@@ -57,7 +58,7 @@ def key_places(
 
 
 def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | None:
-    """The partitioner that puts nearly all of these keys into this partition; None if neither of the two does."""
+    """Returns the partitioner (murmur2 or crc32) that puts nearly all keys into this partition; None if neither."""
     seen = list(keys)
     for name in (MURMUR2, CRC32):
         if sum(place == partition for place in partitions_of(name, seen, count)) >= SHARE_MIN * len(seen):
@@ -66,7 +67,7 @@ def partitioner_of(keys: Iterable[bytes], partition: int, count: int) -> str | N
 
 
 def counting_partitioner(by_input: Iterable[str | None]) -> str | None:
-    """The partitioner by which misplaced keys are counted, from the inputs' partitioners; None if none is known."""
+    """Returns the partitioner by which keys are judged, given those of the inputs; None if none is known."""
     known = set(by_input)
     return next((name for name in (MURMUR2, CRC32) if name in known), None)
 
@@ -82,17 +83,17 @@ class KeyPlaces:
 
     def __init__(self, partition: int, counts: Mapping[str, int], *, is_grouped: bool = False) -> None:
         self._partition, self._counts = partition, dict(counts)
-        #: Maps each input whose partitioner is not found yet to the different keys that were read.
+        #: For each input whose partitioner is not found yet: the different keys that were read so far.
         self._first: dict[str, set[bytes]] = {name: set() for name in counts}
         self._found: dict[str, str | None] = {"group_by": MURMUR2} if is_grouped else {}
         self._waiting: list[tuple[str, list[bytes | None]]] = []
         self._size = 0
         self.count = 0
-        #: The newest misplaced message; None without one.
+        #: The newest misplaced message; None if there was none.
         self.newest: Misplaced | None = None
 
     def saw(self, topic: str, keys: list[bytes | None]) -> None:
-        """Note the keys of processed messages of one input."""
+        """Collects the keys of processed messages of one input, for ``judge``."""
         if topic in self._counts and keys:
             self._waiting.append((topic, keys))
             self._size += len(keys)
@@ -100,9 +101,9 @@ class KeyPlaces:
                 self.judge()
 
     def judge(self) -> None:
-        """Count the misplaced keys among the noted keys.
+        """Counts the misplaced keys among the collected keys.
 
-        While no input's partitioner is known, up to ``PORTION`` keys stay noted.
+        While no input's partitioner is known, up to ``PORTION`` keys stay collected.
         """
         for topic, keys in self._waiting if self._first else ():
             self._look(topic, keys)
@@ -114,7 +115,7 @@ class KeyPlaces:
             self.forget()
 
     def forget(self) -> None:
-        """Drop the noted keys, because their messages are read again, or because the keys can't be judged."""
+        """Drops the collected keys, because their messages will be read again, or because the keys can't be judged."""
         self._waiting.clear()
         self._size = 0
 

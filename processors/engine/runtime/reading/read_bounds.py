@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class ReadBounds:
-    """The bounds of a worker's inputs, by partition. If ``bounded`` is False, there are no bounds."""
+    """End offsets (bounds) up to which a worker reads its inputs. If ``bounded`` is False, it reads without bounds."""
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
@@ -23,7 +23,7 @@ class ReadBounds:
         self._passed: set[Partition] = set()
 
     def within(self, batch: Batch) -> int:
-        """The number of records to process, from the start of the batch."""
+        """Returns the number of records at the start of the batch that are before the partition's bound."""
         if not self.bounded:
             return len(batch.offsets)
         within = bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
@@ -32,7 +32,7 @@ class ReadBounds:
         return within
 
     def is_ended(self, partition: Partition, position: int) -> bool:
-        """Whether no record is left between this position and the partition's bound."""
+        """Whether the partition has no record between this position and its bound."""
         return self.bounded and (partition in self._passed or position >= self._bounds.get(partition, 0))
 
     def extend(self, bounds: Mapping[Partition, int]) -> None:

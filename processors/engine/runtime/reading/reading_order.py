@@ -28,25 +28,25 @@ from itertools import accumulate, chain
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-#: An input is paused when its buffer has this many records. The value is larger than one poll, so that a buffer is
-#: rarely empty while its input has more records. A resumed input is fetched again, so pauses should be rare.
+#: Records. An input is paused when its buffer has this many records. One poll returns fewer, so a buffer is rarely
+#: empty while its input has more records. Pauses should be rare, because a resumed input is fetched again.
 BUFFERED_MAX = 10_000
 #: An input is paused when the keys and values in its buffer have this many bytes.
 BUFFERED_BYTES_MAX = 16 << 20
-#: Maximum records and bytes in the buffers of all inputs of a worker; each input has an equal share.
+#: Maximum records and bytes in the buffers of all inputs of a worker. Each input may use an equal part.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
-#: Minimum and maximum records of an interleaved run. A smaller run would cost too much for each record, and the data of
-#: a larger run would leave the CPU caches.
+#: Minimum and maximum records of an interleaved run. In a smaller run, the fixed cost of a run is too large for each
+#: record. The data of a larger run would leave the CPU caches.
 WOVEN_MIN, WOVEN_MAX = 16, 256
 
-#: Returns the event time of each record of a batch, in milliseconds since 1970.
+#: A function that returns the event time of each record of a batch, in milliseconds since 1970.
 TimesOf = Callable[[Batch], Sequence[int]]
 
 
 @dataclass(slots=True)
 class Piece:
-    """The unprocessed part of a buffered batch: records ``at`` to ``end`` - 1. ``size`` is in bytes."""
+    """A buffered batch whose records ``at`` to ``end`` - 1 are not processed yet. ``size`` is their bytes."""
 
     batch: Batch
     times: Sequence[int]
@@ -64,11 +64,11 @@ class Buffer:
     pieces: deque[Piece] = field(default_factory=deque)
     records: int = 0
     size: int = 0
-    #: The monotonic time, in seconds, since which other inputs wait for this input; None while no input waits.
+    #: Monotonic seconds since when other inputs wait for this input; None while no input waits for it.
     awaited_since: float | None = None
 
     def add(self, batch: Batch, end: int) -> None:
-        """Buffers the first ``end`` records of a batch."""
+        """Buffers the first ``end`` records of a batch, and computes their event times."""
         self.append(batch, self.times_of(batch), end)
 
     def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
@@ -79,7 +79,7 @@ class Buffer:
         self.size += size
 
     def advance(self, position: int) -> None:
-        """Removes the records with offsets below ``position``, because they are processed."""
+        """Removes the processed records: those with offsets below ``position``."""
         while self.pieces:
             piece = self.pieces[0]
             at = bisect_left(piece.batch.offsets, position, piece.at, piece.end)
@@ -101,7 +101,7 @@ class Buffer:
         return self.records >= records_max or self.size >= bytes_max
 
     def is_nearly_empty(self, records_max: int, bytes_max: int) -> bool:
-        """Whether at most a quarter of both limits is used, so that a paused input can be resumed."""
+        """Whether at most a quarter of each limit is used, so that a paused input can be resumed."""
         return self.records <= records_max // 4 and self.size <= bytes_max // 4
 
 
@@ -129,13 +129,13 @@ class ReadingOrder:
     def runs(
         self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]
     ) -> Sequence[Run | InterleavedRun]:
-        """The next records to process, in their order; empty while the task waits for an input.
+        """Returns the next records to process, in their order; empty while the task waits for an input.
 
         Args:
-            positions: By topic, the next offset to process.
+            positions: Maps each topic to the next offset to process.
             most: Maximum number of records.
             now: The present time, in monotonic seconds.
-            is_ended: Returns for a topic without buffered records whether it is read to its end.
+            is_ended: A function that says whether a topic without buffered records is read to its end.
         """
         heads: list[Buffer] = []
         for topic, buffer in self._buffers.items():
@@ -153,7 +153,7 @@ class ReadingOrder:
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
-        """Whether the task need not wait: each empty input is read to its end, or ``wait_s`` seconds have passed."""
+        """Whether the task need not wait: each empty input is read to its end, or ``wait_s`` has passed."""
         complete = True
         for topic, buffer in self._buffers.items():
             if buffer.pieces:
@@ -171,7 +171,7 @@ class ReadingOrder:
             buffer.awaited_since = None
 
     def awaited_for(self, now: float, seconds: float) -> list[str]:
-        """The topics of inputs for which the task has waited at least this many seconds."""
+        """Returns the topics of inputs for which the task has waited at least this many seconds."""
         since = {topic: buffer.awaited_since for topic, buffer in self._buffers.items()}
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
 
@@ -189,7 +189,7 @@ class ReadingOrder:
         return sum(self._buffers[topic].records for topic in topics)
 
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
-        """The topics to pause now, and the topics to resume now; the caller must pause and resume these topics.
+        """Returns the topics that the caller must pause now, and those that it must resume now.
 
         ``sharing`` is the number of the worker's inputs that share the memory limit.
         """
@@ -200,7 +200,7 @@ class ReadingOrder:
         return pause, resume
 
     def flows(self) -> None:
-        """Must be called after all inputs were resumed or paused together: forgets which inputs are paused."""
+        """Must be called after all inputs were resumed or paused together: forgets which ones were paused before."""
         self.paused = frozenset()
 
     def clear(self) -> None:
@@ -213,7 +213,7 @@ class ReadingOrder:
 
 
 def _merged(heads: list[Buffer], most: int) -> list[Run]:
-    """The records of all buffers as runs in the order of their times, up to ``most`` or until a buffer is empty."""
+    """Returns runs in the order of their times: at most ``most`` records, or until one buffer is empty."""
     cursors = {buffer.rank: (0, buffer.pieces[0].at) for buffer in heads}
     by_rank = {buffer.rank: buffer for buffer in heads}
     runs: list[Run] = []
@@ -242,11 +242,11 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
 
 
 def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
-    """The next records of all inputs, interleaved in the order of their times; at most equally many of each input.
+    """Returns the next records of all inputs, interleaved in the order of their times; at most ``most`` in total.
 
-    Records of one input keep their order. So a record with an earlier time than its predecessor is sorted by the
-    predecessor's time. When an input has given its maximum, its next record may be older than the heads of other
-    inputs. So no later record is taken.
+    Records of one input keep their order: if a record is earlier than its predecessor, it is sorted by the
+    predecessor's time. Each input may give an equal number. When one has reached this number, its next record may be
+    older than records of other inputs. So no later record is taken.
     """
     share = most // len(heads)
     pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]
@@ -270,9 +270,10 @@ def _latest_so_far(times: Sequence[int]) -> list[int]:
 
 
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
-    """The index after the last record of a piece that comes before ``bound``; at least one record is taken.
+    """Returns the index after the last record of a piece that comes before ``bound``; at least one record is taken.
 
-    ``bound`` is the (time, rank) of the next head of another input; None if no other input has a head.
+    ``bound`` is the time of another input's next record, with the input's number for equal times; None if there is
+    none.
     """
     if bound is None:
         return most

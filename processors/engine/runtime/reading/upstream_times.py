@@ -3,13 +3,13 @@
     log of the topic     m m m W  m m W  m │ m m W ...
                                            └ buffered up to here: these watermarks are already applied
 
-``grouped_stream_time.Upstream`` moves the stream time when a watermark is processed. The reading order needs watermarks
-earlier: it keeps back a message of another input until no older message of this topic can come.
+``grouped_stream_time.Upstream`` moves the stream time when a watermark is processed. The reading order needs them
+earlier: it holds back a message of another input while an older message of this topic may still arrive.
 
 Invariants:
-    - If an upstream task is at the end of its input, messages of other inputs still wait for it, until it has been at
-      the end for ``IDLE_S`` seconds (``watermarks``). Only watermarks after the topic's end offset at the arrival of a
-      message release that message, because in a backlog earlier watermarks may be older than the message.
+    - Messages of other inputs also wait for an upstream task at the end of its input, until it has been there for
+      ``IDLE_S`` seconds (``watermarks``). When a message arrives, the topic's end offset is requested. Only watermarks
+      after this offset release the message, because in a backlog earlier watermarks may be older than the message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.processors.engine.runtime.reading.grouped_stream_time import last_
 from holdfast.processors.engine.runtime.reading.watermarks import Before, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
-#: Later than every event time, in milliseconds.
+#: A time in milliseconds that is later than every event time.
 NEVER = 2**62
 
 
@@ -31,7 +31,7 @@ class WatermarkedTimes(NamedTuple):
 
     Attributes:
         times: The event time of each record; for a watermark, the stream time of the task that wrote it.
-        lows: For each record, the smallest event time from that record to the end, without watermarks.
+        lows: For each record, the smallest event time from this record to the end of the batch, watermarks excluded.
     """
 
     times: list[int]
@@ -50,19 +50,20 @@ class WatermarksAhead:
     def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
         self._topic, self._stream = topic, stream
         self._before = Before(tasks)
-        #: ``_next`` is the offset after the last polled record. Up to ``_again_to``, records are polled a second time.
+        #: ``_next`` is the offset after the last polled record. Records before ``_again_to`` are polled for the second
+        #: time.
         self._next = self._again_to = 0
         self.begin()
 
     def begin(self) -> None:
-        """Starts again from the committed watermarks, because the task's records are polled again."""
+        """Must be called when the task's records are polled again: starts again from the committed watermarks."""
         heard, self._next = self._next, 0
         if self._stream is None:
             self._again_to = max(self._again_to, heard)
         self._before.begin(self._before.times if self._stream is None else last_watermarks(self._stream, self._topic))
 
     def hear(self, batch: Batch, end: int) -> WatermarkedTimes:
-        """Applies the watermarks among the first ``end`` records of a batch; returns the times of these records."""
+        """Applies the watermarks among the first ``end`` records of a batch. Returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
             read = Watermark.read(batch.values[index])  # None for another program's record; ``Upstream.take`` logs it
@@ -75,18 +76,21 @@ class WatermarksAhead:
         return WatermarkedTimes(times, lows)
 
     def wants_end(self, newest_ms: int) -> bool:
-        """Whether the caller must request the topic's end offset and call ``mark``.
+        """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
-        ``newest_ms`` is the newest event time that arrived in any input.
+        ``newest_ms`` is the largest event time that has arrived in any input.
         """
         return self._before.wants_end(newest_ms + 1)
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Remembers the topic's present end offset, and the newest event time that has arrived in any input."""
+        """Remembers the topic's end offset ``end``, and the largest event time that has arrived in any input."""
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:
-        """The event time below which no new message can arrive; ``position`` is the next offset to process."""
+        """Returns the event time below which no further message can arrive.
+
+        ``position`` is the next offset to process.
+        """
         heard_to = max(position, self._next)
         if heard_to < self._again_to:
             return NO_TIME
@@ -94,5 +98,5 @@ class WatermarksAhead:
         return self._before.reached_ms()
 
     def behind(self, time_ms: int) -> list[str]:
-        """The upstream tasks that may still send messages of this event time."""
+        """Returns the names of the upstream tasks that may still send messages with event times up to ``time_ms``."""
         return self._before.behind(time_ms)

@@ -13,8 +13,8 @@ messages do not become late downstream. Flink has watermarks and idle sources fo
 
 Invariants:
     - Each task writes a watermark when it starts.
-    - The watermark for a topic depends only on the inputs whose messages reach that topic. Otherwise a task could wait
-      for its own watermarks.
+    - The watermark for a topic depends only on the inputs whose messages reach that topic. Otherwise, a task could wait
+      for itself, for its own watermarks.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _log = structlog.get_logger("runtime.watermarks")
 #: Maximum watermarks per second that all upstream tasks of a topic write together. With 100 upstream tasks and 100
 #: partitions, each task writes a watermark to each partition every 5 seconds.
 WATERMARKS_PER_S = 2_000.0
-#: If ``WATERMARKS_PER_S`` allows an interval of at most this many seconds, each commit has watermarks. This is the case
+#: Seconds. If ``WATERMARKS_PER_S`` allows an interval up to this value, each commit writes watermarks. This is the case
 #: for topics with up to about 14 upstream tasks and 14 partitions.
 EACH_COMMIT_S = 0.1
-#: The header of a watermark record, so that a person who inspects the topic can identify it.
+#: The header of a watermark record. A person who inspects the topic can recognize watermarks by it.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 
@@ -56,8 +56,8 @@ class Grouping:
     Attributes:
         partitions: The topic's number of partitions.
         tasks: The names of the tasks that write to the topic.
-        ordered: Whether messages of the reading task's other inputs wait for the watermarks of this topic. False if the
-            reading task has no other input, or if the topic is circular.
+        ordered: Whether, in the reading task, messages of other inputs wait for the watermarks of this topic. False if
+            the reading task has no other input, or if the topic is circular.
         circular: Whether a task that reads the topic, or a task downstream of it, also writes to the topic. Waiting for
             watermarks would then be a deadlock.
     """
@@ -82,7 +82,10 @@ class Groups:
 
 
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
-    """The repartition topics of a processor, by name; ``facts`` must contain all topics of the processor."""
+    """Maps the name of each repartition topic to its ``Grouping``.
+
+    ``facts`` must contain all topics of the processor.
+    """
     widths = {name: seen.partitions for name, seen in facts.items()}
     before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
     found = {}
@@ -95,7 +98,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """The subtopologies whose messages reach a repartition topic, directly or through other repartition topics."""
+    """Returns the subtopologies whose messages reach a repartition topic, also through other repartition topics."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
@@ -107,20 +110,21 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
 #: The value for a processor without ``group_by``.
 NO_GROUPS = Groups({})
 
-#: Identifies one idle period of a task: its work counter, then the number of each upstream task's idle period.
+#: Numbers that identify one idle period of a task: the task's work counter, and the number of each upstream task's idle
+#: period.
 Quiet = tuple[int, ...]
 
 
 class _Told(NamedTuple):
     time_ms: int
-    #: The number of the idle period; 0 for a task that has input.
+    #: The number of the idle period that the watermark reported; 0 if the task had input.
     stretch: int = 0
 
 
 class WatermarkWriter:
     """Decides when a task writes watermarks, and makes their values.
 
-    Each commit that moves the stream time writes watermarks at once, because downstream tasks wait for watermarks.
+    A commit that advances the stream time writes watermarks at once, because downstream tasks wait for them.
     Topics with many partitions and upstream tasks get watermarks less often (``WATERMARKS_PER_S``).
 
     Args:
@@ -128,7 +132,7 @@ class WatermarkWriter:
         topics: The repartition topics that the task writes to, by name.
         inputs: The task's inputs whose messages reach these topics.
         hears: Whether one of these inputs is a repartition topic, so that this input's watermarks move the task's time.
-        own: Whether the task's own watermarks return to the task through these topics. The watermarks then depend on
+        own: Whether the task's own watermarks come back to it through these topics. Its watermarks then depend on
             ``inputs`` only.
     """
 
@@ -143,8 +147,8 @@ class WatermarkWriter:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: ``asked``: time of the last request for the end offsets of the task's repartition topics, and these offsets.
-        #: ``said``: number of watermarks of each idle upstream task when this task last wrote a watermark.
+        #: ``asked``: when the end offsets of the task's repartition topics were last requested, and these offsets.
+        #: ``said``: the number of watermarks of each idle upstream task when this task last wrote a watermark.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -152,23 +156,26 @@ class WatermarkWriter:
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0
-        #: Whether ``look`` was called since the start; a paused worker never calls it.
+        #: Whether ``look`` was called since the start. A paused worker never calls it.
         self._looked = False
-        #: The present idle period (None while there is input), its number, and its start in monotonic seconds.
+        #: The present idle period (``_quiet``, None while there is input), its number, and its start in monotonic
+        #: seconds.
         self._quiet: Quiet | None = None
         self._stretch, self._since = 0, 0.0
-        #: A moment (monotonic seconds) when the inputs were at their ends; None if unknown or already reported.
+        #: Monotonic seconds. A moment when the inputs were read to their ends; None if unknown or already reported.
         self._ended_at: float | None = None
 
     def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
-        """Whether a commit is needed now, to write watermarks.
+        """Returns True if a commit is needed now, to write watermarks.
+
+        Must be called in each turn of the worker's loop.
 
         Args:
             time_ms: The stream time of the task.
             now: The present time, in monotonic seconds.
-            quiet: Identifies the idle period of the task; None while the task has input.
-            confirm: Returns the latest moment, in monotonic seconds, at which the inputs were certainly read to their
-                ends; None if a record is left. Called only after ``REPEAT_S`` seconds of idle time.
+            quiet: Numbers that identify the idle period of the task; None while the task has input.
+            confirm: A function that returns the last moment, in monotonic seconds, at which the inputs were certainly
+                read to their ends; None if a record is left. It is called only after ``REPEAT_S`` seconds of idle time.
         """
         self._looked = True
         if quiet is not None and quiet != self._quiet:
@@ -183,7 +190,7 @@ class WatermarkWriter:
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
-        """The value of the watermark that the next commit has to write; None if no watermark is due."""
+        """Returns the value of the watermark that the next commit must write; None if no watermark is due."""
         if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
             return None
         ended_at, self._ended_at = self._ended_at, None
@@ -200,8 +207,8 @@ class WatermarkWriter:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
             return False  # the next repeated watermark of this idle period contains ``time_ms``
-        # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise a task that
-        # reads its own watermarks would answer each watermark with another one, without end.
+        # A smaller time (for example because a buffer was empty for a moment) needs no watermark. Otherwise, a task
+        # that reads its own watermarks would answer each watermark with another one, without end.
         moved = self._told.time_ms < time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
@@ -210,16 +217,16 @@ class WatermarkWriter:
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:
-        """Must be called when the commit with the last ``tell`` is done."""
+        """Must be called after the commit that wrote the last watermark of ``tell``."""
         if self._pending is not None:
             self._told, self._pending = self._pending, None
 
     def restore(self) -> None:
-        """Must be called when the transaction with the last ``tell`` was aborted."""
+        """Must be called if the transaction with the last watermark of ``tell`` was aborted."""
         self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
-        """Forgets the last watermark, so that the next commit writes a watermark."""
+        """Must be called when the task starts: the next commit then writes a watermark."""
         self.restore()
         self._told, self._looked = None, False
         self.asked, self.said = None, ()

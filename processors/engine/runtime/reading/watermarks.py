@@ -3,15 +3,16 @@
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
                         └ time 52 has arrived                                   └ 1.1 s later: time 52 is released
 
-Downstream stream time waits for the slowest upstream task: it does not pass the time of that task's watermark. It also
-waits for a task at the end of its input, because that task's next message may just be on its way. For example, a burst
-may reach one partition before another. When the task has been at the end of its input for ``IDLE_S`` more seconds, the
-times that had already arrived are released. The upstream task measures these seconds by its own clock; the topic's log
-gives the order of events.
+The stream time of a downstream task does not pass the watermark of the slowest upstream task. It also waits for an
+upstream task at the end of its input, because a message may just be on its way to that task. For example, a burst may
+reach one partition before another. When that task has been at the end of its input for ``IDLE_S`` more seconds, event
+times that had already arrived downstream are *released*: they no longer wait for it. The upstream task measures these
+seconds by its own clock; the topic's log gives the order of events.
 
 Invariants:
     - Only watermarks of a living worker release times. The task of a dead worker stays at its last time until its next
-      owner sends a watermark. A watermark from before a restart of the reader does not release times either.
+      owner sends a watermark. A watermark that was read before a restart of the downstream task releases no times
+      either.
     - An upstream task checks its input's end only after the commit of its previous watermark. So all records before
       that watermark in the log already existed at the time of the check, even if writing took long.
 """
@@ -27,12 +28,12 @@ import msgspec
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-#: Seconds that an upstream task must be at the end of its input before downstream tasks stop waiting for it.
+#: Seconds. If an upstream task has been at the end of its input this long, downstream tasks stop waiting for it.
 IDLE_S = 1.0
-#: A task at the end of its input repeats its watermark after this many seconds.
+#: Seconds after which a task at the end of its input repeats its watermark.
 REPEAT_S = 0.3
-#: In a long idle period, the interval between two watermarks is this part of the idle time, at most ``REPEAT_MOST_S``
-#: seconds. Without growing intervals, a slow reader would process nothing but watermarks.
+#: In a long idle period, the interval between two watermarks is this fraction of the idle time so far, at most
+#: ``REPEAT_MOST_S`` seconds. With a constant interval, a slow reader would process nothing but watermarks.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
 
@@ -43,10 +44,10 @@ class Watermark(msgspec.Struct, frozen=True):
     Attributes:
         task: The name of the upstream task that wrote the record.
         time_ms: The stream time of the task, in milliseconds.
-        ended: Whether the task's inputs were read to their ends when the watermark was made.
+        ended: Whether the task's inputs were read to their ends when the watermark was written.
         idle_ms: Duration for which the inputs have been at their ends, by the worker's clock. Older Holdfast versions
             wrote 0, which releases nothing.
-        stretch: The number of this idle period, counted by the worker.
+        stretch: The number of the present idle period, which the worker counts.
     """
 
     task: str
@@ -66,18 +67,19 @@ class Watermark(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Word:
-    """The last watermark of an upstream task, and the times that later watermarks of its idle period will release."""
+    """The last watermark of one upstream task, and the event times that its next watermarks may release."""
 
     time_ms: int
     ended: bool = False
     stretch: int = 0
     idle_ms: int = 0
     heard_at: float = 0.0
-    #: The event time up to which downstream tasks need not wait for this task.
+    #: The event time up to which downstream tasks need not wait for this upstream task.
     free_ms: int = NO_TIME
-    #: The newest event time that had arrived downstream when this watermark was read.
+    #: The largest event time that had arrived downstream when this watermark was read.
     there_ms: int = NO_TIME
-    #: For each earlier watermark of the idle period: its ``idle_ms``, and the newest event time that arrived before it.
+    #: Pairs, one for each earlier watermark of the idle period: its ``idle_ms``, and the largest event time that had
+    #: arrived before it.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
     #: Number of watermarks in this idle period.
     said: int = 1
@@ -87,7 +89,10 @@ class _Word:
         return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
 
     def go_on(self, read: Watermark, there_ms: int) -> None:
-        """Applies the next watermark of the same idle period."""
+        """Applies a further watermark of the same idle period.
+
+        ``there_ms`` is the largest event time that has arrived until now.
+        """
         self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
         while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
@@ -96,7 +101,7 @@ class _Word:
 
 
 class Before:
-    """The watermarks of the upstream tasks of one repartition topic, for one downstream task.
+    """The watermarks of the upstream tasks of one repartition topic, as one downstream task has read them.
 
     ``tasks`` has the names of the upstream tasks.
     """
@@ -105,18 +110,22 @@ class Before:
         self._tasks = tasks
         self._words: dict[str, _Word] = {}
         self._newest_ms = NO_TIME
-        #: The topic's end offset at a moment, and the newest event time that had arrived at that moment.
+        #: The topic's end offset that was last passed to ``mark``, and the largest event time that had arrived at that
+        #: moment.
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
-        """Starts from the committed watermark times (by task), valid until the tasks send further watermarks."""
+        """Starts from the committed watermark times, by task.
+
+        They are valid until these tasks send further watermarks.
+        """
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
     def take(self, read: Watermark, now: float = 0.0) -> int | None:
         """Applies the next watermark of the log; ``now`` is monotonic seconds.
 
-        Returns the time of the upstream task; None if the task no longer exists.
+        Returns the time that its upstream task has reached; None if that task no longer exists.
         """
         if read.task not in self._tasks:
             return None
@@ -136,14 +145,15 @@ class Before:
         return read.stretch == word.stretch and read.idle_ms > word.idle_ms
 
     def wants_end(self, newest_ms: int) -> bool:
-        """Whether the caller must request the topic's end offset and call ``mark``.
+        """Whether the caller must now request the topic's end offset and pass it to ``mark``.
 
-        True if other inputs have times up to ``newest_ms`` that the next watermarks can't release yet.
+        This is the case if other inputs have event times, up to ``newest_ms``, that the next watermarks can't release
+        yet.
         """
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
-        """Remembers the topic's present end offset, and the newest event time that other inputs have now.
+        """Remembers the topic's present end offset, and the largest event time that has arrived in other inputs.
 
         Only watermarks after this offset may release these times, because earlier watermarks may be older than the
         messages.
@@ -151,13 +161,16 @@ class Before:
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Completes a ``mark`` if the topic is read up to the marked offset; ``read_to`` is the next offset to read."""
+        """Must be called after records were read. Completes the last ``mark`` if its offset is reached.
+
+        ``read_to`` is the next offset to read.
+        """
         if self._mark is not None and read_to >= self._mark[0]:
             self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
 
     @property
     def newest_ms(self) -> int:
-        """The newest time of all watermarks."""
+        """The largest time of all watermarks and of the last completed ``mark``."""
         return max((word.time_ms for word in self._words.values()), default=NO_TIME)
 
     @property
@@ -166,21 +179,21 @@ class Before:
         return {task: word.time_ms for task, word in self._words.items()}
 
     def reached_ms(self) -> int:
-        """The event time below which no new message can arrive; ``NO_TIME`` until each task has sent a watermark."""
+        """The event time below which no further message can arrive; ``NO_TIME`` if a task has sent no watermark yet."""
         if len(self._words) < len(self._tasks):
             return NO_TIME
         return min((word.reached_ms for word in self._words.values()), default=NO_TIME)
 
     @property
     def ended(self) -> bool:
-        """Whether the last watermark of each task reports the end of its input."""
+        """Whether the last watermark of each task says that its inputs are read to their ends."""
         return len(self._words) == len(self._tasks) and all(word.ended for word in self._words.values())
 
     @property
     def heard_at(self) -> float:
-        """The moment since which each task has sent at least one watermark, in monotonic seconds.
+        """The earliest moment, in monotonic seconds, at which one of the tasks' last watermarks was read.
 
-        0 until each task has sent a watermark.
+        It is 0 until each task has sent a watermark.
         """
         if len(self._words) < len(self._tasks):
             return 0.0
@@ -188,16 +201,16 @@ class Before:
 
     @property
     def stretches(self) -> tuple[int, ...]:
-        """The number of the present idle period of each task, in the order of the tasks' names."""
+        """The number of each task's present idle period, in the order of the tasks' names."""
         return tuple(self._words[task].stretch for task in sorted(self._words))
 
     @property
     def said(self) -> tuple[int, ...]:
-        """For each task, the number of watermarks in the task's present idle period; 0 for a task that has input."""
+        """The number of watermarks that each task has sent in its present idle period; 0 for a task that has input."""
         words = (self._words.get(task) for task in sorted(self._tasks))
         return tuple(word.said if word is not None and word.ended else 0 for word in words)
 
     def behind(self, time_ms: int) -> list[str]:
-        """The tasks that may still send messages of this event time."""
+        """Returns the names of the tasks that may still send messages with event times up to ``time_ms``."""
         silent = sorted(self._tasks - self._words.keys())
         return silent + [task for task, word in sorted(self._words.items()) if word.reached_ms <= time_ms]

@@ -1,11 +1,10 @@
 """Counts messages of a task that were not processed normally: late, dead-lettered, skipped, or in a wrong partition.
 
-    commit ──► counts in the note beside the task's offsets ──► the next owner, or the same worker after a restart
+    commit ──► counts in the metadata of the task's offsets ──► the next owner, or the same worker after a restart
 
 Invariants:
     - Only committed messages are counted. A message that is processed again after an abort is counted once.
-    - Normally processed messages are not counted. A task without late, dead-lettered or skipped messages has no note of
-      counts.
+    - Normally processed messages are not counted. If all counts are 0, they are not stored.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from holdfast.processors.engine.runtime.reading.misplaced_keys import KeyPlaces, Misplaced
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
 
-#: Maximum characters of ``Newest.reason``, so that the note stays small.
+#: Maximum characters of ``Newest.reason``, so that the metadata of the offsets stays small.
 REASON_MAX = 160
 #: The rate ``per_minute`` is the average over this many minutes.
 RATE_MINUTES = 10
@@ -40,8 +39,8 @@ class Counts(msgspec.Struct, frozen=True):
     """Counts since the first message of a task: ``late`` messages, dead letters (``put_aside``), and ``skipped`` ones.
 
     A message that is late for several windows is counted once for each window. A ``misplaced`` message is in a
-    partition to which its key does not belong. So the message can't be joined with messages of its key that are in the
-    right partition.
+    partition to which its key does not belong. So it can't be joined with messages of its key that are in the right
+    partition.
     """
 
     late: int = 0
@@ -69,7 +68,7 @@ def together(counts: Iterable[Counts]) -> Counts:
 
 
 class Counting(Protocol):
-    """Counts late messages by store since the task was opened; a count never decreases."""
+    """Counts late messages for each store since the task was opened. A count never decreases."""
 
     @property
     def late(self) -> Mapping[str, int]:
@@ -77,43 +76,48 @@ class Counting(Protocol):
 
 
 class Arrivals:
-    """The counts of one task, including uncommitted messages."""
+    """The counts of one task. They include messages that are processed but not committed."""
 
     def __init__(self) -> None:
         self._put_aside = self._skipped = 0
-        #: Number of late messages that were counted before the task was opened; added to the number of ``_time``.
+        #: Number of late messages that were counted before the task was opened. ``_time`` counts the later ones.
         self._late = 0
         self._time: Counting | None = None
         self._now_ms: Callable[[], int] = lambda: 0
         self._newest: Newest | None = None
         self._places: KeyPlaces | None = None
-        #: Number to add to the count of ``_places``, which begins at 0 with the task; may be negative after an abort.
+        #: Number to add to the count of ``_places``, which starts at 0 when the task is opened. It may be negative
+        #: after an abort.
         self._misplaced = 0
         #: The counts at the last commit.
         self._kept = NONE
-        #: Pairs of a minute (since 1970) and the total count at its start, for the last ``RATE_MINUTES`` minutes.
+        #: For the last ``RATE_MINUTES`` minutes: pairs of a minute (since 1970) and the total of the counts at its
+        #: start.
         self._before: tuple[tuple[int, int], ...] = ()
 
     def recall(self, counts: Counts) -> None:
-        """Continue from the committed counts of the task's earlier owner; call it before ``begin``."""
+        """Must be called before ``begin``: continues from ``counts``, which the task's last owner has committed."""
         self._kept = counts
         self.restore()
 
     def begin(self, time: Counting | None, now_ms: Callable[[], int]) -> None:
-        """Set the counter of late messages and the clock (ms since 1970) when the task starts."""
+        """Must be called when the task starts.
+
+        ``time`` counts late messages, ``now_ms`` returns milliseconds since 1970.
+        """
         self._time, self._now_ms = time, now_ms
 
     def judge_places(self, places: KeyPlaces | None) -> None:
-        """Count misplaced messages with ``places`` from now on; with None, misplaced messages are not counted."""
+        """Sets the object that counts misplaced messages from now on. None: misplaced messages are not counted."""
         self._places = places
 
     @property
     def judges_places(self) -> bool:
-        """Whether misplaced messages are counted, so that ``saw`` must be called."""
+        """Whether misplaced messages are counted, so that ``saw`` must be called for processed messages."""
         return self._places is not None
 
     def saw(self, topic: str, keys: list[bytes | None], first: int, last: int) -> None:
-        """Note the keys of processed messages, ``first`` to ``last`` - 1 of ``keys``."""
+        """Must be called for processed messages: those with indexes ``first`` to ``last`` - 1 in ``keys``."""
         if self._places is not None:
             self._places.saw(topic, keys[first:last])
 
@@ -145,7 +149,7 @@ class Arrivals:
         return count
 
     def committed(self, counts: Counts) -> None:
-        """Remember the counts of a successful commit."""
+        """Must be called after a commit, with the counts that the commit has stored."""
         if counts.total != self._kept.total:
             minute = self._now_ms() // 60_000
             before = tuple(each for each in self._before if each[0] > minute - RATE_MINUTES)
@@ -155,7 +159,7 @@ class Arrivals:
         self._kept = counts
 
     def restore(self) -> None:
-        """Set the counts back to the last commit, after an aborted transaction."""
+        """Must be called after an aborted transaction: resets the counts to the last commit."""
         kept = self._kept
         self._put_aside, self._skipped, self._newest = kept.put_aside, kept.skipped, kept.newest
         self._late = kept.late - (0 if self._time is None else sum(self._time.late.values()))
@@ -165,7 +169,7 @@ class Arrivals:
 
     @property
     def per_minute(self) -> float:
-        """Counted messages per minute, averaged over the last ``RATE_MINUTES`` minutes."""
+        """Number of counted messages per minute, averaged over the last ``RATE_MINUTES`` minutes."""
         first = self._now_ms() // 60_000 - RATE_MINUTES
         before = [total for minute, total in self._before if minute > first]
         return (self._kept.total - before[0]) / RATE_MINUTES if before else 0.0

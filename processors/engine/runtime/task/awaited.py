@@ -6,8 +6,8 @@
 The later steps run message by message, as in every stream: state, outputs and position change together. The calls run
 before these changes. After an abort or a crash, a call may be repeated.
 
-All calls of one turn of the worker's loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). Messages whose calls
-would end later wait for the next turn.
+All calls of one turn of the worker's loop end within ``CALLS_WITHIN_MS`` (``call_schedule``). If a message's call would
+end later, the message waits for the next turn.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFai
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Output
 
-#: Runs the later steps for messages; returns the index after the last processed message.
+#: A function that runs the later steps for messages. It returns the index after the last processed message.
 RunBehind = Callable[[Batch, Readable], int]
-#: Applies the failure policy to a message; called with the message's index in the batch and the error.
+#: A function that applies the failure policy to a message. Its arguments are the message's index in the batch and the
+#: error.
 Fail = Callable[[int, BaseException], None]
 
-#: Maximum seconds that the end of the process waits for calls that were cancelled.
+#: Maximum seconds for which the end of the process waits for calls that were cancelled.
 ENDING_S = 1.0
 
 _of_thread = threading.local()
@@ -51,10 +52,12 @@ _of_thread = threading.local()
 
 @dataclass(slots=True)
 class _Job:
-    """A message in progress: ``value`` is first the result of the earlier steps, later the answer of the call.
+    """A message in progress.
 
-    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is the call's place in the schedule;
-    None without a call.
+    ``value`` is first the result of the steps before the async call, and then the call's answer.
+
+    ``dropped`` is True if the earlier steps filtered the message out. ``place`` is the call's lane and round in the
+    schedule; None if the message needs no call.
     """
 
     index: int
@@ -67,7 +70,7 @@ class _Job:
 
 
 class AwaitedStream:
-    """The compiled steps of a stream before its async call, and the call; ``behind`` has the steps after the call."""
+    """The steps of a stream up to and including its async call. ``behind`` has the steps after the call."""
 
     def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
         call = node.call
@@ -77,7 +80,8 @@ class AwaitedStream:
         self._job = _Job(0)
         #: Whether a step before or after the call reads headers.
         self.wants_headers = uses_headers(source)
-        #: Whether the last ``process`` made calls; the caller then leaves all later messages for the next turn.
+        #: Whether the last ``process`` made calls. If so, the caller leaves all later messages for the next turn of the
+        #: loop.
         self.called = False
         tail = Node("update", self._collect, metadata=True)
         for each in reversed(before):
@@ -91,15 +95,14 @@ class AwaitedStream:
 
     @property
     def at_once(self) -> int:
-        """Maximum number of messages to pass to one call of ``process``."""
+        """Maximum number of messages that may be passed to one call of ``process``."""
         most = self._call.concurrency * self._call.rounds
         return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages; returns the index after the last processed message.
 
-        Messages whose calls would not end in time are not processed. ``called`` is True after each ``process`` with
-        calls.
+        Messages whose calls would not end in time are not processed. ``called`` then says whether calls were made.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]
@@ -121,7 +124,7 @@ class AwaitedStream:
         return first + len(jobs)
 
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
-        """Runs the earlier steps; returns the messages up to the first message whose call would not end in time."""
+        """Runs the steps before the call. Returns the messages up to the first one whose call would not end in time."""
         jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
         for place, value in enumerate(readable.values):
             index = first + place
@@ -146,13 +149,13 @@ class AwaitedStream:
 
 
 def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
-    """The compiled part of a stream up to its async call; None for a stream without ``apply_async``."""
+    """Returns the steps of a stream up to its async call; None for a stream without an async call."""
     found = call_of(source)
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
 
 
 async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
-    """Runs the calls of these jobs in the order of their schedule, and stores the answers in the jobs."""
+    """Makes the calls of these messages in the order of their schedule, and stores the answers in the jobs."""
     over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
     for number, job in enumerate(jobs):
         assert job.place is not None
@@ -176,7 +179,7 @@ async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
 
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
-    """The answer of a call in a tuple; or an error, if the call failed or did not end before its timeout."""
+    """Returns the answer of a call in a tuple. If the call fails or exceeds its timeout, returns the error."""
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
@@ -200,13 +203,16 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
 
 
 def _forget(late: asyncio.Task[Any]) -> None:
-    """Read the error of a call that ended after its timeout; otherwise asyncio logs the error as never retrieved."""
+    """Reads the error of a call that ended after its timeout.
+
+    Otherwise, asyncio logs that the error was never retrieved.
+    """
     if not late.cancelled():
         late.exception()
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
-    """A batch of only these messages, with their original keys, values, offsets and headers."""
+    """Returns a batch with only these messages, which keep their keys, values, offsets and headers."""
     offsets, indices = [batch.offsets[job.index] for job in jobs], [job.index for job in jobs]
     return Batch(
         batch.partition,
@@ -224,7 +230,10 @@ def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readab
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this thread, which is kept until the process ends, so that user functions reuse connections."""
+    """Returns the event loop of this thread.
+
+    It is kept until the process ends, so that user functions can reuse connections.
+    """
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
         loop = _of_thread.loop = asyncio.new_event_loop()
@@ -233,7 +242,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop at the end of the process; wait at most ``ENDING_S`` seconds for cancelled calls."""
+    """Closes an event loop at the end of the process. Waits at most ``ENDING_S`` seconds for cancelled calls."""
     if loop.is_running():  # the loop runs on another thread, which is a daemon thread
         return
     left = asyncio.all_tasks(loop)

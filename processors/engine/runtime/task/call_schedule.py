@@ -1,4 +1,4 @@
-"""The schedule of async calls: assigns each call a lane and a round, so that all calls of a turn end in time.
+"""The schedule of async calls: gives each call a lane and a round, so that all calls of a turn of the loop end in time.
 
     lane 1    a1 ──► c1 ──► a3          letters are message keys. A call waits for the previous call of its lane, and
     lane 2    b1 ──► a2                 for the previous call of its key: a3 waits for c1 and a2
@@ -16,7 +16,7 @@ from typing import NamedTuple
 class Place(NamedTuple):
     """The lane and the round of a call.
 
-    ``after`` is the number of the previous call with the same key, which must end first; None without such a call.
+    ``after`` is the number of an earlier call with the same key, which must end first; None if there is none.
     """
 
     lane: int
@@ -29,8 +29,8 @@ class CallSchedule:
 
     Args:
         width: Number of lanes, which is the maximum number of calls that run at the same time.
-        rounds: Maximum number of rounds; this many timeouts, one after the other, fit into the time limit.
-        by_key: Whether calls with the same key run one after the other.
+        rounds: Maximum number of rounds. So many timeouts, one after another, fit into the time limit of a turn.
+        by_key: Whether calls with the same key run one after another.
     """
 
     def __init__(self, width: int, rounds: int, *, by_key: bool) -> None:
@@ -42,7 +42,7 @@ class CallSchedule:
         self._count = 0
 
     def place(self, key: bytes | None) -> Place | None:
-        """Assigns the lane and round of the next call; None if the call would not end in time."""
+        """Returns the lane and round of the next call; None if the call would not end in time."""
         after, at = None, self._open
         if self._by_key and key is not None and key in self._last:
             after, of_last = self._last[key]

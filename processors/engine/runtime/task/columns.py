@@ -1,12 +1,12 @@
-"""Processes many messages at once with numpy columns, for streams with exactly one built-in aggregation or window.
+"""Processes many messages at once with numpy ("by columns"), for streams with one built-in aggregation or window.
 
     source ── columns ── aggregate ── to_topic (one or more)
     source ── columns ── window.current() ── to_topic (one or more)
     source ── columns ── window.final() ── any steps
 
-``columns`` are filters, assigned columns and projections by expressions that call no function of the user; or nothing.
-The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. Messages for
-which columns would give a different result, even by one bit, are also processed message by message.
+``columns`` are column expressions (filters, assignments, projections) that call no user function. There may be none.
+The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. If numpy
+would give a different result, even by one bit, the messages are also processed message by message.
 """
 
 from __future__ import annotations
@@ -43,37 +43,41 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("columns")
 
-#: Minimum messages of a run by columns, because fewer messages are processed faster one by one.
+#: Minimum number of messages that are processed together with numpy. Fewer messages are processed faster one by one.
 RUN_MIN = 48
-#: Maximum messages of a run by columns, because the data of a longer run leaves the CPU caches before it is used again.
+#: Maximum number of messages that are processed together with numpy. The data of more messages would leave the CPU
+#: caches.
 RUN_MAX = 500
-#: After a slice in which most messages could not be processed by columns, the next slices are processed message by
-#: message. This is the maximum number of such slices in a row.
+#: If numpy could not process most messages of a slice, the next slices are processed message by message. This is the
+#: maximum number of such slices in a row.
 REST_MAX = 64
-#: Bytes that an output record reserves for headers; a run with larger headers is processed message by message.
+#: Bytes that are reserved for the headers of an output record. Messages with larger headers are processed one by one.
 HEADERS_ROOM = 4096
 
 
 class Leaves(Protocol):
-    """State that is kept as columns in memory."""
+    """An object that keeps state in numpy arrays. A row has the state of one key."""
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """Moves the rows of these keys from the columns to the store, because the steps use these keys next."""
+        """Writes the state of these keys to the store, because the next messages are processed one by one."""
 
 
 class ColumnarStream:
-    """Base class: processes one stream of one task by columns; ``_taken`` of a subclass processes a run."""
+    """Base class: processes many messages of one stream at once with numpy.
+
+    The method ``_taken`` of a subclass does this.
+    """
 
     def __init__(self, columns: Leaves) -> None:
         self._leaves = columns
         self._rest, self._rested = 0, 0
-        #: Total number of messages processed by columns (``taken``), and message by message (``left``).
+        #: Numbers of messages that were processed with numpy (``taken``), and one by one (``left``).
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits a slice into runs to process by columns.
+        """Splits messages ``first`` to ``last`` - 1 into parts that numpy may process.
 
-        Yields no runs for some slices after a slice in which most messages could not be processed by columns.
+        Yields nothing for some time after calls in which most messages could not be processed with numpy.
         """
         if self._rest:
             self._rest -= 1
@@ -86,11 +90,11 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Splits a run after messages at which windows must close; the base class yields the whole run as one piece."""
+        """Splits messages after those at which windows must close. The base class yields all messages as one part."""
         yield first, last
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run by columns; False if nothing was done, so that the steps must process the run."""
+        """Processes messages with numpy. Returns False, and changes nothing, if they must be processed one by one."""
         done = last - first >= RUN_MIN and self._taken(batch, first, last)
         if done:
             self.taken += last - first
@@ -100,17 +104,17 @@ class ColumnarStream:
         raise NotImplementedError
 
     def split(self, first: int, last: int) -> int | None:
-        """The index at which to halve a run that columns could not process; None if the run is too short to halve."""
+        """Returns the index at which to halve messages that numpy could not process; None if they are too few."""
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
-        """Move the rows of these messages' keys to the store, because the steps process these messages next."""
+        """Writes the state of these messages' keys to the store; the messages are then processed one by one."""
         self._leaves.leave(batch.keys[first:last])
         self.left += last - first
 
 
 class AggregationStream(ColumnarStream):
-    """A stream that is only an aggregation; ``boxes`` has the outboxes of its output topics.
+    """A stream with one aggregation and outputs. ``boxes`` are the outboxes of the output topics.
 
     ``headers_room`` is the number of bytes that each output reserves for its message's headers. ``times`` has the range
     of record timestamps that the output topics accept.
@@ -155,15 +159,15 @@ class AggregationStream(ColumnarStream):
 
 
 class WindowedStream(ColumnarStream):
-    """A stream that is only a window.
+    """A stream with one window.
 
-    ``boxes`` has the outboxes for current results; empty for final results.
+    ``boxes`` are the outboxes for current results. It is empty if the window has final results.
     """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
         super().__init__(columns)
         self._columns, self._boxes, self._times = columns, boxes, times
-        #: Window declaration and stream time, if the windows must close between messages; otherwise None.
+        #: If windows must close between messages: the window's declaration and the stream time. Otherwise None.
         self.meeting: tuple[WindowSpec, StreamTime] | None = None
 
     def pieces(self, batch: Batch, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -213,7 +217,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     times: RecordTimes,
     time: TaskTime | None = None,
 ) -> ColumnarStream | None:
-    """The ``ColumnarStream`` of a stream; None without numpy, or if the stream has not the form that columns need.
+    """Returns the ``ColumnarStream`` of a stream; None if numpy is missing or the stream's steps do not allow it.
 
     ``frames`` has all streams of the task.
     """
@@ -243,7 +247,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
         return None
     if not _numpy_is_there():
         return None
-    # Imported here, because importing numpy takes 0.1 s and loads many modules, and most workers do not need it.
+    # Imported here, because importing numpy takes 0.1 s, and most workers do not need it.
     from holdfast.processors.engine.aggregates.columns import Unfit
 
     boxes = [outboxes[topic] for topic in topics]
@@ -323,7 +327,7 @@ def _numpy_is_there() -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether the node sends values as JSON with the original key and headers of the message."""
+    """Whether the output node sends values as JSON, with the message's own key and headers."""
     if node.topic is None or node.function is not None or node.headers is not None:
         return False
     return node.topic.serialize_value is serializer("json")

@@ -111,7 +111,7 @@ class TaskFacts:
 
     @property
     def begun_empty(self) -> frozenset[str]:
-        """Stores without earlier state. The first commit writes a meta record to the changelogs of these stores."""
+        """Stores that start without earlier state. The first commit writes a meta record to their changelogs."""
         return self._begun_empty
 
     def move(self, to: TaskPhase) -> None:
@@ -121,22 +121,25 @@ class TaskFacts:
         self._phase = to
 
     def reads(self, topic: str) -> None:
-        """Add an input topic; only before the task is opened."""
+        """Adds an input topic. May be called only before the task is opened."""
         self._inputs = (*self._inputs, topic)
 
     def opened(self, store: TaskStore | None) -> None:
-        """Attach the RocksDB, read its meta record, and change the phase to RESTORING."""
+        """Attaches the task's RocksDB, reads its meta record, and changes the phase to RESTORING."""
         self._store = store
         if store is not None:
             self._meta = store.meta() or TaskMeta()
         self.move(TaskPhase.RESTORING)
 
     def correct(self, meta: TaskMeta) -> None:
-        """Replace the meta record in memory; the next ``write`` writes it."""
+        """Replaces the meta record in memory. The next ``write`` also writes it to RocksDB."""
         self._meta = meta
 
     def write(self, changes: Iterable[Change] = (), **facts: Any) -> None:
-        """Write data changes and the meta record in one RocksDB batch; ``facts`` has the record's changed fields."""
+        """Writes data changes and the meta record in one RocksDB batch.
+
+        ``facts`` are the changed fields of the record.
+        """
         assert self._store is not None
         self._meta = replace(self._meta, **facts)
         self._store.write(changes, self._meta)
@@ -148,7 +151,7 @@ class TaskFacts:
             self._store = None
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Delete the data and the meta record; with ``aside``, move the data to another folder instead."""
+        """Deletes the data and the meta record. If ``aside`` is True, moves the data to another folder instead."""
         assert self._store is not None
         self._store.wipe(aside=aside)
         self._meta = TaskMeta()
@@ -158,23 +161,23 @@ class TaskFacts:
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
     def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
-        """Set the positions to ``began``, and the offsets of the last commit to ``committed``."""
+        """Sets the positions to ``began``, and the committed offsets to ``committed``, when the task starts."""
         self._committed = dict(committed)
         self.moved_to(began)
 
     def committed_as(self, inputs: Mapping[str, int]) -> None:
-        """Remember the input offsets of a successful commit."""
+        """Must be called after a commit, with the input offsets that it has committed."""
         self._committed, self._begun_empty = dict(inputs), frozenset()
 
     def moved_to(self, positions: Mapping[str, int]) -> None:
-        """Set the positions to other offsets, from which the task continues to read."""
+        """Sets the positions to other offsets, from which the task then reads."""
         self._began, self._positions = dict(positions), dict(positions)
 
     def passed(self, offsets: Mapping[str, int]) -> None:
-        """Move the positions past offsets without a record, such as transaction markers."""
+        """Moves positions forward over offsets that have no record, such as transaction markers."""
         self._positions.update(offsets)
 
     def back_to_committed(self) -> dict[str, int]:
-        """Set the positions back to the last commit; returns them by topic."""
+        """Sets the positions back to the last commit, and returns them by topic."""
         self._positions = {**self._began, **self._committed}
         return dict(self._positions)

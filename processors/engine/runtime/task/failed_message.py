@@ -1,4 +1,4 @@
-"""A failed message, timer or window result (its processing raised an error), as the failure policy gets it."""
+"""Describes a message, timer or window result whose processing raised an error, for the failure policy."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
-    #: Text about the timer or the window's result that raised; empty if the message itself raised. With a text,
-    #: ``offset`` is the offset of the last message before the timer or the result.
+    #: If a timer or a window's result raised the error: a text about it. ``offset`` is then the offset of the last
+    #: message before it. Empty if the message itself raised the error.
     made: str = ""
     #: The name of the timer that raised; None if no timer raised.
     timer: str | None = None
-    #: Whether the message is from a repartition topic, so that its value is an intermediate result.
+    #: Whether the message is from a repartition topic. Its value is then an intermediate result, not a source message.
     regrouped: bool = False
     #: Whether the message's headers can't be read; ``headers`` is then None.
     without_headers: bool = False
@@ -53,7 +53,8 @@ class FailedMessage:
         return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
 
 
-#: The failure policy: returns the dead letter of a failed message, or None to skip it; raises to stop the worker.
+#: The failure policy: returns the dead letter of a failed message, or None to skip the message. It raises an error to
+#: stop the worker.
 OnFailure = Callable[[FailedMessage], Output | None]
 
 
@@ -77,7 +78,7 @@ def _writable(part: Any) -> Any:
 
 
 def exits(error: BaseException) -> FunctionExits:
-    """The error that replaces ``SystemExit`` or ``GeneratorExit``."""
+    """Returns the error that is reported instead of ``SystemExit`` or ``GeneratorExit``."""
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
         action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
@@ -86,7 +87,7 @@ def exits(error: BaseException) -> FunctionExits:
 
 
 def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
-    """Makes a failed message from a record of a batch; headers are None if they can't be read."""
+    """Returns the failed message for a record of a batch. Its headers are None if they can't be read."""
     try:
         headers, unread = batch.headers[index], False
     except HeadersUnreadable:
@@ -105,14 +106,14 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
 
 
 def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
-    """Makes a failed message from a window's failed result; ``offset`` is the offset of the stream's last message."""
+    """Returns the failed message for a window's result. ``offset`` is the offset of the stream's last message."""
     key, start = closing.message_key, closing.start
     words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
     return _made(place, offset, (key, closing.result, start), words, error)
 
 
 def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
-    """Makes a failed message from a failed timer; ``offset`` is the offset of the stream's last message."""
+    """Returns the failed message for a timer. ``offset`` is the offset of the stream's last message."""
     (name, at, clock), key = due
     words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
     made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)

@@ -1,4 +1,4 @@
-"""The failure policy for a message that raised: stop the worker (default), write a dead letter, or skip the message."""
+"""Decides about a failed message: stop the worker (default), write a dead letter, or skip the message."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _users_log = logging.getLogger("holdfast.processing")
 #: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
-#: The first ``LOG_FIRST`` dead letters are logged, and after them only every ``LOG_EVERY``-th dead letter.
+#: Of the dead letters, the first ``LOG_FIRST`` are logged, and then only every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: The suggested action for a dead letter from a repartition topic, because a replay can't send it to a source topic.
+#: The suggested action for a dead letter from a repartition topic. It can't be replayed, because a replay sends to a
+#: source topic.
 SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
 #: Maximum characters of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
-#: Names of all headers about the failure that a dead letter may have.
+#: Names of all headers that a dead letter may have about its failure.
 FAILURE_HEADERS = frozenset(
     f"holdfast.{name}"
     for name in (
@@ -79,7 +80,7 @@ class FailurePolicy:
     def __call__(self, failed: FailedMessage) -> Output | None:
         """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed.
 
-        A schema registry that fails stops the worker whatever the policy is, because no message is at fault.
+        If a schema registry fails, the worker always stops, because the message is not at fault.
         """
         if isinstance(failed.error, SchemaRegistryFailed):
             stopped = _failure(failed, action=failed.error.action)
@@ -136,9 +137,9 @@ class FailurePolicy:
             **({"holdfast.left_out": "headers"} if failed.without_headers else {}),
             **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
         }
-        # The text of an error may contain any characters, also surrogates that UTF-8 can't encode.
+        # The text of an error may contain any characters, even surrogates, which UTF-8 can't encode.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        # A replayed dead letter has the headers of its earlier failure. Remove these headers, because otherwise each
+        # A replayed dead letter has the headers of its earlier failure. They are removed, because otherwise each
         # failure would add ten more headers.
         return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
@@ -160,7 +161,7 @@ def _kind(failed: FailedMessage) -> str:
 
 
 def _action(failed: FailedMessage) -> str:
-    """The suggested action for a failed message; a HoldfastError has its own action."""
+    """Returns the suggested action for a failed message. A HoldfastError has its own action, which is used."""
     kind, error = _kind(failed), failed.error
     code = {"timer": "`on_timer` or a step behind it", "result": "the steps behind the window"}.get(kind)
     if isinstance(error, HoldfastError):

@@ -1,4 +1,4 @@
-"""The reading order of tasks with several inputs, for the worker's loop: next records, paused inputs, watermarks."""
+"""Chooses the next records of tasks with several inputs, pauses inputs with full buffers, and decides on watermarks."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ from holdfast.processors.engine.steps.topic import TimestampType
 
 _log = structlog.get_logger("runtime.inputs_in_order")
 
-#: When a task has waited this many seconds for an input, a log line names that input.
+#: Seconds. If a task has waited this long for an input, a log line names the input.
 TOLD_AFTER_S = 10.0
 
-#: Extra seconds for the timeout of ``Worker.run`` while messages wait for watermarks. After several ``group_by`` in a
-#: row, several watermarks must arrive before the next message.
+#: Seconds by which the timeout of ``Worker.run`` is extended while messages wait for watermarks. After several
+#: ``group_by`` in a row, several watermarks must arrive before the next message.
 WORDS_S = 10.0
-#: For this many seconds after a wait for watermarks, the timeout of ``Worker.run`` still gets the extra time.
+#: Seconds after a wait for watermarks during which the timeout of ``Worker.run`` is still extended.
 HEARD_S = 1.0
 
-#: Returns the next records to process, at most the given number; empty if there are none.
+#: A function that returns the next records to process, at most the given number; empty if there are none.
 NextRuns = Callable[[int], Sequence[Run | InterleavedRun]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
-    """The next unprocessed records of a batch, at most ``most``, and only records before the index ``end``."""
+    """Returns the next unprocessed records of a batch, at most ``most``, and only records before the index ``end``."""
     first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
     return [Run(batch, first, min(end, first + most))] if first < end else []
 
 
 def has_messages(task: Task, batch: Batch) -> bool:
-    """Whether a batch has messages, and not only watermarks."""
+    """Whether a batch has messages, or only watermarks (records without a key in a repartition topic)."""
     return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
 
 
 class InputsInOrder:
     """Chooses the next records of tasks with several inputs, and decides when watermarks are due.
 
-    ``reach`` has the read bounds of a shadow.
+    ``reach`` has the end offsets of a shadow, which may not read further.
     """
 
     def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:
@@ -66,13 +66,13 @@ class InputsInOrder:
         self._clock = cluster.clock
         self._told: set[str] = set()
         self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
-        #: Last time (monotonic seconds) when watermarks moved the stream time of a task.
+        #: Monotonic seconds at which watermarks last advanced the stream time of a task.
         self.moved_at = 0.0
-        #: Last time (monotonic seconds) when a message or a stream time waited for watermarks.
+        #: Monotonic seconds at which a message or a stream time last waited for watermarks.
         self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | InterleavedRun]:
-        """The next records of a task by event time: at most ``most``, and at most ``left`` unless ``left`` is None."""
+        """Returns a task's next records by event time: at most ``most``, and at most ``left`` if that is not None."""
         order = task.order
         assert order is not None
 
@@ -84,7 +84,7 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a commit is due, because a task must write watermarks, or watermarks moved a task's stream time."""
+        """Whether a commit is due: a task must write watermarks, or watermarks have advanced a task's stream time."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
         if again:  # all idle tasks in the same turn, so that they share the requests and the commit
@@ -109,21 +109,21 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Request the end offsets of repartition topics if buffered messages wait for watermarks after them."""
+        """If buffered messages wait for watermarks of repartition topics, requests the end offsets of these topics."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Request the end offsets of repartition topics if stream time waits for watermarks after these offsets."""
+        """If stream time waits for watermarks of repartition topics, requests the end offsets of these topics."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
 
     def waits_s(self, tasks: Sequence[Task]) -> float:
-        """Extra seconds for the timeout of ``Worker.run``: more than 0 if messages waited for watermarks recently."""
+        """Returns extra seconds for the timeout of ``Worker.run``; 0 if no message waited for watermarks recently."""
         self._look_for_waits(tasks)
         return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
 
@@ -133,7 +133,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
-        """Identifies the idle period of a watermark's inputs; None while these inputs have messages."""
+        """Returns numbers that identify the idle period of the writer's inputs; None while they have messages."""
         heard = writer.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
@@ -141,7 +141,7 @@ class InputsInOrder:
         return (time.work, *upstream)
 
     def _ended_at(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> float | None:
-        """A moment at which an idle task had read all inputs to their ends, in monotonic seconds; None if unknown.
+        """Returns a moment (monotonic seconds) when an idle task had read all inputs to their ends; None if unknown.
 
         A source topic is at its end now if it was read up to the end offset that Kafka reports now. A repartition topic
         is never at its end now, because upstream tasks write watermarks all the time. So the end offset of a
@@ -168,7 +168,7 @@ class InputsInOrder:
         return before[0]
 
     def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
-        """Whether these inputs are processed to their ends: no buffered records, and no more records in Kafka."""
+        """Whether these inputs are processed to their ends: no records are buffered, and Kafka has no more."""
         kept = 0 if task.order is None else task.order.buffered_of(topics)
         return not kept and all(self._is_ended(task, topic, member) for topic in topics)
 
@@ -177,7 +177,10 @@ class InputsInOrder:
         return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
 
     def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
-        """Pauses the task's inputs with full buffers, and resumes those with room; ``tasks`` share the memory limit."""
+        """Pauses the task's inputs whose buffers are full, and resumes those with space.
+
+        ``tasks`` share the memory limit.
+        """
         assert task.order is not None
         full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
         if full:
@@ -214,7 +217,7 @@ def order_of(
     options: RuntimeOptions,
     groups: Groups = NO_GROUPS,
 ) -> ReadingOrder | None:
-    """The reading order of a task; None for a task with one input.
+    """Returns the reading order of a task; None for a task with one input, which needs none.
 
     ``declared`` has the input topics in the order of their declaration, which decides at equal event times.
     """
@@ -242,7 +245,7 @@ def order_of(
 def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
     """Maps each topic to the topics that must be processed first: right sides of as-of joins, and joined tables.
 
-    A table that is only joined with other tables is left out.
+    A table that is joined only with other tables is left out.
     """
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
@@ -258,10 +261,9 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
 
 
 def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
-    """The topics in their order at equal event times: right sides of joins come first.
+    """Returns the topics in the order that decides at equal event times: right sides of joins come first.
 
-    So a row is processed before the messages that are joined with it. The remaining topics keep the order of
-    ``topics``.
+    So a row is processed before the messages that are joined with it. All other topics keep the order of ``topics``.
     """
     joined_with = frozenset[str]().union(*rights.values())
     ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
@@ -302,10 +304,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
-    """Whether each idle upstream task has sent a further watermark since the last call that returned True."""
+    """Whether each idle upstream task has sent at least one watermark since this function last returned True."""
     said = upstream.said(writer.inputs)
     before = writer.said or (0,) * len(said)
-    # a count smaller than before belongs to a new idle period, so compare it with 0
+    # If a count is smaller than before, a new idle period has begun, so it is compared with 0.
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
         writer.said = said

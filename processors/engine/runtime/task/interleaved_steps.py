@@ -19,22 +19,22 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
 
-#: Number of argument columns of one stream's function: values, raw keys, timestamps, keys, headers.
+#: Number of iterators that one stream's function takes: values, raw keys, timestamps, keys, headers.
 WIDTH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedStreams:
-    """The compiled function of several streams.
+    """The compiled function of all streams of a task, which processes interleaved records.
 
-    ``inputs`` has for each topic its rank, the deserializers of value and key, and whether a step reads headers.
+    ``inputs`` has for each topic its number, the deserializers of value and key, and whether a step reads headers.
     """
 
     function: WovenFunction
     inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
 
     def columns(self, woven: InterleavedRun) -> tuple[Iterator[Any], ...] | None:
-        """The function's arguments for these records; None if a record can't be deserialized."""
+        """Returns the function's arguments for these records; None if a record can't be deserialized."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
             rank, value, key, wants_headers = self.inputs[batch.partition.topic]
@@ -59,7 +59,7 @@ def interleaved_streams(
 ) -> InterleavedStreams | None:
     """Compiles the streams into one function; None if a stream has a window, or if an input is a repartition topic.
 
-    ``sources`` has the steps of each frame, and ``timings`` the time of each frame.
+    ``sources`` has the steps of each stream, and ``timings`` the stream time and windows of each stream.
     """
     nodes = [node for source in sources for node in source.walk()]
     if any(frame.topic.repartitions for frame in frames) or any(node.kind == "window" for node in nodes):

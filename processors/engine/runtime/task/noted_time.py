@@ -9,8 +9,8 @@ times in the same place. The note also contains the counts of late, dead-lettere
 
 Invariants:
     - A note is committed in the same transaction as the watermarks and the offsets, and is valid only at these offsets.
-    - All inputs of a task have the same note. If a tool outside of Holdfast sets the offset of one input, that input
-      lost its note. Then the stream time in the notes of all other inputs is ignored.
+    - All inputs of a task have the same note. If another tool sets the offset of one input, this input no longer has
+      a note. The stream time in the notes of the other inputs is then ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         task: The name of the task that wrote the note.
-        time_ms: The stream time of the task, in milliseconds; None if a store keeps it, or if the task has none.
+        time_ms: The stream time of the task, in milliseconds; None if a store contains it, or if the task has none.
         ahead: Event times in the future, at most ``AHEAD_KEPT``, so that a note stays below 1.5 kB.
         arrivals: The counts of late, dead-lettered and skipped messages.
     """
@@ -44,16 +44,16 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Noted(NamedTuple):
-    """The content of a task's notes: its stream time (None if a store keeps it), and its message counts."""
+    """What the notes of a task contain: its stream time (None if a store contains it), and its message counts."""
 
     time: Remembered | None
     arrivals: Counts
 
 
 def note_of(task: Task, arrivals: Counts, *, timed: bool = True) -> str:
-    """The note for the next commit of a task; empty if there is neither a stream time nor a count to keep.
+    """Returns the note for the next commit of a task; empty if there is neither a stream time nor a count to store.
 
-    With ``timed`` False, the note does not contain the stream time.
+    If ``timed`` is False, the note does not contain the stream time.
     """
     time = task.time if timed else None
     if time is None or time.is_kept or not time.stream.known:

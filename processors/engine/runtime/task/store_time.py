@@ -1,4 +1,6 @@
-"""Stream time and expiring values in the stores that user functions declare; the module ``task_timers`` has the timers.
+"""Keeps stream time, and deletes expired values, in stores of user functions.
+
+The module ``task_timers`` has the timers.
 
 A task creates these objects from the application's declared stores before it compiles its steps.
 """
@@ -49,16 +51,16 @@ class StoreTime:
 
     @property
     def clock_key(self) -> bytes:
-        """The changelog key of the record that holds the stream time."""
+        """The changelog key of the record with the stream time."""
         return self._clock.key
 
     @property
     def late(self) -> int | None:
-        """Number of late messages since the task started; None for a kind of store that has no late messages."""
+        """Number of late messages since the task started; None if stores of this kind have no late messages."""
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
-        """Whether a committed record belongs to a value that had expired at the last commit, but is not deleted yet."""
+        """Whether the value of a committed record had expired at the last commit, so that it must not be read."""
         ends, now_ms = self._expiries, self._clock.saved_ms
         if ends is None or isinstance(ends, KeyTimes) or is_own(key):
             return False
@@ -73,12 +75,12 @@ class StoreTime:
         return self._clock.load()
 
     def restore(self) -> Remembered:
-        """Discards uncommitted changes of the time; returns the committed stream time."""
+        """Must be called after an aborted transaction: returns to the committed stream time, which is the result."""
         self._look_again()
         return self._clock.restore()
 
     def remove(self, limit: int) -> int:
-        """Deletes expired values, checking at most ``limit`` of them; returns the number checked."""
+        """Deletes expired values. Checks at most ``limit`` values, and returns the number of checks."""
         if self._expiries is None:
             return 0
         removed = self._expiries.remove(limit)
@@ -86,11 +88,11 @@ class StoreTime:
         return removed
 
     def save(self) -> bool:
-        """Writes the stream time into the store; False if it has not changed since the last commit."""
+        """Writes the stream time into the store. Returns False if it has not changed since the last commit."""
         return self._clock.save()
 
     def committed(self) -> None:
-        """Must be called when the commit with the last ``save`` is done."""
+        """Must be called after the commit that contains the last ``save``."""
         self._clock.committed()
 
     def _look_again(self) -> None:
@@ -99,7 +101,7 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """The stores among ``states`` that have timers, models (typed values) or expiring values."""
+    """Returns those stores of ``states`` that have timers, models (typed values) or expiring values."""
     declared = frames[0].declared if frames else {}
     timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
     found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
@@ -122,7 +124,7 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
 def _ends_of(
     state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
 ) -> Expiries | DatedValues | KeyTimes | None:
-    """The object that deletes the expired values of a store; None if its values never expire."""
+    """Returns the object that deletes a store's expired values; None if its values never expire."""
     if options is None or not options.expires:
         return None
     if options.keeping is not None:

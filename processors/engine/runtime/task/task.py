@@ -96,7 +96,7 @@ class Task(TaskFacts):
         self._times = ANY_TIME
         self.time: TaskTime | None = None  # None if no step needs stream time
         self.order: ReadingOrder | None = None  # None if the task has one input
-        #: Watermarks to send: topic, partition, value, and timestamp of the record in ms.
+        #: Watermarks that the next commit sends: topic, partition, value, and timestamp of the record in ms.
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the inputs that are repartition topics
         self._monotonic = NO_GROUPS.monotonic
@@ -110,7 +110,7 @@ class Task(TaskFacts):
         record_bytes_max: Mapping[str, int] = _NONE,
         times: RecordTimes = ANY_TIME,
     ) -> None:
-        """Attach the task's RocksDB (None for a task without stores), and change the phase to RESTORING.
+        """Opens the task: attaches its RocksDB (None for a task without stores), and changes the phase to RESTORING.
 
         ``changelogs`` maps a store to its changelog topic. ``record_bytes_max`` has the maximum bytes of a record by
         topic. ``times`` has the range of record timestamps that the topics accept.
@@ -130,7 +130,7 @@ class Task(TaskFacts):
         began: Mapping[str, int],
         groups: Groups = NO_GROUPS,
     ) -> None:
-        """Compile the steps, and change the phase to RUNNING; call it after the state is restored.
+        """Starts the task after its state is restored: compiles the steps, and changes the phase to RUNNING.
 
         ``committed`` has the next offset after the restored state, by input topic. ``began`` has the first offset to
         read.
@@ -185,8 +185,9 @@ class Task(TaskFacts):
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers, and make the watermarks of the next commit.
 
-        With ``due`` False, windows and timers are left unless more timers are due than one commit allows (``held``). A
-        window or timer that raises is handled as a failed message. Raises the errors of ``on_failure``.
+        If ``due`` is False, windows and timers are left for later, unless ``held`` is True (more timers are due than
+        one commit allows). If a window or timer raises an error, it is handled like a failed message. Raises the errors
+        of ``on_failure``.
         """
         if self.time is None:
             return
@@ -214,7 +215,7 @@ class Task(TaskFacts):
         return fail
 
     def _last_of(self, topic: str) -> tuple[Partition, int]:
-        """Partition and offset of the last processed message of an input."""
+        """Returns partition and offset of the last processed message of an input topic."""
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
@@ -223,13 +224,13 @@ class Task(TaskFacts):
         return current_message() or MessageContext(topic, self.partition, self._positions[topic] - 1)
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
-        """Apply the failure policy to a failed message, and count the message; its writes are already undone."""
+        """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
         if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
         self.arrivals.failed(failed, put_aside=instead is not None)
 
     def keep_time(self) -> None:
-        """Write the stream time into the stores, for a commit that closes no window."""
+        """Writes the stream time into the stores. For a commit that closes no windows."""
         if self.time is not None:
             self.time.keep()
 
@@ -237,8 +238,8 @@ class Task(TaskFacts):
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return the number of processed messages.
 
         Records before ``positions`` are skipped, because they are already processed. If ``on_failure`` raises, the
-        records before the failed record are processed. If the method does not process all records (``turns``), call it
-        again with the same records. If ``held`` is True, commit before that call.
+        records before the failed record are processed. If not all records were processed, the caller must call the
+        method again with the same records. If ``held`` is True, it must commit before that.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
@@ -259,7 +260,7 @@ class Task(TaskFacts):
         return done
 
     def _saw_keys(self, run: Run) -> None:
-        """Note the keys of those records of a run that are processed, if misplaced messages are counted."""
+        """Collects the keys of those records of a run that are processed, if misplaced messages are counted."""
         if not self.arrivals.judges_places:
             return
         topic = run.batch.partition.topic
@@ -274,7 +275,10 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Process records that are not processed yet and are no watermarks; return the number of processed records."""
+        """Processes records that are not processed yet and are no watermarks.
+
+        Returns the number of processed records.
+        """
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -297,7 +301,9 @@ class Task(TaskFacts):
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> int:
-        """Process records by columns; if that fails, halve the run, and process too short halves record by record.
+        """Processes records with numpy.
+
+        If this is not possible, halves them and tries again; short halves are processed one by one.
 
         Returns the index after the last processed record; less than the end of the run if a commit must come first.
         """
@@ -314,11 +320,14 @@ class Task(TaskFacts):
 
     @property
     def _between(self) -> Closings | None:
-        """The windows and timers that act between two messages; None if the task has no such windows and timers."""
+        """Closes windows and fires timers between two messages; None if the task has none that need this."""
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
-        """Close windows and fire timers that are due before the next message; False if a commit must come first."""
+        """Closes windows and fires timers that are due before the next message.
+
+        Returns False if a commit must come first.
+        """
         between = self._between
         if between is None or not between.stop_messages():
             return True
@@ -326,7 +335,7 @@ class Task(TaskFacts):
         return not self.held
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
-        """Process records message by message; returns the index after the last processed record."""
+        """Processes records one by one. Returns the index after the last processed record."""
         self._prefetch(Run(batch, index, last))
         awaited = stream.awaited
         while index < last:
@@ -349,7 +358,7 @@ class Task(TaskFacts):
         return index
 
     def _prefetch(self, *runs: Run) -> None:
-        """Read the state of these records' keys from RocksDB in one call, for stores where this saves time."""
+        """Reads the state of these records' keys from RocksDB in one call, for stores where this saves time."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
@@ -357,7 +366,7 @@ class Task(TaskFacts):
                 state.prefetch(keys)
 
     def take(self, records: Run | InterleavedRun, on_failure: OnFailure) -> int:
-        """Process the next records in reading order, possibly of several inputs; returns the same as ``process``."""
+        """Processes the next records in reading order, possibly of several inputs. Returns the same as ``process``."""
         if isinstance(records, Run):
             return self.process(*records, on_failure)
         assert self.woven is not None
@@ -375,7 +384,7 @@ class Task(TaskFacts):
                 self._saw_keys(part)
 
     def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Make the async calls of these records, then process their results; returns the same as ``_run``."""
+        """Makes the async calls of these records, then processes their results. Returns the same as ``_run``."""
         assert stream.awaited is not None
         batch, first = records.batch, records.first
 
@@ -390,15 +399,15 @@ class Task(TaskFacts):
         return reached
 
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
-        """Process deserialized records; the module's docstring shows how a failed record is found.
+        """Processes deserialized records. The module's docstring shows how a failed record is found.
 
         Returns the index after the last processed record. If this index is less than ``records.last``, the caller must
         deserialize the next record again, because the steps may have changed its value. If ``held`` is True, the caller
         must commit first.
         """
         batch, first, last = records
-        # An error ends the call of the function. The iterators then show which message failed. The next call of the
-        # function continues with the same iterators.
+        # An error ends the call of the generated function. The iterators then show which message failed, and the next
+        # call continues with the same iterators.
         between = self._between
         values = iter(readable.values) if between is None else Until(readable.values, between.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
@@ -416,7 +425,7 @@ class Task(TaskFacts):
         columns: tuple[Iterator[Any], ...],
         on_failure: OnFailure,
     ) -> int:
-        """Call a generated function with the iterators ``columns``; returns the number of processed records."""
+        """Calls a generated function with the iterators ``columns``. Returns the number of processed records."""
         count, values = records.size, columns[-WIDTH]
         between = self._between
         while True:
@@ -448,7 +457,7 @@ class Task(TaskFacts):
                     return reached
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
-        """Apply the failure policy to a failed message (its writes are undone), and move the position after it."""
+        """Applies the failure policy to a failed message, whose writes are undone, and moves the position after it."""
         topic = batch.partition.topic
         self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
         self._positions[topic] = batch.offsets[index] + 1
@@ -460,17 +469,17 @@ class Task(TaskFacts):
 
     @property
     def progressed(self) -> bool:
-        """Whether a commit is needed: positions moved, stream time has changes, or new stores began empty."""
+        """Whether a commit is needed: positions or stream time have changed, or stores began empty."""
         moved = self._positions != self._committed or bool(self._begun_empty)
         return moved or (self.time is not None and self.time.dirty)
 
     def dirty_bytes(self) -> int:
-        """Approximate memory of the uncommitted writes, in bytes."""
+        """Estimated bytes of the uncommitted writes."""
         waiting = sum(len(box.values) for box in self.outboxes.values() if isinstance(box, SinkBox))
         return sum(state.dirty_bytes() for state in self.states.values()) + waiting * ITEM_BYTES
 
     def drop(self) -> dict[str, int]:
-        """Discard all uncommitted work; returns the committed offset by topic, from which to read again."""
+        """Drops all uncommitted work. Returns the committed offset of each topic, from which to read again."""
         for state in self.states.values():
             state.drop()
         if self.time is not None:
@@ -484,7 +493,7 @@ class Task(TaskFacts):
         return self.back_to_committed()
 
     def close(self) -> None:
-        """Discard uncommitted work and close the RocksDB. Safe to call twice."""
+        """Drops uncommitted work and closes the RocksDB. A second call does nothing."""
         if self._phase is TaskPhase.CLOSED:
             return
         for state in self.states.values():

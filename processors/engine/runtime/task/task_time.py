@@ -6,7 +6,7 @@
 
 Invariants:
     - A commit closes and removes a limited number of windows, so that it does not take longer than the commit interval.
-    - If the result of a window can't be processed, the failure policy decides. The windows before it stay closed.
+    - If a later step fails for a window's result, the failure policy decides. Windows that closed before stay closed.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Maximum windows of a store that one commit closes, and maximum entries that it removes.
+#: Maximum number of windows of a store that one commit closes, and maximum number of entries that it removes.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
-#: The failure policy for windows: called with the input topic, the window, and the error that a later step raised.
+#: The failure policy for windows. Arguments: the input topic, the window, and the error that a later step raised.
 OnWindowError = Callable[[str, Closing, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSteps:
-    """A window step of a stream, and the compiled function that runs the later steps on the window's results."""
+    """A window step of a stream, with the compiled function that passes the window's results to the later steps."""
 
     topic: str
     windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
-    #: Returns whether a window is due at a stream time. Set only if a later step, for example a join, also gets
-    #: messages. Then windows close between messages, so that the join does not depend on the moment of a commit. If it
-    #: is None, windows close at the commit, which is cheaper.
+    #: A function that says whether a window is due at a stream time. It is set only if a later step, such as a join,
+    #: also gets messages. Windows then close between messages, so that the join's results do not depend on the moment
+    #: of a commit. If it is None, windows close at the commit, which is cheaper.
     due_at: Callable[[int], bool] | None = None
 
 
 @contextmanager
 def as_far_as_timers(stream: StreamTime, timers: TaskTimers | None) -> Iterator[None]:
-    """Inside the context, windows close and values expire only up to the time of the timers that have fired.
+    """Inside this context, windows close and values expire only up to the time for which all timers have fired.
 
     Otherwise a timer that has not fired yet could no longer read a value of its own time.
     """
@@ -77,24 +77,26 @@ class TaskTime:
         #: Topic, partition and offset of the current message, for log lines and errors.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
-        #: Maps names to the stores of user functions, if they have timers or values that expire.
+        #: Maps names to stores of user functions whose values expire or that have timers.
         self.stores: dict[str, StoreTime] = {}
-        #: None for a task without timers.
+        #: The timers of the task; None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: Maps each store to its window step, if the step sends results only at intervals and not for each message.
+        #: Maps each store to its window step, for steps with ``suppress``: they send results at intervals, not for each
+        #: message.
         self.held: dict[str, FewerResults] = {}
-        #: For windows that close by key: event times in the future, at which the worker's clock closes the windows.
+        #: For windows closed by the times of their keys: close them when the worker's clock reaches future event times.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: Objects that write watermarks for downstream tasks; empty if no task needs this task's watermarks.
         self.watermark_writers: tuple[WatermarkWriter, ...] = ()
-        #: A counter that grows with each run of messages and each rewind; while it is constant, the task is idle.
+        #: A counter that grows when messages are processed or positions are set back. While it is constant, the task is
+        #: idle.
         self.work = 0
-        #: The stream time at the last commit, if no store keeps it.
+        #: The stream time at the last commit, if no store contains it.
         self._then = Remembered()
         self.closings = Closings(self, states)
-        #: Whether windows are due that did not fit into the last commit.
+        #: Whether more windows are due than the last commit could close.
         self.more = False
         #: Whether a commit is needed although no input position moved.
         self.dirty = False
@@ -106,9 +108,11 @@ class TaskTime:
         return {**self.windows, **self.held}
 
     def load(self, *, anew: bool = True) -> None:
-        """Reads the stream time from the stores; called at the start, and after a command changed the stores.
+        """Reads the stream time from the stores.
 
-        With ``anew``, a stream time that no store keeps is reset.
+        Must be called at the start, and after a command has changed the stores.
+
+        If ``anew`` is True, a stream time that no store contains is reset.
         """
         if anew:
             self._then = Remembered()
@@ -117,19 +121,19 @@ class TaskTime:
             writer.begin()
 
     def recall(self, then: Remembered) -> None:
-        """Sets stream time to its value at the last commit, unless a store keeps it; call it after ``load``."""
+        """Must be called after ``load``: sets stream time to the value ``then``, unless a store contains it."""
         if not self.is_kept:
             self._then = then
             self._go_to([then])
 
     def restore(self) -> None:
-        """Sets the stream time back to the last commit, after an aborted transaction."""
+        """Must be called after an aborted transaction: sets the stream time back to the last commit."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])
         for writer in self.watermark_writers:
             writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
-        # All stores of a task are at the same input offsets, but a store that a command has cleared has no stream time.
+        # All stores of a task have the same input offsets. But a store that a command has cleared has no stream time.
         then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:
@@ -139,8 +143,8 @@ class TaskTime:
             self.upstream.begin()
         for held in self.held.values():
             held.restart()
-        # Some windows may have been due when the previous worker ended. The next commit checks for them, even if no
-        # message arrives.
+        # When the previous worker ended, some windows may have been due. So the next commit checks for due windows,
+        # even if no message arrives.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.closings.begin()
@@ -150,7 +154,7 @@ class TaskTime:
 
     @property
     def clock_keys(self) -> dict[str, bytes]:
-        """Maps each store to the changelog key of the record that holds the stream time."""
+        """Maps each store to the changelog key of its record with the stream time."""
         return {
             **dict.fromkeys(self.windows, clock_key()),
             **{name: each.clock_key for name, each in self.stores.items()},
@@ -162,29 +166,29 @@ class TaskTime:
 
     @property
     def idle_ms(self) -> int | None:
-        """Milliseconds without messages after which stream time advances with the worker's clock; None for never."""
+        """Milliseconds without messages after which stream time follows the worker's clock; None means never."""
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether the clock has reached an event time that was in the future when its message arrived."""
+        """Whether the worker's clock has reached a future event time of an earlier message."""
         return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close if stream time moved to ``time_ms``, limited by the worker's clock."""
+        """Whether a window would close if stream time were ``time_ms`` (but not after the worker's clock)."""
         self.look()
         reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
 
     @property
     def is_kept(self) -> bool:
-        """Whether a store contains the stream time; otherwise the note of the committed offsets contains it."""
+        """Whether a store contains the stream time. Otherwise, the metadata of the committed offsets contains it."""
         return bool(self._clocks)
 
     def watermark_ms(self, writer: WatermarkWriter) -> int:
-        """The time that a writer's next watermark must have.
+        """Returns the time that the next watermark of this writer must have.
 
-        A writer for source topics ignores upstream watermarks, because they don't limit the sources' progress.
+        If no input of the writer is a repartition topic, watermarks of upstream tasks do not limit this time.
         """
         if self.timers is not None and self.timers.are_due():
             return self.timers.reached_ms  # otherwise outputs of the due timers would be late downstream
@@ -206,7 +210,7 @@ class TaskTime:
 
     @property
     def waits(self) -> bool:
-        """Whether stream time waits for upstream watermarks, or the task must still write a later watermark."""
+        """Whether stream time waits for upstream watermarks, or a later watermark must still be written."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
@@ -216,16 +220,16 @@ class TaskTime:
         self.stream.go_on(time_ms)
 
     def stand_at(self, time_ms: int) -> None:
-        """Moves the committed stream time forward to ``time_ms``, which another worker has reached; never back.
+        """Advances the committed stream time to ``time_ms``, which another worker has reached. It is never set back.
 
-        The change is only in memory, until ``load`` or the next commit. Call it only without uncommitted work.
+        The change is only in memory, until ``load`` or the next commit. The task must have no uncommitted work.
         """
         held = max((each.restore() for each in self._clocks), key=lambda each: each.time_ms)
         self.stream.set(max(held.time_ms, time_ms), told=held.told)
         self.more = True
 
     def look(self) -> None:
-        """Reads the worker's clock, which limits stream time; call it before messages are processed."""
+        """Must be called before messages are processed: reads the worker's clock, which limits stream time."""
         self.stream.look(self._times.now_ms())
 
     def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
@@ -254,7 +258,7 @@ class TaskTime:
             self.dirty |= removed > 0
 
     def keep(self) -> None:
-        """Writes the stream time and the progress of closing into the stores, as part of the next commit."""
+        """Writes the stream time and the progress of closing windows into the stores, before the commit."""
         with as_far_as_timers(self.stream, self.timers):
             for each in self._clocks:
                 self.dirty |= each.save()
@@ -274,7 +278,7 @@ class TaskTime:
             writer.committed()
 
     def hear(self) -> bool:
-        """Moves the stream time to the time that all upstream tasks have reached; True if it moved."""
+        """Advances the stream time to the time that all upstream tasks have reached. Returns True if it has changed."""
         before = self.stream.time_ms
         if self.upstream is None:
             return False
@@ -288,8 +292,8 @@ class TaskTime:
 class Closings:
     """Closes the due windows of a task: most windows at a commit, and some windows between two messages.
 
-    If a later step also gets messages (for example a join), a window closes directly after the message that makes it
-    due, like a timer. So the result of the join does not depend on the moment of the commit.
+    If a later step (for example a join) also gets messages, a window closes directly after the message that makes it
+    due. So the result of the join does not depend on the moment of the commit.
     """
 
     def __init__(self, time: TaskTime, states: Mapping[str, StoreState]) -> None:
@@ -297,14 +301,15 @@ class Closings:
         #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: The steps whose windows close between messages; ``_since`` counts such windows closed since the last commit.
+        #: The steps whose windows close between messages. ``_since`` counts such windows that were closed since the
+        #: last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
-        #: The last stream time for which no window of ``_between`` was due.
+        #: The last stream time at which no window of ``_between`` was found due.
         self._looked_ms = NO_TIME
 
     def add(self, steps: WindowSteps) -> None:
-        """Adds a window step whose windows this object closes."""
+        """Adds a window step whose windows this object must close."""
         self._steps.append(steps)
         if steps.due_at is not None:
             self._between.append((steps, steps.due_at))
@@ -318,7 +323,10 @@ class Closings:
         self._since = 0
 
     def close(self, on_error: OnWindowError) -> bool:
-        """Closes the due windows, up to the limit of a commit; True if the limit was reached and more may be due."""
+        """Closes the due windows, up to the limit of a commit.
+
+        Returns True if the limit was reached, so more may be due.
+        """
         closed = [self._close(steps, on_error) for steps in self._steps]
         return CLOSED_AT_ONCE in closed
 
@@ -370,9 +378,9 @@ class Closings:
         return len(found)
 
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
-        """Runs the later steps on the results of closing windows.
+        """Passes the results of closing windows to the later steps.
 
-        If an error stops the worker, the windows before the failed window are treated as closed.
+        If an error stops the worker, only the windows before the failed window are closed.
         """
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])

@@ -1,6 +1,6 @@
 """The timers of one task, which fire between two messages.
 
-    message ──► stream time moves ──► due stream timers fire ──► next message
+    message ──► stream time advances ──► due stream timers fire ──► next message
                                           └── more timers than a commit allows: a commit comes first
 
 A timer is processed like a message: its state changes and outputs happen together or not at all. If a timer raises an
@@ -30,20 +30,20 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.timers import Due, Pending, TimerClock, Timers
 
-#: Maximum number of timers that fire in one commit.
+#: Maximum number of timers that fire before one commit.
 FIRED_AT_ONCE = 5_000
-#: When this many timers were set since the last commit, a commit comes first. One message may exceed the number.
+#: Maximum number of timers that are set before one commit. Only a single message may exceed it.
 SET_AT_ONCE = 10_000
 #: Maximum number of timers that are read from the store in one call.
 READ_AT_ONCE = 500
 
-#: The failure policy for timers: called with the input topic, the timer, and the error that it raised.
+#: The failure policy for timers. Arguments: the input topic, the timer, and the error that it raised.
 OnTimerError = Callable[[str, Due, BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSteps:
-    """The timers of a step, and the compiled function that runs ``on_timer`` and the later steps."""
+    """The timers of a step, with the compiled function that runs ``on_timer`` and the later steps."""
 
     topic: str
     timers: Timers
@@ -52,7 +52,10 @@ class TimerSteps:
 
 
 class Until:
-    """An iterator that ends early when ``ended()`` returns True; ``length_hint`` returns the number of items left."""
+    """An iterator that stops early if ``ended()`` returns True.
+
+    ``length_hint`` gives the number of items that are left.
+    """
 
     def __init__(self, items: Iterable[Any], ended: Callable[[], bool]) -> None:
         self._items, self._ended = iter(items), ended
@@ -76,25 +79,26 @@ class TaskTimers:
         self._states, self._stream = states, stream
         self._steps: list[TimerSteps] = []
         self._fired = 0
-        #: The time for processing timers: the worker's clock at the last ``look``; constant while the worker is paused.
+        #: The present time for processing timers: the worker's clock at the last ``look``. It does not change while the
+        #: worker is paused.
         self._now_ms = NO_TIME
 
     def add(self, steps: TimerSteps) -> None:
-        """Adds a step whose timers this object fires."""
+        """Adds a step whose timers this object must fire."""
         self._steps.append(steps)
 
     def pending(self, limit: int) -> dict[str, Pending]:
-        """Maps each store to the number of timers that have not fired yet, counted up to ``limit`` for each clock."""
+        """Counts for each store the timers that have not fired yet. For each clock, the count stops at ``limit``."""
         return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
 
     def look(self, now_ms: int) -> bool:
-        """Sets the time for processing timers; True if a processing timer may be due."""
+        """Sets the present time for processing timers. Returns True if such a timer may be due."""
         self._now_ms = now_ms
         return any(steps.timers.is_due("processing", now_ms) for steps in self._steps)
 
     def are_due(self) -> bool:
         """Whether stream timers may be due, which must fire before the next message."""
-        # A list, because this runs before each message, and a generator takes twice as long.
+        # A list is used, because this runs before each message, and a generator takes twice as long.
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         if next_ms <= self._stream.time_ms:
             return True
@@ -106,7 +110,9 @@ class TaskTimers:
         return self.are_due() or self._is_full()
 
     def fire_between(self, on_error: OnTimerError) -> bool:
-        """Fires the due stream timers; False if the limits of a commit are reached, so that a commit must come first.
+        """Fires the due stream timers.
+
+        Returns False if the limits of a commit are reached, so that a commit must come first.
 
         Raises the errors of ``on_error``.
         """
@@ -125,28 +131,28 @@ class TaskTimers:
 
     @property
     def reached_ms(self) -> int:
-        """The time up to which values may expire and windows may close: all stream timers before it have fired."""
+        """The time up to which all stream timers have fired, so that values may expire and windows may close."""
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
         return min(max(next_ms, self._stream.settled_ms), self._stream.time_ms)
 
     @property
     def more(self) -> bool:
-        """Whether due timers are left that did not fit into the last commit."""
+        """Whether more timers are due than the last commit allowed to fire."""
         return self.are_due() or any(steps.timers.is_due("processing", self._now_ms) for steps in self._steps)
 
     @property
     def fired(self) -> bool:
-        """Whether a timer has fired, was set, or was found deleted, since the last commit."""
+        """Whether, since the last commit, a timer has fired, was set, or was found deleted."""
         return self._fired > 0 or any(steps.timers.set_since for steps in self._steps)
 
     def begin(self) -> None:
-        """Resets the counts after a commit or an aborted transaction."""
+        """Must be called after a commit or an aborted transaction: resets the counts of fired and set timers."""
         self._fired = 0
         for steps in self._steps:
             steps.timers.set_since = 0
 
     def look_again(self) -> None:
-        """Reads due timers from the stores again, because an abort or a command has changed the stores."""
+        """Must be called after an aborted transaction or a command: due timers are then read from the stores again."""
         self.begin()
         for steps in self._steps:
             steps.timers.look_again()
@@ -155,13 +161,13 @@ class TaskTimers:
         return max([steps.timers.set_since for steps in self._steps], default=0) >= SET_AT_ONCE
 
     def _has_room(self) -> bool:
-        """Whether the limits of this commit allow another timer to fire."""
+        """Whether one more timer may fire before the next commit."""
         return self._fired < FIRED_AT_ONCE and not self._is_full()
 
     def _fire_stream(self, on_error: OnTimerError) -> None:
         """Fires due stream timers in the order of their times, over all steps.
 
-        Each round takes the step with the earliest timer, and fires that step's timers up to the earliest timer of all
+        Each round takes the step with the earliest timer, and fires this step's timers that are not later than those of
         other steps.
         """
         while self._has_room() and self._steps:
@@ -171,7 +177,7 @@ class TaskTimers:
             self._fire(first, "stream", min(self._stream.time_ms, self._first_upto_ms(first)), on_error)
 
     def _first_upto_ms(self, of: TimerSteps) -> int:
-        """The time up to which timers of this step fire before the timers of other steps.
+        """Returns the time up to which timers of this step must fire before the timers of all other steps.
 
         At equal times, the step that was declared first comes first.
         """
@@ -189,7 +195,7 @@ class TaskTimers:
             self._run(steps, found, on_error)
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
-        """Fires due timers in order; timers that did not fire are put back.
+        """Fires due timers in order. Timers that did not fire are put back into the index.
 
         Stops early if a fired timer has set an earlier timer in any step, or if a commit must come first.
         """
@@ -224,7 +230,10 @@ class TaskTimers:
                 timers.put_back(due)
 
     def _decide(self, steps: TimerSteps, failed: Due, error: BaseException, on_error: OnTimerError) -> None:
-        """Undo the changes of a timer that raised; delete the timer unless the failure policy stops the worker."""
+        """Undoes the changes of a timer that raised an error.
+
+        Deletes the timer, unless the failure policy stops the worker.
+        """
         for state in self._states.values():
             state.undo_message()
         if isinstance(error, (StateFailed, FormatUnknown)):

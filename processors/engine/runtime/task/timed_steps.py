@@ -30,9 +30,9 @@ def time_of(
     *,
     tells: bool = False,
 ) -> TaskTime | None:
-    """The ``TaskTime`` of a task with these streams and stores.
+    """Returns the ``TaskTime`` of a task with these streams and stores.
 
-    None if no step needs stream time and the task writes no watermarks (``tells`` is False).
+    Returns None if no step needs stream time and the task writes no watermarks (``tells`` is False).
     """
     steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
@@ -59,9 +59,9 @@ def time_of(
 
 
 def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
-    """The stores of the windows that must close between two messages instead of at the commit.
+    """Returns the stores of those windows that must close between two messages, not at the commit.
 
-    The results of these windows meet messages in a later step or in a store. Examples: a step with several parents
+    A later step or a store gets the results of these windows and also messages. Examples: a step with several parents
     (``concat``), a join, a table, or a store that several streams use.
     """
     found = set()
@@ -81,7 +81,7 @@ def meeting_windows(sources: Sequence[Node]) -> frozenset[str]:
 
 
 def _reached_without(window: Node, sources: Sequence[Node]) -> dict[int, Node]:
-    """Maps ids to the steps that messages reach without passing this window."""
+    """Maps ``id(step)`` to each step that messages can reach without passing this window."""
     found: dict[int, Node] = {}
     waiting = list(sources)
     while waiting:
@@ -98,10 +98,10 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """The watermark writers of a task: one for topics fed by source topics, one for topics fed by repartition topics.
+    """Returns the watermark writers of a task, one for topics fed by sources, one for those fed by repartition topics.
 
     A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the task's
-    own watermarks return to the task through a topic, that topic has a separate writer.
+    own watermarks come back to it through a topic, this topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -128,7 +128,7 @@ def watermark_writers_of(
 def watermark_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """The inputs of a task that are repartition topics with watermarks, by name."""
+    """Returns the inputs of a task that are repartition topics with watermarks, by name."""
     regrouped = [frame for frame in frames if frame.topic.repartitions]
     return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
 
@@ -159,9 +159,9 @@ def processors_of(
     time: TaskTime | None,
     times: RecordTimes,
 ) -> dict[int, Processor]:
-    """Maps the ``id`` of each step with ``on_timer`` to its processor object.
+    """Maps ``id(step)`` to the processor object, for each step with timers.
 
-    Creates ``time.timers`` if a processor can set timers.
+    If a processor can set timers, also creates ``time.timers``.
 
     Raises:
         ProcessorInvalid: The user's factory function returned an object that is no processor.
@@ -184,9 +184,9 @@ def add_steps(
     timing: Timing,
     seen: set[int],
 ) -> None:
-    """Compile the steps after each window and timer, and register them in ``time``; skip nodes whose id is in ``seen``.
+    """Compiles the steps after each window and timer, and adds them to ``time``; skips nodes whose id is in ``seen``.
 
-    ``source`` has the steps of the frame, bound to the task's processors.
+    ``source`` is the root of the stream's steps, bound to the task's processors.
     """
     topic = frame.topic
     for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
@@ -197,7 +197,8 @@ def add_steps(
             run = compiled(node, timing)
             windows = time.windows[node.store or ""]
             held, meets = time.held.get(node.store or ""), node.store in time.closings.meeting
-            # ``keys_ahead`` has no ``due_at``: its windows become due by the worker's clock, and close at a commit
+            # ``keys_ahead`` has no ``due_at``: its windows become due by the worker's clock, not by a message. So they
+            # close at a commit.
             for closes, due_at in (
                 (windows, windows.due_at),
                 (windows.keys_ahead, None),

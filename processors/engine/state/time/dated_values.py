@@ -1,4 +1,4 @@
-"""Values whose state keys end with an event time, which decides when a value expires. Joins store such values.
+"""Values whose state keys end with an event time. This time decides when a value expires. Joins store such values.
 
     message key     state key                                                      value
     the message's   <side><time>                                                   the value that the step stores
@@ -10,8 +10,8 @@ Each value has a separate record, so no record grows with the number of values o
 expiry time, because the step computes it from the state key and the value. Reads do not check expiry, because the step
 reads only times at which values have not expired.
 
-A *moment* is a time and a number as one integer: ``time * NUMBERS + number``. For message keys with recent messages,
-the moments are also in memory, so that a message needs no range read::
+A *moment* is the time and the number of one value, combined to one integer: ``time * NUMBERS + number``. For message
+keys with recent messages, the moments are also in memory, so that a message needs no range read::
 
     moments of one key and side   ──x───x─┬─x──xx───x──► time
                                in the store │ in memory, too
@@ -20,8 +20,8 @@ the moments are also in memory, so that a message needs no range read::
 Invariants:
     - Each expiring value has an index entry at the time of its next check. An entry without a value is deleted at that
       time.
-    - Memory has all moments of a key and side from the floor on. When a message fails, the moments of its key are
-      removed from memory.
+    - Memory has all moments of a key and side that are at or after the floor. When a message fails, the moments of its
+      key are removed from memory.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor of the time in a moment. It is above the maximum number of values of one key at one time.
+#: Factor by which the time is multiplied in a moment. It is larger than any number of values of one key at one time.
 NUMBERS = 10**9
-#: Estimated memory of one moment, and of one line (a message key and a side), including list and dict, in bytes.
+#: Estimated bytes in memory: of one moment, and of the list and dict entry for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: Minimum number of moments in memory, for one key and side, before old moments are removed.
+#: If fewer moments than this are in memory for one message key and side, old moments are not removed from memory.
 TRIM_FROM = 64
 
-#: Estimated memory of a decoded value in bytes, in addition to twice the size of its stored form.
+#: Estimated bytes of a decoded value in memory, in addition to twice the bytes of its stored form.
 READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The part of a stored value that is not expired, and the time of the next check.
+    """The part of a stored value that has not expired, and the time of the next check for expiry.
 
     ``raw`` is None if nothing remains. ``look_ms`` is in milliseconds; None means no further check.
     """
@@ -60,8 +60,8 @@ class Rest(NamedTuple):
     look_ms: int | None = None
 
 
-#: A function that returns the remaining part of a value.
-#: Its arguments are the state key, the stored value, the time of the due entry, and the present time.
+#: A function that returns the part of a value that has not expired. Its arguments are the state key, the stored value,
+#: the time of the due index entry, and the present time.
 RestOf = Callable[[str, bytes, int, int], Rest]
 
 
@@ -69,9 +69,9 @@ class Dating(NamedTuple):
     """Describes the values of a store that have a time in their state keys, and when these values expire.
 
     Attributes:
-        sides: The prefixes of the state keys of values with a time.
-        rest_of: Computes which part of a value remains at a time.
-        slack_ms: Moments up to this many milliseconds before a requested time are also kept in memory.
+        sides: The prefixes of the state keys that end with a time, for example ``l/`` and ``r/``.
+        rest_of: A function that returns the part of a value that has not expired at a given time.
+        slack_ms: Milliseconds. Moments up to this much before the earliest requested time are also kept in memory.
         numbered: Whether a time may have several values. If so, older versions of Holdfast must not read the store.
     """
 
@@ -82,25 +82,28 @@ class Dating(NamedTuple):
 
 
 class PlacedRecords(OwnRecords, Protocol):
-    """A store that can access values by their changelog keys; ``DeclaredState`` implements it."""
+    """A store that can access values by their changelog keys; ``DeclaredState`` implements it.
+
+    A scattered state key is a state key that occurs with one message key only.
+    """
 
     scattered: tuple[str, ...]
     cache_bytes: int
 
     def entry_bytes(self) -> float:
-        """Returns the mean memory of a cached value, in bytes."""
+        """Returns the estimated mean bytes of a cached value in memory."""
 
     def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
-        """Returns the stored value of a message key and a state key; None without a value."""
+        """Returns the stored value of a message key and a state key; None if there is no value."""
 
     def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
         """Sets the stored value of a message key and a state key; None deletes it."""
 
     def read_place(self, place: bytes) -> bytes | None:
-        """Returns the stored value of a changelog key (of a scattered state key); None without a value."""
+        """Returns the stored value of a changelog key (of a scattered state key); None if there is no value."""
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key (of a scattered state key); None deletes it."""
+        """Sets the stored value of a changelog key (of a scattered state key); None deletes the value."""
 
 
 def time_text(time_ms: int) -> str:
@@ -119,12 +122,12 @@ def line_of(message_key: bytes, side: bytes) -> bytes:
 
 
 def place_of(line: bytes, time_ms: int) -> bytes:
-    """Returns the changelog key of the first value at a time; ``line`` comes from ``line_of``."""
+    """Returns the changelog key of the first value at ``time_ms``. ``line`` is the prefix that ``line_of`` returned."""
     return line + b"%015d" % time_ms
 
 
 def place_at(line: bytes, moment: int) -> bytes:
-    """Returns the changelog key of the value at a moment: ``line``, the time, and the number unless it is 0."""
+    """Returns the changelog key of the value at ``moment``. ``line`` is the prefix that ``line_of`` returned."""
     time_ms, number = divmod(moment, NUMBERS)
     return b"%b%015d/%09d" % (line, time_ms, number) if number else b"%b%015d" % (line, time_ms)
 
@@ -140,7 +143,7 @@ class DatedValues:
     Args:
         state: The store.
         stream: The stream time of the task.
-        dating: Which values have a time, and when values expire.
+        dating: Says which values have a time in their state keys, and when these expire.
         by_stream: Whether values expire by stream time alone, not by the event time of the current message.
     """
 
@@ -150,18 +153,19 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: The moments in memory, for each line (one side of one message key).
-        #: A pair: the time in milliseconds from which all moments are known, and the ascending moments from then on.
+        #: Maps each line (prefix of one message key and one side) to its moments in memory, as a pair: the time in
+        #: milliseconds from which all moments are in memory, and the ascending moments.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
-        #: By message key, a decoded value that a step has read or set. A commit clears the dict if it is too large.
+        #: Maps message keys to decoded values that a step has read or set. If the dict is too large, the next commit
+        #: clears it.
         self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
         """Returns the larger of stream time and the message's event time, in milliseconds.
 
-        An event time after the worker's clock is ignored. With ``by_stream``, returns the stream time. During a timer's
-        call, returns the timer's time.
+        An event time after the worker's clock is ignored. If ``by_stream`` is True, returns the stream time. During a
+        timer's call, returns the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
         if stream.call_ms is not None:
@@ -177,7 +181,10 @@ class DatedValues:
         return self.stream.ends_ms
 
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
-        """Returns the moments with values of the current message's key, from ``first_ms`` to ``last_ms`` inclusive."""
+        """Returns the moments with values from ``first_ms`` to ``last_ms`` inclusive.
+
+        ``line`` is of the current key.
+        """
         near = self._near.get(line)
         if near is None:
             near = self._load(line, first_ms)
@@ -190,7 +197,7 @@ class DatedValues:
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
     def last(self, line: bytes, time_ms: int) -> int | None:
-        """Returns the last moment at ``time_ms`` that may have a value of the current message's key.
+        """Returns the last moment at ``time_ms`` that may have a value. ``line`` belongs to the current key.
 
         None means that there is certainly no value.
         """
@@ -207,7 +214,9 @@ class DatedValues:
         return moments[at - 1] if at and moments[at - 1] >= first else None
 
     def put(self, line: bytes, moment: int, raw: bytes) -> str:
-        """Stores a value of the current message's key at a moment without a value; returns the value's state key.
+        """Stores a value at a moment that has no value yet, and returns its state key.
+
+        ``line`` belongs to the current key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.
@@ -218,14 +227,17 @@ class DatedValues:
         return place[len(key_prefix(self._state.message_key)) :].decode()
 
     def ends(self, name: str, end_ms: int) -> None:
-        """Adds an index entry for a value of the current message's key; the value is checked at ``end_ms``.
+        """Adds an index entry for a value of the current message's key, so that the value is checked at ``end_ms``.
 
         The check deletes the value if it has expired.
         """
         self._index.enter(Entry(min(end_ms, EVENT_TIME_END_MS - 1), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes values that expired by stream time. Checks at most ``limit`` entries and returns their number."""
+        """Deletes values that expired by stream time.
+
+        Checks at most ``limit`` index entries, and returns the number of checks.
+        """
         state, now_ms = self._state, self.stream.ends_ms
         if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
             self.read.clear()
@@ -254,12 +266,12 @@ class DatedValues:
         return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
-        """Forgets all moments and values in memory, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: drops all moments and values in memory."""
         self._index.look_again()
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """Forgets a key's moments and value in memory, because a message of the key failed.
+        """Must be called after a message of the key failed: drops the key's moments and value in memory.
 
         The key's next message reads moments and value from the store again.
         """
@@ -270,7 +282,7 @@ class DatedValues:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """Forgets all moments and values in memory. The next messages read them from the store again."""
+        """Drops all moments and values in memory. The next messages read them from the store again."""
         self._near, self._bytes = {}, 0
         self.read.clear()
 

@@ -1,4 +1,4 @@
-"""The class of stores with extra behaviour: values have models or expire, or keys have timers.
+"""The class of stores in which values have models, values expire, or keys have timers.
 
 Stores without these features use the faster class ``StoreState``.
 """
@@ -46,9 +46,9 @@ class DeclaredState(StoreState):
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values with a time in their state keys. Only set after ``keep_dated``.
+    #: The values with a time in their state keys. It is set only if ``keep_dated`` was called.
     dated: DatedValues
-    #: The event times of the keys. Only set after ``keep_by_key``.
+    #: The event times of the keys. It is set only if ``keep_by_key`` was called.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
@@ -60,43 +60,46 @@ class DeclaredState(StoreState):
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
     def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
-        """Makes values expire from now on. ``read_ttl`` validates the argument ``ttl`` of ``set``."""
+        """Must be called if values of the store expire by a TTL.
+
+        ``read_ttl`` validates the argument ``ttl`` of ``set``.
+        """
         self._expiries, self._read_ttl = expiries, read_ttl
         return expiries
 
     def keep_dated(self, dated: DatedValues) -> DatedValues:
-        """Allows values with a time in their state keys from now on."""
+        """Must be called if the store has values with a time in their state keys, as joins store them."""
         self.dated = dated
         return dated
 
     def keep_by_key(self, times: KeyTimes) -> KeyTimes:
-        """Makes values expire by the event times of their own keys from now on."""
+        """Must be called if values of the store expire by the event times of their own message keys."""
         self.key_times = times
         return times
 
     # -- methods for user functions -------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a copy of the value of ``key``, or of ``default`` without a value."""
+        """Returns a copy of the value of ``key``; if there is no value, a copy of ``default``."""
         raw = self._load(key)
         return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
 
     def delete(self, key: str) -> None:
         """Deletes ``key``; does nothing if the key has no value.
 
-        An expired value is deleted, too, because a timer with an earlier time could still read it.
+        An expired value is also deleted. Otherwise, a timer with an earlier time could still read it.
         """
         if self.read_plain(key) is not None:
             self._store(key, None)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key``, after a check by its model."""
+        """Sets the value of ``key`` after validation by its model, if it has one."""
         if self._typed is not None and self._typed.has(key):
             value = self._typed.written(key, value)
         self._put(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"), ttl)
 
     def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
-        """Sets the value of ``key`` to raw bytes; refuses a key with a model."""
+        """Sets the value of ``key`` to raw bytes; raises an error if the key has a model."""
         if self._typed is not None and self._typed.has(key):
             raise self._unfit(key, "was set to raw bytes", "a value of its model", "Use `state.set`.")
         self._put(key, encode_bytes(value, self.timestamp_ms), ttl)
@@ -146,7 +149,7 @@ class DeclaredState(StoreState):
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
     def add_entry(self, state_key: bytes) -> None:
-        """Adds an index entry under the message key ``OWN_KEY``."""
+        """Adds an entry to an index by time. All index entries have the message key ``OWN_KEY``."""
         cell, place = self._shared, _OWN + state_key
         raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + b"1"
         if len(raw) + len(place) > cell.room:
@@ -180,7 +183,7 @@ class DeclaredState(StoreState):
         return None if raw is None else event_time_ms(raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value that a user function set, but not the internal records about it."""
+        """Deletes a value that a user function has set. Holdfast's internal records about the value stay."""
         self.write_value(message_key, state_key, None)
 
     # -- values with a time in their state keys --------------------------------------------------------------------
@@ -199,24 +202,24 @@ class DeclaredState(StoreState):
         self.message_key = former
 
     def neighbour(self, prefix: str, bound: str, *, before: bool) -> tuple[str, bytes] | None:
-        """Returns the state key nearest to ``bound``, and its value, among the current message's keys with ``prefix``.
+        """Returns the nearest state key before or after ``bound``, with its value, of those that begin with ``prefix``.
 
-        With ``before``, the last key before ``bound``; otherwise the first key from ``bound`` on. None without such a
-        key.
+        If ``before`` is True, this is the last key before ``bound``; otherwise, the first key at or after ``bound``.
+        None if there is no such key.
         """
         start, end = (None, bound) if before else (bound, None)
         found = self._range(prefix, start, end, before, 1)
         return found[0] if found else None
 
     def check_room(self, state_key: str, size: int) -> None:
-        """Raises RecordTooLarge if ``size`` bytes do not fit into a record of the current message's key."""
+        """Raises RecordTooLarge if ``size`` bytes under this state key exceed the changelog's record size."""
         size += len(self.message_key)
         if size > self.record_bytes_max:
             what = f"The value of key {state_key!r} in store {self.name!r}"
             raise too_large(what, self._topic, size, self.record_bytes_max)
 
     def read_place(self, place: bytes) -> bytes | None:
-        """Returns the stored value of a changelog key (of a scattered state key); None without a value."""
+        """Returns the stored value of a changelog key (of a state key with a prefix in ``scattered``), or None."""
         cell = self._shared
         self.reads += 1
         if place in cell.dirty:
@@ -224,13 +227,13 @@ class DeclaredState(StoreState):
         return cell.young[place] if place in cell.young else self._read(cell, place)
 
     def write_place(self, place: bytes, raw: bytes | None) -> None:
-        """Sets the stored value of a changelog key (of a scattered state key); None deletes it."""
+        """Sets the stored value of a changelog key (of a state key with a prefix in ``scattered``); None deletes it."""
         cell = self._shared
         if raw is not None and len(raw) + len(place) > cell.room:
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    #: Methods that read or write a stored value (None: no value) of the current message's key, without expiry checks.
+    #: Methods that read or write the stored bytes of a state key (None: no value), without checks for expiry.
     read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:

@@ -1,4 +1,4 @@
-"""Stream timers that fire when a value with a time in its state key expires; outer joins use them.
+"""Timers that fire when a value with a time in its state key expires. Outer joins use them to send unmatched messages.
 
     message key     state key                                                           value
     the message's   <state key>                                                         the value that the step stores
@@ -28,7 +28,7 @@ class EndTimers(Timers):
 
     Args:
         state: The store.
-        is_settled: Returns True for a stored value that expires without a call. The value is then only deleted.
+        is_settled: A function that returns True for a stored value that can be deleted at its expiry without a call.
     """
 
     def __init__(self, state: DeclaredState, is_settled: Callable[[bytes], bool]) -> None:
@@ -36,7 +36,7 @@ class EndTimers(Timers):
         self._values, self._is_settled = state, is_settled
 
     def set(self, timer: Timer) -> None:
-        """Sets the expiry timer of a new value of the current message's key."""
+        """Sets the timer for the expiry of a new value of the current message's key."""
         self.set_since += 1
         entry = Entry(min(timer.time, EVENT_TIME_END_MS - 1), self._values.message_key, timer.name)
         self.on_stream.enter(entry)
@@ -44,10 +44,10 @@ class EndTimers(Timers):
         self._added["stream"] = entry if added is None else min(added, entry)
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """Returns the due timers that need a call, at most ``limit``.
+        """Returns at most ``limit`` due timers whose function must be called.
 
-        A due value that needs no call is deleted. ``set_since`` then increases by 1, so that the task commits this
-        change.
+        A due value that needs no call is deleted here. ``set_since`` then increases by 1, so that the task commits the
+        deletion.
         """
         found = []
         for due in super().due(clock, now_ms, limit):

@@ -9,13 +9,13 @@ task, or the event time of the reading message, decides whether the end has pass
 stream time decides. During a timer's call, the timer's time decides. Records of expired values are not deleted at once
 but by the next commits, a limited number at each.
 
-If a value is set again, only its end record changes. The index entry stays where it is, and is moved when it is due. A
-value that is set a thousand times therefore writes only one index entry.
+If a value is set again, only its end record changes. The index entry keeps its old time, and is moved when this time is
+due. A value that is set a thousand times therefore writes only one index entry.
 
 Invariants:
     - A value with an end has one index entry, at its end or earlier. A value without an end has no entry.
     - A late message never moves the end of a value back. Late means older than the message that last set the value.
-    - The deletion of an expired value changes no read, because the value was already unreadable.
+    - The deletion of an expired value changes no result, because reads already ignore the value.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Expiries:
         state: The store.
         ttl_ms: The default time to live of a value; None for no expiry.
         stream: The stream time of the task.
-        by_stream: Whether values expire by stream time alone. After ``group_by``, a message may arrive long before
-            messages of other partitions with earlier event times. Those messages must still read the state.
+        by_stream: Whether values expire only by stream time, as after ``group_by``. There, messages of other partitions
+            may arrive much later, although their event times are earlier, and must still read the state.
     """
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
@@ -61,7 +61,7 @@ class Expiries:
         held = state.read_own(state.message_key, ENDS + key)
         if (held is None and self._ttl_ms is None) or (held is not None and end_ms < held[0]):
             former_ms = state.overwritten_ms(key)
-            # A late message does not shorten the life of the value.
+            # If the message is late, its shorter expiry time must not shorten the life of the value.
             if former_ms is not None and state.timestamp_ms < former_ms:
                 if held is None:
                     return True
@@ -79,7 +79,7 @@ class Expiries:
         return True
 
     def forget(self, key: str) -> None:
-        """Removes the expiry time of a value that was deleted, or that no longer expires."""
+        """Removes the expiry time of a value. Called if the value was deleted, or no longer expires."""
         state = self._state
         held = state.read_own(state.message_key, ENDS + key)
         if held is not None:
@@ -87,7 +87,10 @@ class Expiries:
             self._index.leave(Entry(held[1], state.message_key, key))
 
     def remove(self, limit: int) -> int:
-        """Deletes values that expired by stream time. Checks at most ``limit`` entries and returns their number."""
+        """Deletes values that expired by stream time.
+
+        Checks at most ``limit`` index entries, and returns the number of checks.
+        """
         state, now_ms = self._state, self._stream.ends_ms
         if now_ms == NO_TIME:
             return 0
@@ -107,14 +110,14 @@ class Expiries:
 
     @staticmethod
     def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
-        """Whether a committed value, or its end record, has expired at ``now_ms``."""
+        """Whether a committed value, or the record with its expiry time, has expired at ``now_ms``."""
         if name.startswith(RESERVED) and not name.startswith(ENDS):
             return False
         held = look(message_key, ENDS + name.removeprefix(ENDS))
         return held is not None and bool(decode_value(held)[0] <= now_ms)
 
     def look_again(self) -> None:
-        """Forgets the entries in memory, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
         self._index.look_again()
 
     def _now_ms(self) -> int:

@@ -6,13 +6,13 @@
     the message's   __holdfast/newest                                              [newest, seen, place, ahead]
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
-``newest`` is the largest event time of the key's messages. ``seen`` is the stream time at one of the key's last
-messages. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after the worker's
-clock, or null.
+``newest`` is the largest event time of the key's messages. ``seen`` is the stream time when one of the key's last
+messages was processed. ``place`` is the time in the index entry of this record. ``ahead`` is the first event time after
+the worker's clock, or null.
 
-A message is late if its event time is ``within_ms`` or more before ``newest``. A value may be used by messages whose
-event times are less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the
-value, all those messages are late, so the value is deleted.
+A message is late if its event time is ``within_ms`` or more before ``newest``. Messages may use a value if their event
+times are less than ``within_ms`` after the value's event time. When ``newest`` is ``2 * within_ms`` after the value,
+all those messages are late, so the value is deleted.
 
 After ``group_by``, a key's messages come from several partitions, and one partition may be read hours ahead of another.
 A value with the prefix is then kept until stream time has also reached the value's end, because stream time follows the
@@ -23,8 +23,8 @@ A key that gets no more messages is removed ``remember_ms`` of stream time after
 Invariants:
     - Each value with the prefix, and each ``newest`` record, has an index entry. An entry without a value is deleted
       when it is due.
-    - A removal changes no result, because stream time decides whether a key is forgotten, not the commit that removes
-      it. A key is forgotten together with all of its values.
+    - A removal changes no result: stream time alone decides whether a key is forgotten, and reads ignore a forgotten
+      key. A key is forgotten together with all of its values.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ from holdfast.processors.engine.state.time.dated_values import PlacedRecords
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.time_index import Entry, TimeIndex
 
-#: Maximum number of checks of an unexpired value within ``remember_ms``, and maximum number of updates of ``seen``.
+#: Within ``remember_ms``, a value that has not expired is checked at most this many times, and ``seen`` is updated at
+#: most this many times.
 LOOKS = 16
 #: Maximum number of values of a forgotten key that one check deletes.
 FORGOTTEN_AT_ONCE = 1_000
 
 
 class Keeping(NamedTuple):
-    """The settings of a step that keeps values by the time of their key.
+    """The settings of a step whose values expire by the event times of their own key, for example ``drop_duplicates``.
 
     Attributes:
         prefix: The prefix of the state keys of values that expire.
         lasting: The state keys of values that stay until the key is forgotten.
-        within_ms: A message is late if it is at least this much older than the newest message of its key.
-        remember_ms: Minimum stream time for which a key is remembered after its last message; at least ``within_ms``.
+        within_ms: Milliseconds. A message is late if it is at least this much older than the newest message of its key.
+        remember_ms: Milliseconds of stream time for which a key is at least remembered after its last message; not
+            below ``within_ms``.
     """
 
     prefix: str
@@ -71,17 +73,20 @@ class KeyTimes:
         self._waits = regrouped and bool(keeping.prefix)
         #: The number of late messages since the task started.
         self.late = 0
-        #: The newest event time of the key that the last call of ``admits`` checked.
+        #: The newest event time of the key for which ``admits`` was called last.
         self.newest_ms = NO_TIME
         if keeping.prefix:
             state.scattered = (keeping.prefix,)
 
     def admits(self) -> bool:
-        """Updates the key's newest time by the current message. Returns False if the message is late."""
+        """Updates the key's newest time by the current message.
+
+        Returns True if the message is in time, False if it is late.
+        """
         state, at_ms, keeping = self._state, self._state.timestamp_ms, self._keeping
         held = state.read_own(state.message_key, NEWEST)
         now_ms = self._now_ms()
-        # The time for which the key is remembered has ended, but no commit has removed its values yet.
+        # The key should be forgotten by now, but no commit has removed its values yet.
         if held is not None and self._end_ms(held) <= self._stream.time_ms:
             while not self._forget(state.message_key):
                 pass
@@ -116,15 +121,19 @@ class KeyTimes:
         return None if raw is None else event_time_ms(raw)
 
     def enter(self, name: str) -> None:
-        """Adds an index entry for the expiry of a new value of the current message's key."""
+        """Adds an index entry for a new value of the current message's key, so that its expiry is checked."""
         now_ms, lasts_ms = self._now_ms(), 2 * self._keeping.within_ms
         end_ms = self._state.timestamp_ms + lasts_ms
-        # If stream time has passed ``end_ms`` already, the check waits: the key's time may reach ``end_ms`` much later.
+        # If stream time has already passed ``end_ms``, the check is later, because the key's own time may reach
+        # ``end_ms`` much later.
         place_ms = end_ms if end_ms > now_ms else now_ms + lasts_ms
         self._index.enter(Entry(_bounded(place_ms), self._state.message_key, name))
 
     def remove(self, limit: int) -> int:
-        """Deletes expired values and forgotten keys. Checks at most ``limit`` entries and returns their number."""
+        """Deletes expired values and forgotten keys.
+
+        Checks at most ``limit`` index entries, and returns the number of checks.
+        """
         now_ms = self._stream.time_ms
         if now_ms == NO_TIME:
             return 0
@@ -136,13 +145,13 @@ class KeyTimes:
         return len(found)
 
     def look_again(self) -> None:
-        """Forgets the index entries in memory, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
         self._index.look_again()
 
     def _left_until(self, entry: Entry, now_ms: int) -> int | None:
         """Checks the value of a due entry, and deletes the value if it has expired.
 
-        Returns the time of the next check; None if no check is needed.
+        Returns the time of the next check; None if the value is gone, so that no check is needed.
         """
         state, keeping, message_key = self._state, self._keeping, entry.message_key
         held = state.read_own(message_key, NEWEST)
@@ -157,8 +166,8 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # The value has not expired by its key's time.
-            # The key's time may be far behind stream time, or may never advance again.
+            # By the key's own time, the value has not expired. This time may be far behind stream time, or may never
+            # advance again. So the next check is scheduled by stream time.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:
@@ -170,7 +179,7 @@ class KeyTimes:
     def _forget(self, message_key: bytes) -> bool:
         """Deletes up to ``FORGOTTEN_AT_ONCE`` values of a key.
 
-        With the last values, deletes the key's ``newest`` record and returns True; otherwise returns False.
+        If no values are left, also deletes the key's ``newest`` record and returns True. Otherwise returns False.
         """
         state, keeping, names = self._state, self._keeping, list[str]()
         if first := keeping.prefix.encode():
@@ -186,12 +195,12 @@ class KeyTimes:
     def _judged_by(self, newest_ms: int) -> int:
         """Returns the time that decides whether a message of a key is late.
 
-        This is the key's newest time; after ``group_by``, it is at most stream time.
+        This is the newest event time of the key; after ``group_by``, it is limited to stream time.
         """
         return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
     def _end_ms(self, held: list[Any]) -> int:
-        """Returns the stream time, in milliseconds, at which the key of a ``newest`` record is forgotten.
+        """Returns the stream time, in milliseconds, at which the key of the record ``held`` is forgotten.
 
         A message with a future event time is considered only after the clock has reached that time.
         """

@@ -1,4 +1,4 @@
-"""Keeps the stream time of a task as a record in a store whose values expire or whose keys have timers.
+"""Stores a task's stream time as a record in each store whose values expire or whose keys have timers.
 
 The record is committed with the store. Changelog, checkpoint, restore, standby and snapshot therefore contain it.
 """
@@ -13,15 +13,15 @@ from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
-#: The readable versions of the record. Stores of interval joins use version 2, other stores use version 1.
-#: Older versions of Holdfast refuse version 2, because they can't read the numbers in state keys of interval joins.
-#: If the store of an interval join has a record of version 1, the next commit changes it to version 2.
+#: The versions of the record that can be read. Stores of interval joins use version 2, other stores use version 1.
+#: Older versions of Holdfast refuse version 2, because they can't read the numbers in state keys of interval joins. In
+#: the store of an interval join, the next commit changes a record of version 1 to version 2.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
 
 class StoreClock:
-    """Keeps the stream time of a task as a record in one of its stores."""
+    """Stores a task's stream time as a record in one of its stores."""
 
     #: The changelog key of the record.
     key = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
@@ -48,7 +48,10 @@ class StoreClock:
         return self.restore()
 
     def restore(self) -> Remembered:
-        """Discards the uncommitted record, after an abort. Returns the committed record, as ``load`` does."""
+        """Must be called after an aborted transaction: drops the uncommitted record.
+
+        Returns the committed one, as ``load`` does.
+        """
         self._pending, record = None, self._saved
         return Remembered.of(record)
 
@@ -65,9 +68,6 @@ class StoreClock:
         return True
 
     def committed(self) -> None:
-        """Marks the record of the last ``save`` as committed.
-
-        The caller calls this method after the commit that contains the record.
-        """
+        """Must be called after the commit of the record that ``save`` wrote: it is then the last committed record."""
         if self._pending is not None:
             self._saved, self._pending = self._pending, None

@@ -1,8 +1,8 @@
-"""Event times, and the stream time of a task: its largest processed event time that the worker's clock has reached.
+"""Event times, and the stream time of a task: its largest event time that is not after the worker's clock.
 
     event times   ──┬───┬──┬────────┬──────────────┬────────► ms since 1970
                     10  20 23       now            40
-                           ▲                       └ ahead: waits until the worker's clock reaches this time
+                           ▲                       └ ahead: ignored until the worker's clock reaches this time
                            └ stream time
 
 Invariants:
@@ -25,19 +25,20 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 
-#: The value for "no event time yet", in milliseconds. It is less than every event time.
+#: Milliseconds. Means that there is no event time yet. It is less than every event time.
 NO_TIME = -1
-#: The exclusive upper bound of event times, in milliseconds, because state keys have 15 digits for a time.
+#: Event times must be less than this number of milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
-#: Maximum number of remembered event times that are ahead of the clock. Above it, every second time is dropped.
-#: Stream time then waits for the next remembered time instead of the dropped time.
+#: Maximum number of future event times that are remembered. If there are more, every second one is dropped, and stream
+#: time waits for the next remembered time instead.
 AHEAD_KEPT = 64
 #: Default maximum by which a message's event time may be ahead of the worker's clock, in milliseconds.
 MAX_AHEAD_MS = 3_600_000
-#: A number in this range is a time from 2001 to 2100 in seconds, or a time of early 1970 in milliseconds.
+#: Whole numbers in this range are probably seconds (2001 to 2100). As milliseconds, they would be times in early 1970.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
-#: For each unit of time: its name, its number per second, and the expression that converts it to milliseconds.
+#: Triples for units of time: the name, the number per second, and the Python expression that converts a value to
+#: milliseconds.
 _UNITS = (
     ("seconds", 1, "int(time * 1000)"),
     ("milliseconds", 10**3, "int(time)"),
@@ -46,7 +47,7 @@ _UNITS = (
 )
 
 _log = structlog.get_logger("runtime.time")
-#: The functions for which the warning about seconds was already logged.
+#: The functions for which the warning "seems to be in seconds" was already logged.
 _told_of_seconds: set[str] = set()
 
 
@@ -62,9 +63,9 @@ _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
 class Remembered(NamedTuple):
-    """A stored stream time: the time, the event times ahead of the clock, and the watermarks of upstream tasks.
+    """A stream time as it was stored: the time, future event times, and the watermarks of upstream tasks.
 
-    ``settled_ms`` is the time up to which all timers have fired; None means the same as ``time_ms``.
+    ``settled_ms`` is the stream time up to which all timers have fired; None means the same as ``time_ms``.
     """
 
     time_ms: int = NO_TIME
@@ -74,7 +75,7 @@ class Remembered(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any] | None) -> Remembered:
-        """Parses the form that ``StreamTime.record`` returned; None gives an empty object."""
+        """Parses what ``StreamTime.record`` returned. For None, returns an object without times."""
         if record is None:
             return cls()
         return cls(record["time"], record["ahead"], record.get("told", _NOTHING), record.get("settled"))
@@ -88,24 +89,26 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: The time that decides which values and windows have ended. None means that stream time decides.
-        #: During a timer's call it is the timer's time; during a commit, the time of the fired timers.
+        #: The time that decides which values and windows have ended, if it is not stream time. During a timer's call,
+        #: it is the timer's time; during a commit, the time of the fired timers. None means stream time.
         self.call_ms: int | None = None
         #: The stream time up to which all timers have fired. In a task without timers: ``EVENT_TIME_END_MS``.
         self.settled_ms = EVENT_TIME_END_MS
-        #: The worker's clock at the last call of ``look``, in milliseconds.
+        #: Milliseconds that the worker's clock showed at the last call of ``look``.
         self.cap_ms = NO_TIME
-        #: The earliest watermark of the upstream tasks: the minimum event time of their next messages.
+        #: The minimum watermark of the upstream tasks. A task's watermark is the minimum event time of its next
+        #: messages.
         self._limit_ms = EVENT_TIME_END_MS
-        #: Event times up to this time advance stream time immediately; later times wait. In milliseconds.
+        #: Milliseconds. A message's event time up to this time advances stream time at once; a later one is kept until
+        #: it is reached.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
-        #: The watermarks of upstream tasks, by topic and task: the time, and whether the task has read all its input.
+        #: Maps topic and upstream task to the task's watermark, and to whether the task has read all of its input.
         self.told: dict[str, tuple[int, bool]] = {}
 
     @property
     def known(self) -> bool:
-        """Whether there is any time to store."""
+        """Whether there is anything to store: a stream time, a future event time, or a watermark."""
         return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
 
     def record(self) -> dict[str, Any]:
@@ -120,20 +123,23 @@ class StreamTime:
         return tuple(self._ahead)
 
     def ahead_is_due(self, now_ms: int) -> bool:
-        """Whether stream time may advance to a waiting event time when the worker's clock shows ``now_ms``."""
+        """Whether stream time may advance to a future event time if the worker's clock shows ``now_ms``."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
     @property
     def come_ms(self) -> int:
         """The largest event time of all processed messages that is not after the worker's clock.
 
-        Stream time may be earlier, because it waits for the upstream tasks of repartition topics.
+        Stream time may be earlier, because it is limited by the watermarks of the upstream tasks of repartition topics.
         """
         reached = bisect_right(self._ahead, self.cap_ms)
         return max(self.time_ms, self._ahead[reached - 1]) if reached else self.time_ms
 
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
-        """Sets the stream time to a committed time; ``NO_TIME`` if nothing was committed."""
+        """Sets the stream time to a committed time, or to ``NO_TIME`` if no time was committed.
+
+        ``ahead`` are future event times, and ``told`` the watermarks of upstream tasks.
+        """
         self.time_ms, self._ahead, self.call_ms = time_ms, sorted(ahead), None
         self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
 
@@ -146,9 +152,9 @@ class StreamTime:
         return self.time_ms if self.call_ms is None else self.call_ms
 
     def begin_call(self, timer_ms: int | None) -> None:
-        """Starts a timer's call: until its end, ``timer_ms`` decides which values and windows have ended.
+        """Marks the start of a timer's call: during the call, ``timer_ms`` decides which values and windows have ended.
 
-        None ends the call.
+        The argument None marks the end of the call.
 
         Values that ended before the message that made the timer due stay ended, because they may be deleted already.
         Values that ended at the time of an earlier timer stay ended, too. A timer that is set in the past does not
@@ -160,7 +166,10 @@ class StreamTime:
             self.call_ms = self.settled_ms = min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
-        """Sets the worker's clock, and advances stream time to the last waiting event time that it may reach."""
+        """Sets the time of the worker's clock.
+
+        Future event times that the clock has reached then advance stream time.
+        """
         self.cap_ms, self.reach_ms = now_ms, min(now_ms, self._limit_ms)
         if self._ahead and self._ahead[0] <= self.reach_ms:
             reached = bisect_right(self._ahead, self.reach_ms)
@@ -168,7 +177,7 @@ class StreamTime:
             del self._ahead[:reached]
 
     def let_go_to(self, limit_ms: int) -> None:
-        """Limits stream time to ``limit_ms``, the watermark of the slowest upstream task of repartition topics."""
+        """Limits stream time to ``limit_ms``, the minimum watermark of the tasks that write the repartition topics."""
         if limit_ms != self._limit_ms:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
@@ -184,7 +193,7 @@ class StreamTime:
         return time_ms if self.time_ms < time_ms <= self.reach_ms else self.time_ms
 
     def latest_ms(self, max_ahead_ms: int) -> int:
-        """Returns the latest event time that a message may have, in milliseconds."""
+        """Returns the maximum event time of a message, in milliseconds: ``max_ahead_ms`` after the clock."""
         return min(self.cap_ms + max_ahead_ms, EVENT_TIME_END_MS - 1)
 
     def advance(self, time_ms: int) -> None:
@@ -201,7 +210,7 @@ class StreamTime:
                 del self._ahead[-2::-2]
 
     def go_on(self, time_ms: int) -> None:
-        """Advances stream time while this task and its upstream tasks get no messages.
+        """Advances stream time without a message, while this task and its upstream tasks get no messages.
 
         It advances at most to the worker's clock.
         """
@@ -241,8 +250,8 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 def event_time(made: object, function: object) -> int:
     """Checks the event time that a user's function returned, and returns it.
 
-    If a value seems to be in seconds, a warning is logged once for each function. The value is still used as
-    milliseconds, so windows and TTLs see a time in early 1970.
+    If a value seems to be in seconds, a warning is logged once for each function. It is still taken as milliseconds, so
+    it is a time in early 1970.
 
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.
@@ -271,9 +280,9 @@ def event_time(made: object, function: object) -> int:
 
 
 def _conversion(made: object) -> str:
-    """Returns a hint how to convert a function's result to milliseconds.
+    """Returns a hint for the error: how to convert the function's result to milliseconds.
 
-    The method guesses the unit: it chooses the unit in which the result is a time from 2001 to 2100.
+    The unit is guessed: in this unit, the result is a time from 2001 to 2100.
     """
     if isinstance(made, datetime):
         return ": `int(time.timestamp() * 1000)`"

@@ -31,7 +31,7 @@ class OwnRecords(Ranged, Protocol):
         """Sets the value of an internal record; None deletes the record."""
 
     def add_entry(self, state_key: bytes) -> None:
-        """Adds an index entry under the message key ``OWN_KEY``."""
+        """Adds an entry to an index by time. All index entries have the message key ``OWN_KEY``."""
 
     def delete_entry(self, state_key: bytes) -> bool:
         """Deletes an index entry. Returns False if it does not exist."""
@@ -40,11 +40,11 @@ class OwnRecords(Ranged, Protocol):
         """Returns the event time of the value that the last write replaced; None if it replaced nothing."""
 
     def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value that a user function set, but not the internal records about it."""
+        """Deletes a value that a user function has set. Holdfast's internal records about the value stay."""
 
 
 class Entry(NamedTuple):
-    """An index entry: a time in milliseconds, a message key, and a name (a state key or a timer's name)."""
+    """An entry of an index by time: time in milliseconds, message key, and name (state key or timer's name)."""
 
     time_ms: int
     message_key: bytes
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class TimeIndex:
-    """The index entries of one kind in one store.
+    """The index entries of one kind (for example of expiry times) in one store.
 
     The earliest entries are also in memory. A check for due entries therefore needs no range read, even after many
     writes since the last commit. An entry in memory may be deleted from the store, so ``take`` and ``due`` check the
@@ -65,9 +65,10 @@ class TimeIndex:
 
     def __init__(self, state: OwnRecords, kind: str) -> None:
         self._state, self._kind, self._kind_bytes = state, kind, kind.encode()
-        #: No entry is due before this time, in milliseconds.
+        #: Milliseconds. All entries of the index are at this time or later.
         self.next_ms = 0
-        #: A heap of all entries up to the horizon, with some deleted ones. If the horizon is None, it has all entries.
+        #: A heap of all entries up to the horizon, including some that are already deleted. If the horizon is None, it
+        #: has all entries.
         self._near: list[Entry] = []
         self._horizon: str | None = index_key(kind)
         #: The time of the horizon in milliseconds. Most entries are later, and are not in memory.
@@ -83,7 +84,7 @@ class TimeIndex:
         self._state.write_own(OWN_KEY, self.place(entry), None)
 
     def take(self, time_ms: int, limit: int) -> list[Entry]:
-        """Deletes the earliest entries up to ``time_ms`` and returns them in order, at most ``limit``."""
+        """Deletes the earliest entries up to ``time_ms``, at most ``limit``, and returns them in order."""
         found: list[Entry] = []
         delete, kind = self._state.delete_entry, self._kind_bytes
         while len(found) < limit and (entry := self._next(time_ms, limit)) is not None:
@@ -92,20 +93,21 @@ class TimeIndex:
         return found
 
     def due(self, time_ms: int, limit: int) -> list[Entry]:
-        """Returns the earliest entries up to ``time_ms`` in order, at most ``limit``.
+        """Returns the earliest entries up to ``time_ms``, at most ``limit``, in order.
 
-        The entries stay in the store but leave memory. Call ``put_back`` for each entry that stays due.
+        The entries stay in the store but are removed from memory. The caller must call ``put_back`` for each entry that
+        it does not delete.
         """
         found: list[Entry] = []
         while len(found) < limit and (entry := self._next(time_ms, NEAR)) is not None:
-            # The same entry is in memory twice if it was deleted and added again.
+            # If an entry was deleted and added again, it is in memory twice.
             is_new = not found or entry != found[-1]
             if is_new and self._state.read_own(OWN_KEY, self.place(entry)) is not None:
                 found.append(entry)
         return found
 
     def _next(self, time_ms: int, most: int) -> Entry | None:
-        """Removes the first entry up to ``time_ms`` from memory.
+        """Removes the first entry up to ``time_ms`` from memory and returns it; None if there is none.
 
         If memory is empty, reads up to ``most`` entries first.
         """
@@ -118,9 +120,9 @@ class TimeIndex:
         return heappop(self._near)
 
     def pending(self, limit: int) -> tuple[int, int | None]:
-        """Returns the number of entries, counted up to ``limit``, and the time of the first entry.
+        """Returns the number of entries (counting stops at ``limit``), and the time of the first entry.
 
-        The time is None without entries.
+        The time is None if the index is empty.
         """
         # The read starts at ``next_ms``, because RocksDB would scan the deleted entries before that time.
         after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
@@ -128,7 +130,7 @@ class TimeIndex:
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:
-        """Puts an entry that is still in the store back into memory."""
+        """Puts an entry back into memory. It must still be in the store."""
         self.next_ms = min(self.next_ms, entry.time_ms)
         if self._horizon is not None and (entry.time_ms > self._horizon_ms or self.place(entry) > self._horizon):
             return
@@ -138,7 +140,7 @@ class TimeIndex:
             self._horizon, self._horizon_ms = self.place(self._near[-1]), self._near[-1].time_ms
 
     def look_again(self) -> None:
-        """Forgets the entries in memory, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: drops the entries in memory."""
         self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
         self._horizon_ms = -1
 

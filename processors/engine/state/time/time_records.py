@@ -1,4 +1,4 @@
-"""Decodes the internal records of a store about time: the window or the message key that a record belongs to.
+"""Finds out to which window or message key a record of a store belongs, from the record's key and value.
 
 Commands that read a store record by record use these functions. ``window_keys`` and ``own_keys`` define the formats.
 """
@@ -61,7 +61,7 @@ class Span(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Whether a command's selection includes a record or a part of it, and the value that remains without that part.
+    """Says whether a command has selected a record or a part of its value, and which value remains without that part.
 
     ``left`` is None if nothing remains.
     """
@@ -79,7 +79,7 @@ def is_own(key: bytes) -> bool:
 
 
 def owner_of(state_key: str) -> bytes | None:
-    """Returns the message key that an index entry belongs to; None for other records."""
+    """Returns the message key of an index entry; None for records of other kinds."""
     with suppress(ValueError):  # A user function may have set a state key that looks like an index entry.
         if state_key.startswith(first_due()):
             return due_entry(state_key).message_key
@@ -95,7 +95,7 @@ def owner_of(state_key: str) -> bytes | None:
 def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
     """Finds the part of a message key's record that belongs to windows that overlap ``span``.
 
-    ``others`` are the open sessions of the key outside of the span, each given by the event time that opened it.
+    ``others`` are the opening times of the key's open sessions that do not overlap ``span``.
     """
     window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
@@ -135,7 +135,7 @@ def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
 
 
 def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bool:
-    """Whether an index entry belongs to a window that overlaps ``span``."""
+    """Whether an index entry belongs to a window that overlaps ``span``. ``look`` reads records of the store."""
     if not state_key.startswith(first_due()):
         return False
     entry = due_entry(state_key)
@@ -151,6 +151,6 @@ def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bo
 
 
 def opened_in(state_key: str, stored: bytes, span: Span) -> int | None:
-    """Returns the opening time of a session that does not overlap ``span``; None for all other records."""
+    """Returns the opening time of an open session that does not overlap ``span``; None for all other records."""
     window = session_of(state_key, stored)
     return None if window is None or span.meets(*window) else opened_of(state_key)

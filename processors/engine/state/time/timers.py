@@ -1,4 +1,6 @@
-"""The timers of one store. A timer belongs to a message key, has a name, and fires at a time of one of two clocks.
+"""The timers of one store.
+
+A timer belongs to a message key, has a name, and fires when one of two clocks reaches its time.
 
     message key     state key                                                           value
     the message's   __holdfast/timers/<name>                                            [clock, time]
@@ -9,8 +11,8 @@ worker's clock.
 
 Invariants:
     - A timer fires once, in the transaction that deletes it.
-    - A timer has one entry in the index of its clock. If a command clears the key, the entry stays without its timer.
-      When such an entry is due, no timer fires and the entry is deleted.
+    - A timer has one entry in the index of its clock. If a command clears the key, the timer is deleted and its entry
+      stays. When this entry is due, no timer fires, and the entry is deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from holdfast.processors.engine.state.own_keys import TIMERS, TIMERS_BY_CLOCK
 from holdfast.processors.engine.state.ranges import behind, state_keys
 from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, TimeIndex
 
-#: The clock that a timer follows: the stream time of the task, or the worker's clock.
+#: The clock by which a timer fires: ``stream`` is the stream time of the task, ``processing`` the worker's clock.
 TimerClock = Literal["stream", "processing"]
 CLOCKS: tuple[TimerClock, ...] = get_args(TimerClock)
 
@@ -51,8 +53,8 @@ class Pending(NamedTuple):
     """A summary of the timers of a store that have not fired yet.
 
     Attributes:
-        pending: The number of timers, counted up to a limit for each clock.
-        more: Whether there are more timers than counted.
+        pending: The number of timers. For each clock, the count stops at a limit.
+        more: Whether a count stopped at its limit, so that there are more timers.
         next: For each clock, the time of the next timer in milliseconds since 1970; None without a timer.
     """
 
@@ -69,7 +71,8 @@ class Timers:
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
         #: The index of the timers that follow stream time.
         self.on_stream = self._indexes["stream"]
-        #: For each clock, the earliest entry that was added since the last call of ``due``.
+        #: Maps each clock to the earliest index entry that was added since the last call of ``due``; None if none was
+        #: added.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
         #: The number of timers that were set since the last commit, including timers of failed messages.
         self.set_since = 0
@@ -117,33 +120,33 @@ class Timers:
         return made
 
     def pending(self, limit: int) -> Pending:
-        """Summarises the timers that have not fired yet, counted up to ``limit`` for each clock."""
+        """Counts the timers that have not fired yet; for each clock, the count stops at ``limit``."""
         found = {clock: index.pending(limit + 1) for clock, index in self._indexes.items()}
         counts = [count for count, _ in found.values()]
         firsts: dict[str, int | None] = {clock: first for clock, (_, first) in found.items()}
         return Pending(sum(min(count, limit) for count in counts), max(counts) > limit, firsts)
 
     def is_due(self, clock: TimerClock, now_ms: int) -> bool:
-        """Whether a timer may be due. The check reads only memory."""
+        """Whether a timer may be due at ``now_ms``, judged from memory: False is certain, True may be wrong."""
         return self._indexes[clock].next_ms <= now_ms
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """Returns the next due timers, at most ``limit``, sorted by time, message key and name.
+        """Returns at most ``limit`` due timers, sorted by time, message key and name.
 
-        The caller must fire each timer, or put it back into the index with ``put_back``.
+        The caller must either fire each of them, or pass it to ``put_back``.
         """
         self._added[clock] = None
         found = self._indexes[clock].due(now_ms, limit)
         return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
 
     def put_back(self, due: Due) -> None:
-        """Puts a due timer that was not fired back into the index."""
+        """Puts a due timer that was not fired back, so that ``due`` returns it again."""
         self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:
-        """Deletes a due timer.
+        """Deletes a due timer, and returns True if it must fire.
 
-        Returns False if the timer was cancelled, replaced or cleared, so that it must not fire.
+        Returns False if the timer was cancelled, replaced or cleared since it became due.
         """
         state, timer = self._state, due.timer
         held = state.read_own(due.message_key, TIMERS + timer.name)
@@ -154,16 +157,16 @@ class Timers:
         return True
 
     def give_up(self, due: Due) -> None:
-        """Deletes a timer whose call failed."""
+        """Deletes a timer for which the call of the user's function failed."""
         self.take(due)
 
     def comes_first(self, due: Due) -> bool:
-        """Whether no timer with an earlier time was added since the last call of ``due``."""
+        """Whether this timer is still the next: no earlier timer was added since the last call of ``due``."""
         added = self._added[due.timer.clock]
         return added is None or added > due.entry
 
     def look_again(self) -> None:
-        """Forgets the entries in memory, because an abort or a command changed the store."""
+        """Must be called after an aborted transaction or a command: drops the index entries in memory."""
         self._added = dict.fromkeys(CLOCKS)
         for index in self._indexes.values():
             index.look_again()

@@ -1,4 +1,4 @@
-"""The state keys of a window store's records; no other module builds or parses these keys.
+"""The state keys of the records in a window store. Other modules must build and parse these keys with this module.
 
     message key     state key                                         value
     the message's   w/<start>/<end>                                   aggregates of a window, or of a closed session
@@ -11,7 +11,7 @@
     the message's   o/<end>/<start>                                   1: an open window that is not in ``time``
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index of window ends
     OWN_KEY         ahead/<time>/<message key in hex>                 1: a key with an event time in the future
-    the message's   held                                              a held-back result, and its release time
+    the message's   held                                              a held-back result, and its due time
     OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of held-back results
     OWN_KEY         clock                                             stream time, and the end of closed windows
 
@@ -27,27 +27,28 @@ from typing import NamedTuple
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 
-#: The message key of a store's internal records. If a message has the same key, the state keys distinguish the records.
+#: The message key of a store's internal records. If a message has this key by chance, its records still have other
+#: state keys.
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD, _AHEAD = "w/", "s/", "m/", "due/", "hold/", "ahead/"
-#: Prefix of the state keys of open windows for which the key's record ``time`` has no room.
+#: Prefix of the state keys that mark those open windows that are not listed in the key's record ``time``.
 OPENS = "o/"
 #: Prefixes of the state keys of all index entries.
 INDEXES = (_DUE, _HOLD, _AHEAD)
 #: Prefixes of the state keys of open and closed sessions.
 SESSIONS = (_SESSION, _WINDOW)
-#: Name of the only field in an open session's record that is not an aggregate.
+#: In an open session's record: the name of the field with its times. All other fields are aggregates.
 SESSION = "session"
-#: Prefixes of the state keys of windows, closed sessions and open sessions.
+#: Prefixes of the state keys of all windows and sessions, open and closed.
 WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index of window ends: its state key (``place``), its time, and the window."""
+    """An entry of the index of window ends: its state key (``place``), its time, and the window with its key."""
 
     place: str
     time_ms: int
@@ -75,17 +76,17 @@ def window_of(state_key: str) -> tuple[int, int] | None:
 
 
 def open_key(start: int, end: int) -> str:
-    """Returns the state key that marks a window as open; these keys sort by the windows' ends."""
+    """Returns the state key whose record says that a window is open. These state keys sort by the windows' ends."""
     return f"{OPENS}{end:015d}/{start:015d}"
 
 
 def open_before(end: int) -> str:
-    """Returns a state key that sorts after the marks of all open windows that end at or before ``end``."""
+    """Returns a state key that sorts after the state keys ``open_key`` of all windows that end at or before ``end``."""
     return f"{OPENS}{end + 1:015d}"
 
 
 def open_window_of(state_key: str) -> tuple[int, int] | None:
-    """Returns the start and the end of the open window that this state key marks; None for other records."""
+    """Returns start and end of the window, for a state key that ``open_key`` returned; None for other records."""
     if not state_key.startswith(OPENS):
         return None
     _, end, start = state_key.split("/")
@@ -149,7 +150,7 @@ def ahead_key(time_ms: int, message_key: bytes) -> str:
 
 
 def ahead_before(time_ms: int) -> str:
-    """Returns a state key that sorts after all entries ``ahead/`` up to this time, and before the next entries."""
+    """Returns a state key that sorts after all entries ``ahead/`` up to ``time_ms``, and before all later entries."""
     return f"{_AHEAD}{time_ms + 1:015d}"
 
 
@@ -170,7 +171,7 @@ def due_before(time_ms: int) -> str:
 
 
 def last_due(time_ms: int) -> str:
-    """Returns an upper bound for the state keys of index entries with this time."""
+    """Returns a state key that sorts after all entries of the index of window ends with this time."""
     return due_key(time_ms, EVENT_TIME_END_MS - 1, EVENT_TIME_END_MS - 1, b"")
 
 
@@ -188,7 +189,7 @@ def due_entry(place: str) -> DueEntry:
 def _due_times(before: str) -> tuple[int, int, int]:
     """Parses the times at the start of an entry's state key.
 
-    Cached, because windows with the same end share this part.
+    The result is cached, because windows with the same end have the same beginning of the state key.
     """
     _, time_ms, start, end, _ = before.split("/")
     return int(time_ms), int(start), int(end)
