@@ -238,7 +238,7 @@ class Application(ApplicationTables, ApplicationClients):
     def _trial(self, frame: StreamingDataFrame, *given: Any) -> list[Any]:
         from holdfast.processors.application.trial import trial_of
 
-        self._declared()  # so that functions of `to_topic` know their topics
+        self._declared()
         return trial_of(frame, *given)
 
     def _declared(self) -> Declared:
@@ -287,9 +287,8 @@ class Application(ApplicationTables, ApplicationClients):
         """
         refuse_while_imported()
         self._foreground = True
-        found = ListSink(metadata=metadata)
+        found, sources = ListSink(metadata=metadata), [frame.source for frame in self._frames.values()]
         into = found if collect and (count or timeout) else None
-        sources = [frame.source for frame in self._frames.values()]
         with private_files(settings := self._settings()), collected(sources, into):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
         return found.data

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Batch
 
 
 class MessageContextNotSetError(HoldfastError):
@@ -67,3 +68,8 @@ def processing(place: Callable[[], MessageContext]) -> Iterator[None]:
         yield
     finally:
         _place.reset(token)
+
+
+def place_of(batch: Batch, index: int) -> MessageContext:
+    """The place of a record in a batch."""
+    return MessageContext(batch.partition.topic, batch.partition.number, batch.offsets[index])

@@ -295,6 +295,11 @@ def sinks_of(sources: Iterable[Node], place: Callable[[], MessageContext]) -> di
     return found
 
 
+def waiting_bytes(boxes: Iterable[Outbox]) -> int:
+    """The approximate memory of all results that wait for sinks, in bytes."""
+    return ITEM_BYTES * sum(len(box.values) for box in boxes if isinstance(box, SinkBox))
+
+
 def deliver(boxes: Iterable[Outbox], on_wait: Callable[[], None]) -> bool:
     """Hands all waiting results to their sinks and flushes these; False if a sink still takes nothing after a while.
 

@@ -26,9 +26,9 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
-from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message, processing
+from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message, place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import Timing
-from holdfast.processors.engine.dataframe.sinks import ITEM_BYTES, SinkBox, sinks_of
+from holdfast.processors.engine.dataframe.sinks import sinks_of, waiting_bytes
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -430,7 +430,7 @@ class Task(TaskFacts):
         between = self._between
         while True:
             try:
-                with processing(lambda: _place_of(*records.place(count - length_hint(values) - 1))):
+                with processing(lambda: place_of(*records.place(count - length_hint(values) - 1))):
                     function(*columns)
             except BaseException as error:
                 for state in self.states.values():
@@ -475,8 +475,7 @@ class Task(TaskFacts):
 
     def dirty_bytes(self) -> int:
         """Estimated bytes of the uncommitted writes."""
-        waiting = sum(len(box.values) for box in self.outboxes.values() if isinstance(box, SinkBox))
-        return sum(state.dirty_bytes() for state in self.states.values()) + waiting * ITEM_BYTES
+        return sum(state.dirty_bytes() for state in self.states.values()) + waiting_bytes(self.outboxes.values())
 
     def drop(self) -> dict[str, int]:
         """Drops all uncommitted work. Returns the committed offset of each topic, from which to read again."""
@@ -502,7 +501,3 @@ class Task(TaskFacts):
         self._streams.clear()
         self.release()
         self.move(TaskPhase.CLOSED)
-
-
-def _place_of(batch: Batch, index: int) -> MessageContext:
-    return MessageContext(batch.partition.topic, batch.partition.number, batch.offsets[index])
