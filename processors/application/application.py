@@ -288,8 +288,7 @@ class Application(ApplicationTables, ApplicationClients):
         refuse_while_imported()
         self._foreground = True
         found, sources = ListSink(metadata=metadata), [frame.source for frame in self._frames.values()]
-        into = found if collect and (count or timeout) else None
-        with private_files(settings := self._settings()), collected(sources, into):
+        with private_files(settings := self._settings()), collected(sources, found if collect and (count or timeout) else None):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
         return found.data
 

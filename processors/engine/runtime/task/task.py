@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -154,8 +154,8 @@ class Task(TaskFacts):
 
         sinks = sinks_of([each.source for each in own], self._last_message)
         self.outboxes.update({box.topic: box for box in sinks.values()})
-        bound: dict[int, Callable[..., Any]] = {at: one.on_message for at, one in processors.items()}
-        sources = [each.source.bound({**bound, **sinks}) for each in own]
+        bound = {at: one.on_message for at, one in processors.items()} | dict[int, Any](sinks)
+        sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
             frame = frames[topic]
             awaited = awaited_stream(source, self._times, self._timing(topic))
@@ -220,8 +220,7 @@ class Task(TaskFacts):
 
     def _last_message(self) -> MessageContext:
         """The current message; the last one of the first input, where timers or closed windows make a result."""
-        topic = self.inputs[0]
-        return current_message() or MessageContext(topic, self.partition, self._positions[topic] - 1)
+        return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
         """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
