@@ -287,8 +287,8 @@ class Application(ApplicationTables, ApplicationClients):
         """
         refuse_while_imported()
         self._foreground = True
-        found, sources = ListSink(metadata=metadata), [frame.source for frame in self._frames.values()]
-        with private_files(settings := self._settings()), collected(sources, found if collect and (count or timeout) else None):
+        found, kept = ListSink(metadata=metadata), collect and bool(count or timeout)
+        with private_files(settings := self._settings()), collected(self._frames, found if kept else None):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
         return found.data
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserList
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,9 +49,17 @@ class _Collected(Sunk):
 
 
 @contextmanager
-def collected(sources: Iterable[Node], into: ListSink | None) -> Iterator[None]:
+def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
     """While the block runs, the values behind the last steps of these streams go into the list, too."""
-    leaves = [] if into is None else [node for node in steps_of(sources) if not node.children and not _goes_on(node)]
+    leaves = (
+        []
+        if into is None
+        else [
+            node
+            for node in steps_of(each.source for each in frames.values())
+            if not node.children and not _goes_on(node)
+        ]
+    )
     nodes = [Node("update", _Collected(into), metadata=True, in_place=False) for _ in leaves if into is not None]
     for leaf, node in zip(leaves, nodes, strict=True):
         leaf.children.append(node)

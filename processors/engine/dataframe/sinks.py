@@ -281,8 +281,10 @@ def _reported(sink: BaseSink, what: str) -> Iterator[None]:
         ) from error
 
 
-def sinks_of(sources: Iterable[Node], place: Callable[[], MessageContext]) -> dict[int, SinkBox]:
-    """The boxes of all sinks behind these sources, by ``id`` of their nodes; steps with one sink share its box.
+def sinks_of(
+    sources: Iterable[Node], place: Callable[[], MessageContext], into: dict[str, Outbox]
+) -> dict[int, SinkBox]:
+    """Adds a box for each sink behind these sources to ``into``; returns the boxes by ``id`` of their nodes.
 
     Raises:
         SinkFailed: A sink can't start.
@@ -292,6 +294,7 @@ def sinks_of(sources: Iterable[Node], place: Callable[[], MessageContext]) -> di
         if isinstance(node.function, Sunk):
             node.function.start()
             found[id(node)] = boxes.setdefault(node.outbox, SinkBox(node.function, place))
+    into.update(boxes)
     return found
 
 

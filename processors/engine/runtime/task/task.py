@@ -152,8 +152,7 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        sinks = sinks_of([each.source for each in own], self._last_message)
-        self.outboxes.update({box.topic: box for box in sinks.values()})
+        sinks = sinks_of([each.source for each in own], self._last_message, self.outboxes)
         bound = {at: one.on_message for at, one in processors.items()} | dict[int, Any](sinks)
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
