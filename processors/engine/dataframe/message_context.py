@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Batch
@@ -60,12 +60,11 @@ def current_message() -> MessageContext | None:
     return None if place is None else place()
 
 
-@contextmanager
-def processing(place: Callable[[], MessageContext]) -> Iterator[None]:
-    """While the block runs, ``message_context()`` gives what ``place`` returns."""
+def processing(place: Callable[[], MessageContext], function: Callable[..., None], given: Iterable[Any]) -> None:
+    """Calls a function; meanwhile, ``message_context()`` gives what ``place`` returns."""
     token = _place.set(place)
     try:
-        yield
+        function(*given)
     finally:
         _place.reset(token)
 

@@ -152,8 +152,8 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        sinks = sinks_of([each.source for each in own], self._last_message, self.outboxes)
-        bound = {at: one.on_message for at, one in processors.items()} | dict[int, Any](sinks)
+        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self._last_message, self.outboxes)}
+        bound |= {at: one.on_message for at, one in processors.items()}
         sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
             frame = frames[topic]
@@ -428,8 +428,7 @@ class Task(TaskFacts):
         between = self._between
         while True:
             try:
-                with processing(lambda: place_of(*records.place(count - length_hint(values) - 1))):
-                    function(*columns)
+                processing(lambda: place_of(*records.place(count - length_hint(values) - 1)), function, columns)
             except BaseException as error:
                 for state in self.states.values():
                     state.undo_message()
