@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
@@ -227,6 +227,8 @@ class SinkBox(Outbox, Step):
     """The results of one task that wait for a sink. The compiled steps call it."""
 
     __slots__ = ("_place", "_places", "step")
+
+    to_kafka: ClassVar[bool] = False
 
     def __init__(self, step: Sunk, place: Callable[[], MessageContext]) -> None:
         super().__init__(step.outbox)

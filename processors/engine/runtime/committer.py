@@ -33,7 +33,7 @@ from holdfast.infra.kafka.errors import (
 )
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Member, Partition
-from holdfast.processors.engine.dataframe.sinks import SinkBox, deliver
+from holdfast.processors.engine.dataframe.sinks import deliver
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.latency import LatencyHistogram
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -215,7 +215,7 @@ class Committer:
                 box.clear()  # a shadow sends no outputs, because the processor itself sends them
             task.watermarks.clear()
             return Outcome.NOTHING
-        boxes = [box for box in boxes if not isinstance(box, SinkBox)]  # `commit` delivers these
+        boxes = [box for box in boxes if box.to_kafka]  # `commit` delivers the others
         if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:
