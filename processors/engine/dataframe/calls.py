@@ -86,7 +86,7 @@ class StreamCalls(Generic[Stream]):
 
         Args:
             lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
-                object of a subclass of ``BaseLookup``, which takes ``fields`` and ``on`` only, and sets the fields itself.
+                object of a subclass of ``BaseLookup``: it takes only ``fields`` and ``on``, and sets the fields itself.
             fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
                 of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
