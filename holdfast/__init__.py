@@ -6,8 +6,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
-- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``Slot``, ``Topic``,
-  ``TopicConfig``, ``Topology``, ``NotFound``, ``same_as``.
+- Processors: ``Application``, ``StreamingDataFrame``, ``StreamingSeries``, ``State``, ``Context``, ``MessageContext``,
+  ``message_context``, ``Slot``, ``Topic``, ``TopicConfig``, ``Topology``, ``NotFound``, ``same_as``.
 - Formats with a schema: ``AvroDeserializer``, ``AvroSerializer``, ``JSONDeserializer``, ``JSONSerializer``,
   ``ProtobufDeserializer``, ``ProtobufSerializer``, ``SchemaRegistryClientConfig``,
   ``SchemaRegistrySerializationConfig``.
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.dataframe.message_context import MessageContext, message_context
     from holdfast.processors.engine.expressions.series import StreamingSeries
     from holdfast.processors.engine.formats.avro import AvroDeserializer, AvroSerializer
     from holdfast.processors.engine.formats.json_schema import JSONDeserializer, JSONSerializer
@@ -115,6 +116,7 @@ __all__ = [
     "Last",
     "Max",
     "Mean",
+    "MessageContext",
     "Min",
     "Network",
     "NotFound",
@@ -150,6 +152,7 @@ __all__ = [
     "definitions",
     "key_at",
     "load_settings",
+    "message_context",
     "open_verbs",
     "read_table",
     "same_as",
@@ -172,6 +175,7 @@ _NAMES = {
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.dataframe.message_context": "MessageContext message_context",
     "processors.engine.formats.avro": "AvroDeserializer AvroSerializer",
     "processors.engine.formats.json_schema": "JSONDeserializer JSONSerializer",
     "processors.engine.formats.protobuf": "ProtobufDeserializer ProtobufSerializer",

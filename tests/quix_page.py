@@ -19,10 +19,10 @@ START = T // HOUR * HOUR
 READINGS = [(100, {"celsius": 30}), (200, {"celsius": 29}), (300, {"celsius": 28})]
 
 
-def listed_under(*headings: str) -> set[str]:
-    """The tests that the page lists in the sections with these headings."""
+def listed_under(*headings: str, page: Path = PAGE) -> set[str]:
+    """The tests that a page lists in the sections with these headings."""
     sections = dict(
-        re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     )
     return {name for heading in headings for name in re.findall(r"`(test_\w+)`", sections[heading])}
 

@@ -31,6 +31,7 @@ from holdfast.processors.application.arguments import (
     whole_number,
 )
 from holdfast.processors.application.clients import ApplicationClients
+from holdfast.processors.application.connection import ConnectionConfig, connection_of
 from holdfast.processors.application.describe import Declared, describe
 from holdfast.processors.application.importing import refuse_while_imported
 from holdfast.processors.application.schedules import ApplicationSchedules
@@ -39,6 +40,7 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.groups import Streams
+from holdfast.processors.engine.dataframe.list_sink import ListSink, collected
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -47,7 +49,7 @@ from holdfast.processors.engine.runtime.ownership import changelog_facts, own_to
 from holdfast.processors.engine.schedules.declaration import Schedules
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.durations import milliseconds
-from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
+from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, Topology
 
@@ -70,7 +72,8 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
     """A stateful Kafka processor.
 
     Args:
-        broker_address: Kafka's bootstrap servers; None uses the settings, or the embedded broker.
+        broker_address: Kafka's bootstrap servers, or a ``ConnectionConfig`` that also has the security settings. None
+            uses the settings, or the embedded broker.
         consumer_group: The consumer group. It is also the processor's name.
         auto_offset_reset: Where the first start of a group begins: ``earliest`` or ``latest``. A partition that is
             added after the first start is read from its first offset.
@@ -110,7 +113,7 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
 
     def __init__(  # tidy: allow-wide because users of Quix Streams move by changing the import.
         self,
-        broker_address: str | None = None,
+        broker_address: str | ConnectionConfig | None = None,
         *,
         consumer_group: str = "holdfast",
         auto_offset_reset: Literal["earliest", "latest"] = "latest",
@@ -149,7 +152,7 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
         check_names(slot=slot, dead_letter_topic=dead_letter_topic)
-        self.broker_address = broker_address
+        self._connection = connection_of(broker_address)
         self.description, self.owners, self.prove = description, owners, prove
         self._offset_reset, self._commit_every = auto_offset_reset, commit_every
         self._exactly_once, self._use_changelogs = processing_guarantee == "exactly-once", use_changelog_topics
@@ -168,7 +171,8 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
-        self._streams = Streams(self.consumer_group, self._frames, Schedules(self.consumer_group, self._renamed_stores))
+        scheduled = Schedules(self.consumer_group, self._renamed_stores)
+        self._streams = Streams(self.consumer_group, self._frames, scheduled, trial=self._trial)
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
         self._table_topics: set[str] = set()
@@ -193,47 +197,29 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
         )
         return frame
 
-    def store(
-        self,
-        name: str,
-        *,
-        model: Any = None,
-        upgrades: Upgrades | None = None,
-        ttl: int | timedelta | Literal["by value"] | None = None,
-        codec: str = "json",
-    ) -> str:
-        """Declares the values of a store. Returns the store's name, for the argument ``store=`` of steps.
-
-        Args:
-            name: The name of the store.
-            model: The type of values that functions get and set: a pydantic model (or another type) for every value, or
-                a mapping of state keys to models, with ``"*"`` for all other keys. The model also gives the column
-                types in the warehouse.
-            upgrades: For each version, a function that converts a stored JSON object to the next version. The last
-                function returns the newest version. If ``model`` is a mapping, a mapping of such functions by state
-                key.
-            ttl: Time for which a value is readable after its message's event time, in milliseconds or a timedelta.
-                ``"by value"``: only values set with ``ttl=`` expire. None: values never expire.
-            codec: How values become bytes: ``"json"``, ``"msgpack"``, ``"typed"`` (keeps Python's types, such as sets,
-                tuples, bytes, ``Decimal`` and times), or ``"bytes"``. Values that another codec wrote stay readable.
-
-        Raises:
-            StoreInvalid: An argument is invalid, or the store is already declared.
-        """
-        kept = self._renamed_stores.get(name, name)
-        declare(self._stores, StoreOptions(kept, model, upgrades, ttl, codec))
-        return StoreName.of(name, self._stores)
-
     def topology(self) -> Topology:
         """Returns the frozen description of the application."""
         return describe(self._declared())
+
+    @property
+    def broker_address(self) -> str | None:
+        """Kafka's bootstrap servers, as they were given."""
+        return None if self._connection is None else self._connection.bootstrap_servers
 
     @property
     def frames(self) -> Mapping[str, StreamingDataFrame]:
         """Maps each input topic to its stream. Repartition topics of ``group_by`` are included."""
         return self._frames
 
+    def _trial(self, frame: StreamingDataFrame, *given: Any) -> list[Any]:
+        from holdfast.processors.application.trial import trial_of
+
+        self._declared()
+        return trial_of(frame, *given)
+
     def _declared(self) -> Declared:
+        for choice in self._streams.choices:
+            choice.lead_to(self._streams.topics, {*self._streams.by_topic, *self._globals})
         return Declared(
             self.consumer_group,
             self._frames,
@@ -254,7 +240,15 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
 
     # -- running a worker ------------------------------------------------------------------------------------------
 
-    def run(self, dataframe: StreamingDataFrame | None = None, *, count: int = 0, timeout: float = 0.0) -> None:
+    def run(
+        self,
+        dataframe: StreamingDataFrame | None = None,
+        *,
+        count: int = 0,
+        timeout: float = 0.0,
+        collect: bool = False,
+        metadata: bool = False,
+    ) -> list[Any]:
         """Processes messages until SIGTERM, SIGINT or ``stop``. Shows rate, lag and commits on stderr.
 
         Args:
@@ -262,26 +256,30 @@ class Application(ApplicationTables, ApplicationClients, ApplicationSchedules):
             count: The run ends after this many messages and the windows and timers that become due; 0 means no limit.
             timeout: The run ends after this many seconds without a message; 0 means never. Messages in tasks before a
                 repartition topic extend this time by 10 seconds.
+            collect: Whether to return the values behind the last steps of all streams; needs ``count`` or ``timeout``.
+            metadata: Whether these have the fields of the message, too, as those of ``ListSink`` have.
 
         Raises:
             HoldfastError: The error that stopped the worker. All earlier messages are committed.
         """
         refuse_while_imported()
         self._foreground = True
-        with private_files(settings := self._settings()):
+        found, kept = ListSink(metadata=metadata), collect and bool(count or timeout)
+        with private_files(settings := self._settings()), collected(self._frames, found if kept else None):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
+        return found.data
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """Returns the connection to the application's Kafka cluster, with the application's client settings."""
         from holdfast.infra.kafka.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.cluster import KafkaCluster
 
-        memory = self._memory(settings)
+        memory, of = self._memory(settings), self._connection
         return KafkaCluster(
             self.broker_address or bootstrap_servers(settings),
             fetched_bytes=memory.fetched,
             queued_bytes=memory.queued,
-            client_config=client_config(settings),
+            client_config={**client_config(settings), **({} if of is None else of.client_config)},
             consumer_config=self._consumer_config,
             producer_config=self._producer_config,
         )

@@ -1,13 +1,14 @@
-"""The producer that ``app.get_producer()`` returns. With it, a program sends messages itself, outside of streams."""
+"""``app.get_producer()`` and ``app.get_consumer()``: messages outside of streams, in a program's own loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.application.consumer import Consumer
 from holdfast.processors.engine.formats.kafka_message import GivenHeaders
 from holdfast.processors.engine.formats.serialization import written_headers
 from holdfast.processors.engine.steps.topic import Topic
@@ -132,12 +133,38 @@ def _connected(cluster: Cluster) -> Iterator[TransactionProducer]:
 class ApplicationClients:
     """The methods of an application for messages outside of streams."""
 
+    consumer_group: str
+    _offset_reset: str
+
+    @property
+    def frames(self) -> Mapping[str, Any]:
+        """The stream of each input topic."""
+        raise NotImplementedError
+
     def cluster(self, settings: Settings) -> Any:
         """The application's Kafka cluster."""
         raise NotImplementedError
 
     def _settings(self) -> Settings:
         raise NotImplementedError
+
+    def get_consumer(self, auto_commit_enable: bool = True) -> Consumer:
+        """A consumer for messages outside of streams, with the application's client settings and group.
+
+        Use it in a ``with`` block, in an application without streams.
+
+        Args:
+            auto_commit_enable: Whether the offsets that ``store_offsets`` marked are committed every 5 seconds and at
+                the end of the block; False leaves it to ``commit``.
+        """
+        return self._consumer(lambda: nullcontext(self.cluster(self._settings())), commits=auto_commit_enable)
+
+    def get_consumer_on(self, cluster: Cluster, auto_commit_enable: bool = True) -> Consumer:
+        """Like ``get_consumer``, on a given cluster."""
+        return self._consumer(lambda: nullcontext(cluster), commits=auto_commit_enable)
+
+    def _consumer(self, connect: Callable[[], AbstractContextManager[Cluster]], *, commits: bool) -> Consumer:
+        return Consumer(connect, self.consumer_group, self._offset_reset, lambda: bool(self.frames), commits=commits)
 
     def get_producer(self) -> Producer:
         """Returns a producer for messages outside of streams, such as test data.

@@ -148,8 +148,7 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies,
-        # A test of a new version reads only the last messages, so it would lack table rows that older messages wrote.
-        prove=app.prove and not app.global_tables and not app.source_logs,
+        prove=app.prove and _is_provable(app, steps),
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=_grouped(app.frames, feeds),
@@ -162,6 +161,15 @@ def describe(app: Declared) -> Topology:
     functions += [each.function for _, schedules in scheduled.values() for each in schedules]
     texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
+    """Whether a new version can be tested on the last messages.
+
+    Rows that older messages wrote would be missing, and results would reach the systems behind sinks.
+    """
+    has_sinks = any(node.outbox and node.topic is None for node in steps)
+    return not app.global_tables and not app.source_logs and not has_sinks
 
 
 def _places(steps: Sequence[Node]) -> list[str]:

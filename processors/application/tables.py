@@ -1,7 +1,8 @@
-"""The methods of ``Application`` that declare topics and tables."""
+"""The methods of ``Application`` that declare topics, tables and stores."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,22 +13,25 @@ from holdfast.processors.engine.formats.typed import row_model
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.checked_arguments import check_topic
-from holdfast.processors.engine.steps.store_options import StoreOptions
+from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
 from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.topology import SourceLog
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.dataframe.groups import Streams
 
 
 class ApplicationTables:
-    """The methods of an application that declare topics and tables."""
+    """The methods of an application that declare topics, tables and stores."""
 
     consumer_group: str
     _stores: dict[str, StoreOptions]
     _globals: dict[str, GlobalTable]
     _table_topics: set[str]
     _source_logs: list[SourceLog]
+    _streams: Streams[StreamingDataFrame]
+    _renamed_stores: Mapping[str, str]
 
     def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
@@ -66,6 +70,7 @@ class ApplicationTables:
             value=value,
         )
         declared.processor = self.consumer_group
+        self._streams.topics[name] = declared
         return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
@@ -142,3 +147,34 @@ class ApplicationTables:
             )
         made = self._globals[topic.name] = GlobalTable(topic, self._stores)
         return made
+
+    def store(
+        self,
+        name: str,
+        *,
+        model: Any = None,
+        upgrades: Upgrades | None = None,
+        ttl: int | timedelta | Literal["by value"] | None = None,
+        codec: str = "json",
+    ) -> str:
+        """Declares the values of a store. Returns the store's name, for the argument ``store=`` of steps.
+
+        Args:
+            name: The name of the store.
+            model: The type of values that functions get and set: a pydantic model (or another type) for every value, or
+                a mapping of state keys to models, with ``"*"`` for all other keys. The model also gives the column
+                types in the warehouse.
+            upgrades: For each version, a function that converts a stored JSON object to the next version. The last
+                function returns the newest version. If ``model`` is a mapping, a mapping of such functions by state
+                key.
+            ttl: Time for which a value is readable after its message's event time, in milliseconds or a timedelta.
+                ``"by value"``: only values set with ``ttl=`` expire. None: values never expire.
+            codec: How values become bytes: ``"json"``, ``"msgpack"``, ``"typed"`` (keeps Python's types, such as sets,
+                tuples, bytes, ``Decimal`` and times), or ``"bytes"``. Values that another codec wrote stay readable.
+
+        Raises:
+            StoreInvalid: An argument is invalid, or the store is already declared.
+        """
+        kept = self._renamed_stores.get(name, name)
+        declare(self._stores, StoreOptions(kept, model, upgrades, ttl, codec))
+        return StoreName.of(name, self._stores)

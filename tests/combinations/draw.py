@@ -254,6 +254,8 @@ _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 TABLES_SHARE = 0.3
 #: How many topologies have steps by columns.
 COLUMNS_SHARE = 0.25
+#: How many topologies have sinks, and values with the offset of their message.
+SINKS_SHARE = 0.15
 #: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
 #: Steps whose results are known where a task waits for its own work.
@@ -394,7 +396,8 @@ def _add_outputs(scope: Scope) -> None:
 def _add_output(scope: Scope, stream: Made) -> None:
     out = scope.new("o")
     with_key = not stream.odd and scope.random.random() < 0.15 and not stream.last
-    step = _BY_NAME["to_topic key" if with_key else "to_topic"]
+    plain = "to_topic chosen" if Random(f"{out} of {stream.name}: {len(scope.lines)}").random() < 0.15 else "to_topic"
+    step = _BY_NAME["to_topic key" if with_key else plain]
     together = len({id(scope.task_of(topic)) for topic in stream.topics}) == 1
     compared: Compared = (
         "order"
@@ -437,6 +440,25 @@ def _with_columns(scope: Scope, seed: int) -> None:
             scope.lines[at] = replace(line, code=f"{random.choice(COLUMNS)}({line.code})")
 
 
+def _with_sinks_and_places(scope: Scope, seed: int) -> None:
+    """Sinks beside some streams of some topologies, and the offset of their message in values of others.
+
+    A sink before a step that waits is refused. What time sends, and no message, has no place.
+    """
+    random = Random(f"sinks of {seed}")
+    if random.random() >= SINKS_SHARE:
+        return
+    streams = {each.name: each for each in scope.made if each.kind == "stream" and each.name not in scope.fields}
+    for at, line in enumerate(scope.lines):
+        stream = streams.get(line.name)
+        if stream is None or random.random() < 0.5:
+            continue
+        if not stream.first:
+            scope.lines[at] = replace(line, code=f"sunk({line.code})")
+        elif not stream.odd and not stream.grouped and not stream.window:
+            scope.lines[at] = replace(line, code=f"{line.code}.apply(placed)")
+
+
 def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
@@ -474,6 +496,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
     _with_columns(scope, seed)
+    _with_sinks_and_places(scope, seed)
     made = Topology(
         tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import NotFound, State
+from holdfast import NotFound, State, message_context
+from holdfast.sinks import BatchingSink, SinkBatch
 
 Value = dict[str, Any]
 
@@ -150,6 +151,42 @@ def relabelled(value: Value, key: Any, timestamp: int, headers: Any) -> list[tup
 def with_headers(sdf: Any) -> Any:
     """Other headers for outputs, and for functions that show them."""
     return sdf.set_headers(relabelled)
+
+
+def placed(value: Value) -> Value:
+    """A value with the offset of its message."""
+    return {**value, "p": message_context().offset}
+
+
+class Kept(BatchingSink):
+    """A sink that checks what it gets. A crash repeats results, so that their number is not the same in each run."""
+
+    def write(self, batch: SinkBatch) -> None:
+        """Checks a batch."""
+        for item in batch:
+            if not isinstance(item.offset, int) or item.offset < -1 or item.timestamp < 0:
+                raise AssertionError(f"a sink got {item!r} of {batch.topic}[{batch.partition}]")
+
+
+def sunk(sdf: Any) -> Any:
+    """The same stream, whose values go to a sink, too."""
+    sdf.sink(Kept())
+    return sdf
+
+
+def chosen(app: Any, out: str) -> Any:
+    """A function that returns the topic of each value: mostly ``out``, which is compared."""
+    most_of_them, others = app.topic(out), app.topic(f"{out}-others")
+
+    def choose(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+        return others if isinstance(value, dict) and value.get("n") == 3 else most_of_them
+
+    return choose
+
+
+def same_time(value: Any, key: Any, timestamp: int, headers: Any) -> int:
+    """The timestamp of an output."""
+    return timestamp
 
 
 def headed(value: Value) -> dict[str, str]:

@@ -189,6 +189,7 @@ STEPS: tuple[Step, ...] = (
     *(replace(each, weight=0) for each in OF_TABLES),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
+    Step("to_topic chosen", "{s}.to_topic(chosen(app, {out}), timestamp=same_time)", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
 )
 

@@ -22,7 +22,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "from holdfast import Application, Count\n\n"
         'app = Application("localhost:9092", consumer_group="shop")\n'
         'app.dataframe(app.topic("orders")).aggregate({"orders": Count()}).to_topic(app.topic("totals"))',
-        ("Application", "same_as"),
+        ("Application", "MessageContext", "message_context", "same_as"),
     ),
     "api-topics.md": (
         "Python API: topics",

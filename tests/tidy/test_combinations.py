@@ -23,6 +23,10 @@ CLASSES = (
 #: Public methods that are no steps, and why.
 NO_STEPS = {
     "print": "it changes nothing, and is for development",
+    "print_table": "it changes nothing, and is for development",
+    "test": "it runs steps without Kafka",
+    "get_consumer": "it reads outside of streams",
+    "get_consumer_on": "it reads outside of streams",
     "get_producer": "it sends outside of streams",
     "get_producer_on": "it sends outside of streams",
     "now": "the worker's clock differs between runs",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
+from holdfast.processors.engine.joins.lookup_classes import BaseField, BaseLookup, LookedUp
 from holdfast.processors.engine.joins.lookups import (
     CachedLookup,
     Lookup,
@@ -65,8 +66,8 @@ class StreamCalls(Generic[Stream]):
 
     def join_lookup(  # tidy: allow-wide because the first three are those of Quix Streams, the last of apply_async.
         self: Any,
-        lookup: Lookup,
-        fields: LookupFields = None,
+        lookup: Lookup | BaseLookup[Any],
+        fields: LookupFields | Mapping[str, BaseField] = None,
         on: LookupOn = None,
         *,
         how: Literal["left", "inner"] = "left",
@@ -84,7 +85,8 @@ class StreamCalls(Generic[Stream]):
         allowed positions in the stream are as for ``apply_async``.
 
         Args:
-            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``.
+            lookup: An async function of the row's key. It returns the row (any value), or raises ``NotFound``. Or an
+                object of a subclass of ``BaseLookup``: it takes only ``fields`` and ``on``, and sets the fields itself.
             fields: New fields of the value: a mapping from their names to a field or a function of the row, or a list
                 of fields that have the same name in value and row. None merges the whole row by ``on_merge``.
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
@@ -106,7 +108,8 @@ class StreamCalls(Generic[Stream]):
                 each other.
             StepInvalid: A function takes other arguments.
         """
-        check_async(lookup, "`join_lookup`", ("key",))
+        if not isinstance(lookup, BaseLookup):
+            check_async(lookup, "`join_lookup`", ("key",))
         if on is not None and not isinstance(on, str) and not callable(on):
             raise JoinInvalid(
                 f"`on` is {on!r}, expected a field's name or a function of (value, key).",
@@ -115,7 +118,9 @@ class StreamCalls(Generic[Stream]):
             )
         if callable(on):
             check_function(on, "`on` of `join_lookup`", ("value", "key"))
-        merge = LookupMerge(fields, how, on_merge, default)
+        if isinstance(lookup, BaseLookup):
+            return cast(Stream, self._then(Node("update", _looked_up(lookup, fields, on), metadata=True)))
+        merge = LookupMerge(cast(Any, fields), how, on_merge, default)
         cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
         call = replace(_call_of(cached, concurrency, order, timeout), known=cached.known)
         means = lines_of(
@@ -128,8 +133,18 @@ class StreamCalls(Generic[Stream]):
             default=repr(default),
         )
         asked = self._then(Node("apply", LookupKey(on), metadata=True, meaning=means))
-        made: Stream = asked._then(Node("apply", call))._then(Node("apply", merge, expand=True))
-        return made
+        return cast(Stream, asked._then(Node("apply", call))._then(Node("apply", merge, expand=True)))
+
+
+def _looked_up(lookup: BaseLookup[Any], fields: Any, on: LookupOn) -> LookedUp:
+    if isinstance(fields, Mapping) and all(isinstance(each, BaseField) for each in fields.values()):
+        return LookedUp(lookup, fields, on)
+    raise JoinInvalid(
+        f"`fields` of `join_lookup` with {type(lookup).__qualname__} is {fields!r}, expected a mapping of names to its "
+        "fields.",
+        action='Write, for example, `fields={"device": SQLiteLookupField(...)}`.',
+        seen=repr(fields)[:80],
+    )
 
 
 def check_async(func: Any, method: str, arguments: tuple[str, ...]) -> None:
@@ -212,7 +227,7 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
             raise _misplaced("The stream has a branch before `apply_async`.")
         before.append(node)
         node = node.children[0]
-        if node.store is not None or node.topic is not None or node.window is not None or node.expand:
+        if node.store is not None or node.outbox or node.window is not None or node.expand:
             raise _misplaced("A step before `apply_async` has state, sends to a topic, or gives several values.")
     if len(waiting) > 1:
         raise _misplaced("A stream has two steps that wait.")

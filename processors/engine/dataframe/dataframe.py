@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -16,17 +16,15 @@ from holdfast.processors.engine.aggregates.aggregation import Aggregation, Aggre
 from holdfast.processors.engine.aggregates.recent import REMEMBER, DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.calls import StreamCalls
 from holdfast.processors.engine.dataframe.groups import StreamGroups, Streams
-from holdfast.processors.engine.dataframe.printing import Printed
+from holdfast.processors.engine.dataframe.outputs import StreamOutputs
 from holdfast.processors.engine.expressions.methods import StreamColumns
 from holdfast.processors.engine.joins.methods import StreamJoins
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.steps.checked_arguments import (
     StepInvalid,
     check_function,
-    check_own_topic,
     check_step_function,
     check_text,
-    check_topic,
 )
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.meaning import field_or_function, functions_of, lines_of
@@ -48,6 +46,7 @@ class StreamingDataFrame(
     StreamGroups["StreamingDataFrame"],
     StreamCalls["StreamingDataFrame"],
     StreamColumns["StreamingDataFrame"],
+    StreamOutputs["StreamingDataFrame"],
 ):
     """The stream of one input topic.
 
@@ -266,30 +265,6 @@ class StreamingDataFrame(
         means = lines_of("moving_average", kept, of=field_or_function(of))
         return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store), meaning=means))
 
-    def to_topic(
-        self,
-        topic: Topic,
-        key: Callable[[Any], Any] | None = None,
-        *,
-        headers: Callable[[Any], Mapping[str, Any] | Sequence[tuple[str, Any]] | None] | None = None,
-    ) -> StreamingDataFrame:
-        """Sends each value to ``topic``, with its message's key, headers and timestamp.
-
-        The step is added to this stream itself.
-
-        Args:
-            topic: The output topic.
-            key: A function that makes another key from the value; None sends the message's key.
-            headers: A function that makes other headers from the value: names with bytes, texts or None. If it returns
-                None, no headers are sent. Without this argument, the message's headers are sent.
-        """
-        check_topic(topic, "to_topic")
-        if self._groups is not None:
-            check_own_topic(topic, self._groups.processor)
-        check_function(key, "`key` of `to_topic`", ("value",))
-        check_function(headers, "`headers` of `to_topic`", ("value",))
-        return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
-
     def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
         """Gives each message another event time, which all later steps use, including windows and outputs.
 
@@ -359,15 +334,6 @@ class StreamingDataFrame(
             )
         node.window = replace(spec, every_ms=every_ms)
         return self
-
-    def print(self, pretty: bool = True, metadata: bool = False) -> StreamingDataFrame:
-        """Prints each value as ``{'value': ...}``, for development. Adds the step to this stream itself.
-
-        Args:
-            pretty: Whether long values take several lines.
-            metadata: Whether key, timestamp and headers are printed, too.
-        """
-        return self._in_place(Node("update", Printed(pretty, metadata), metadata=metadata))
 
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
         """Returns one stream with the messages of both streams.

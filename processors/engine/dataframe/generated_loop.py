@@ -234,7 +234,7 @@ class _Writer:
 
     def write(self, sources: Sequence[Node], timings: Sequence[Timing]) -> str:
         nodes, is_woven = steps_of(sources), len(sources) > 1
-        boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
+        boxes = {self._name("box", self.outboxes[node.outbox]) for node in nodes if node.outbox}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
         # If the only output is the last step, a failed message has added no output that would have to be removed.
         simple = not is_woven and self._ends_with_its_only_sink(sources[0])
@@ -322,7 +322,7 @@ class _Writer:
         node = source
         while len(node.children) == 1:
             node = node.children[0]
-            if node.expand or node.kind == "window":
+            if node.expand or node.kind == "window" or (node.outbox and node.topic is None):
                 return False
             if node.kind == "to_topic":
                 return not node.children

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.dataframe.chosen_topics import ChosenOutputs
 from holdfast.processors.engine.formats.serialization import DeserializerChoice, SerializerChoice
 from holdfast.processors.engine.schedules.declaration import Schedule, Schedules
 from holdfast.processors.engine.steps.checked_arguments import check_function
@@ -38,6 +39,12 @@ class Streams(Generic[Stream]):
     processor: str
     by_topic: dict[str, Stream]
     schedules: Schedules = field(default_factory=lambda: Schedules(""))
+    #: The topics that the application declared, by name; of several with one name, the last.
+    topics: dict[str, Topic] = field(default_factory=dict)
+    #: The steps that choose a topic for each message.
+    choices: list[ChosenOutputs] = field(default_factory=list)
+    #: Runs a stream on one message, for ``sdf.test``: with value, key, timestamp, headers and state.
+    trial: Callable[..., list[Any]] = field(default=lambda *given: [])
 
 
 class StreamGroups(Generic[Stream]):
@@ -77,7 +84,7 @@ class StreamGroups(Generic[Stream]):
         """
         grouped = GroupKey(key, _name_of(key, name))
         if self._groups is None:
-            raise _without_application("`group_by`")
+            raise without_application("`group_by`")
         if self._changes_of:
             raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
@@ -126,7 +133,7 @@ class StreamGroups(Generic[Stream]):
         """
         if self._groups is None:
             what = "A join by a key inside the row" if label is None else "`group_by` of a table"
-            raise _without_application(what)
+            raise without_application(what)
         topic = Topic(repartition_topic(self._groups.processor, name))
         topic.label, topic.group_by, topic.of_join = label or name, name, True
         if topic.name in self._groups.by_topic:
@@ -162,7 +169,8 @@ def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
     )
 
 
-def _without_application(what: str) -> GroupByInvalid:
+def without_application(what: str) -> GroupByInvalid:
+    """The error for a step that needs to know the application of its stream."""
     return GroupByInvalid(
         f"{what} needs a stream of an application, and this one was made without.",
         action="Make it with `app.dataframe(topic)`.",

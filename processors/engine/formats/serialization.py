@@ -69,6 +69,7 @@ _DESERIALIZERS: dict[str, Deserializer] = {
     "string": bytes.decode,
     "msgpack": msgspec.msgpack.Decoder().decode,
     **{name: number_reader(name) for name in NUMBERS},
+    "int": number_reader("integer"),
 }
 _SERIALIZERS: dict[str, Serializer] = {
     "json": _json_out,
@@ -77,6 +78,7 @@ _SERIALIZERS: dict[str, Serializer] = {
     "string": _text_out,
     "msgpack": write_msgpack,
     **{name: number_writer(name) for name in NUMBERS},
+    "int": number_writer("integer"),
 }
 
 

@@ -33,6 +33,7 @@ from holdfast.infra.kafka.errors import (
 )
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Member, Partition
+from holdfast.processors.engine.dataframe.sinks import deliver
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.latency import LatencyHistogram
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -214,6 +215,7 @@ class Committer:
                 box.clear()  # a shadow sends no outputs, because the processor itself sends them
             task.watermarks.clear()
             return Outcome.NOTHING
+        boxes = [box for box in boxes if box.to_kafka]  # `commit` delivers the others
         if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:
@@ -259,7 +261,14 @@ class Committer:
             StateFailed: A read or write on the local disk failed, before the commit or after it.
         """
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
-        return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
+        if not pending.tasks:
+            return Outcome.NOTHING
+        boxes = [box for part in pending.tasks for box in part.task.outboxes.values()]
+        if not deliver(boxes, lambda: self.on_wait(None)):
+            _log.warning("a sink takes nothing; the messages since the last commit will be processed again")
+            self._end_open()
+            return Outcome.DROPPED
+        return self._carry_out(pending, member, self._resolve)
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
         """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted.
@@ -369,6 +378,10 @@ class Committer:
             error=why.message,
             in_a_row=self._aborts_in_a_row,
         )
+        self._end_open()
+
+    def _end_open(self) -> None:
+        """Abort the open transaction, if there is one."""
         if self._open and self._producer is not None:
             try:
                 self._producer.abort()

@@ -71,6 +71,13 @@ class Node:
         return None if self.of_engine is None else self.of_engine.order
 
     @property
+    def outbox(self) -> str:
+        """The name of the box where results of this step wait: its topic, or a name of a sink; empty without one."""
+        if self.topic is not None:
+            return self.topic.name
+        return "" if self.of_engine is None else self.of_engine.outbox
+
+    @property
     def call(self) -> AsyncCall | None:
         """The declaration of async calls; None for a step that awaits nothing."""
         return self.function if isinstance(self.function, AsyncCall) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from holdfast.infra.kafka.records import Headers
 
@@ -27,6 +28,9 @@ class Outbox:
     """
 
     __slots__ = ("headers", "keys", "timestamps", "topic", "values")
+
+    #: Whether the producer sends the records; False for results that a sink gets.
+    to_kafka: ClassVar[bool] = True
 
     def __init__(self, topic: str) -> None:
         self.topic = topic

@@ -162,6 +162,11 @@ class Step:
         """
         return None
 
+    @property
+    def outbox(self) -> str:
+        """The name of the step's box of results that wait for the next commit; empty for a step without one."""
+        return ""
+
     def describe(self) -> str:
         """Describes the step in one line of text.
 

@@ -27,7 +27,9 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
+from holdfast.processors.engine.dataframe.message_context import MessageContext, current_message, place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.dataframe.sinks import sinks_of, waiting_bytes
 from holdfast.processors.engine.formats.serialization import Deserializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
@@ -154,7 +156,9 @@ class Task(TaskFacts):
         def compiled(node: Node, timing: Timing) -> Steps:
             return compile_run(node, self.states, self.outboxes, *limits, timing)
 
-        sources = [each.source.bound({at: one.on_message for at, one in processors.items()}) for each in own]
+        bound: dict[int, Any] = {**sinks_of([each.source for each in own], self._last_message, self.outboxes)}
+        bound |= {at: one.on_message for at, one in processors.items()}
+        sources = [each.source.bound(bound) for each in own]
         for topic, source in zip(self.inputs, sources, strict=True):
             frame = frames[topic]
             awaited = awaited_stream(source, self._times, self._timing(topic))
@@ -217,6 +221,10 @@ class Task(TaskFacts):
     def _last_of(self, topic: str) -> tuple[Partition, int]:
         """Returns partition and offset of the last processed message of an input topic."""
         return Partition(topic, self.partition), self._positions[topic] - 1
+
+    def _last_message(self) -> MessageContext:
+        """The current message; the last one of the first input, where timers or closed windows make a result."""
+        return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
         """Applies the failure policy to a failed message and counts the message. Its writes are already undone."""
@@ -425,7 +433,7 @@ class Task(TaskFacts):
         between = self._between
         while True:
             try:
-                function(*columns)
+                processing(lambda: place_of(*records.place(count - length_hint(values) - 1)), function, columns)
             except BaseException as error:
                 for state in self.states.values():
                     state.undo_message()
@@ -469,7 +477,7 @@ class Task(TaskFacts):
 
     def dirty_bytes(self) -> int:
         """Estimated bytes of the uncommitted writes."""
-        return sum(state.dirty_bytes() for state in self.states.values())
+        return sum(state.dirty_bytes() for state in self.states.values()) + waiting_bytes(self.outboxes.values())
 
     def drop(self) -> dict[str, int]:
         """Drops all uncommitted work. Returns the committed offset of each topic, from which to read again."""

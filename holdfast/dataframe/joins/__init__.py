@@ -1,0 +1,1 @@
+"""Joins, under the import path that Quix Streams uses."""

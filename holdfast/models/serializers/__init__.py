@@ -1,0 +1,46 @@
+"""(De)serializers of keys and values, under the import path that Quix Streams uses.
+
+Those of plain types take no context: ``IntegerSerializer()`` is the same as the name ``"int"``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.infra.schemas.config import SchemaRegistryClientConfig, SchemaRegistrySerializationConfig
+from holdfast.processors.engine.formats import json_schema
+from holdfast.processors.engine.formats.serialization import Deserializer, Serializer, deserializer, serializer
+
+BytesDeserializer, BytesSerializer = partial(deserializer, "bytes"), partial(serializer, "bytes")
+DoubleDeserializer, DoubleSerializer = partial(deserializer, "double"), partial(serializer, "double")
+IntegerDeserializer, IntegerSerializer = partial(deserializer, "int"), partial(serializer, "int")
+
+
+def JSONDeserializer(schema: Any = None, **given: Any) -> Any:  # the name of a class there
+    """The deserializer of JSON; with a schema or a registry, the ``holdfast.JSONDeserializer`` of these arguments."""
+    return json_schema.JSONDeserializer(schema, **given) if schema is not None or given else deserializer("json")
+
+
+def JSONSerializer(schema: Any = None, **given: Any) -> Any:  # the name of a class there
+    """The serializer to JSON; with a schema, the ``holdfast.JSONSerializer`` of these arguments."""
+    return json_schema.JSONSerializer(schema, **given) if schema is not None or given else serializer("json")
+
+
+def StringDeserializer(codec: str = "utf_8") -> Deserializer:  # the name of a class there
+    """The deserializer of texts in an encoding of Python."""
+    return deserializer("str") if codec == "utf_8" else deserializer(lambda raw: raw.decode(codec))
+
+
+def StringSerializer(codec: str = "utf_8") -> Serializer:  # the name of a class there
+    """The serializer of texts to an encoding of Python."""
+    return serializer("str") if codec == "utf_8" else serializer(lambda text: text.encode(codec))
+
+
+# fmt: off
+__all__ = [
+    "BytesDeserializer", "BytesSerializer", "Deserializer", "DoubleDeserializer", "DoubleSerializer",
+    "IntegerDeserializer", "IntegerSerializer", "JSONDeserializer", "JSONSerializer", "SchemaRegistryClientConfig",
+    "SchemaRegistrySerializationConfig", "Serializer", "StringDeserializer", "StringSerializer",
+]
+# fmt: on

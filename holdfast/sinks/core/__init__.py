@@ -1,0 +1,1 @@
+"""Ready-made sinks, under the import path that Quix Streams uses."""

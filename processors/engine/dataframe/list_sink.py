@@ -1,0 +1,75 @@
+"""Results in a list: ``ListSink``, and ``app.run(collect=True)``."""
+
+from __future__ import annotations
+
+from collections import UserList
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.sinks import BaseSink, Sunk
+from holdfast.processors.engine.steps.node import Node, steps_of
+
+
+class ListSink(BaseSink, UserList[Any]):
+    """A sink that is a list of the committed values; for development, because it only grows.
+
+    Args:
+        items: What the list begins with.
+        metadata: Whether each value gets the fields ``_key``, ``_timestamp``, ``_headers``, ``_topic``, ``_partition``
+            and ``_offset``. A value that is no object becomes the field ``value``.
+    """
+
+    def __init__(self, items: Iterable[Any] | None = None, *, metadata: bool = False) -> None:
+        BaseSink.__init__(self)
+        UserList.__init__(self, items)
+        self._metadata = metadata
+
+    def add(
+        self, value: Any, key: Any, timestamp: int, headers: Headers, topic: str, partition: int, offset: int
+    ) -> None:
+        """Appends one value."""
+        made = value if isinstance(value, dict) else {"value": value}
+        if self._metadata:
+            place = {"_topic": topic, "_partition": partition, "_offset": offset}
+            made = {"_key": key, "_timestamp": timestamp, "_headers": headers, **place, **made}
+        self.append(made)
+
+    def flush(self) -> None:
+        """Does nothing: what was added is there."""
+
+
+class _Collected(Sunk):
+    """A sink for one run, which is no part of the processor's version."""
+
+    def describe(self) -> str:
+        """Nothing."""
+        return ""
+
+
+@contextmanager
+def collected(frames: Mapping[str, Any], into: ListSink | None) -> Iterator[None]:
+    """While the block runs, the values behind the last steps of these streams go into the list, too."""
+    leaves = (
+        []
+        if into is None
+        else [
+            node
+            for node in steps_of(each.source for each in frames.values())
+            if not node.children and not _goes_on(node)
+        ]
+    )
+    nodes = [Node("update", _Collected(into), metadata=True, in_place=False) for _ in leaves if into is not None]
+    for leaf, node in zip(leaves, nodes, strict=True):
+        leaf.children.append(node)
+    try:
+        yield
+    finally:
+        for leaf, node in zip(leaves, nodes, strict=True):
+            leaf.children.remove(node)
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether the values come back through a repartition topic."""
+    return node.topic is not None and node.topic.repartitions

@@ -1,0 +1,131 @@
+"""``sdf.print_table()``: shows the last values as a table while a processor is developed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.engine.steps.step import Step
+
+#: The columns of a message's metadata, and of a value that is no object.
+KEY, TIMESTAMP, VALUE = "_key", "_timestamp", "0"
+#: Characters of a cell without a width of its own; more are cut.
+CELL_MAX = 60
+
+
+class PrintedTable(Step):
+    """Keeps the last rows, and prints them: redrawn in a terminal, and in full tables elsewhere."""
+
+    def __init__(  # tidy: allow-wide because these are the arguments of the method.
+        self,
+        size: int,
+        title: str | None,
+        metadata: bool,
+        timeout: float,
+        live: bool,
+        slowdown: float,
+        columns: tuple[str, ...],
+        widths: Mapping[str, int],
+    ) -> None:
+        for name, given, least in (("size", size, 1), ("timeout", timeout, 0), ("live_slowdown", slowdown, 0)):
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or given < least:
+                raise StepInvalid(
+                    f"`{name}` of `print_table` is {given!r}, expected a number from {least}.",
+                    action="Correct it, or leave it out.",
+                    seen=repr(given)[:80],
+                )
+        self._title, self._metadata, self._columns, self._widths = title, metadata, columns, widths
+        self._timeout_s, self._live, self._slowdown_s = timeout, live, slowdown
+        self._rows: deque[dict[str, Any]] = deque(maxlen=int(size))
+        self._lock = threading.Lock()
+        self._drawn_at, self._drawn_lines = 0.0, 0
+        self._timer: threading.Timer | None = None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Python's own, which changes nothing."""
+        return (print,)
+
+    def describe(self) -> str:
+        """What is shown is no part of a processor's results."""
+        return "print_table"
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        """Adds a row, and prints the table if it is time."""
+        row = {KEY: key, TIMESTAMP: timestamp} if self._metadata else {}
+        row |= dict(value) if isinstance(value, dict) else {VALUE: value}
+        with self._lock:
+            self._rows.append({name: each for name, each in row.items() if not self._columns or name in self._columns})
+            if self._redraws:
+                self._draw_again()
+            elif len(self._rows) == self._rows.maxlen:
+                self._print()
+            elif self._timer is None:
+                self._begin_timer(self._timeout_s)
+
+    @property
+    def _redraws(self) -> bool:
+        return self._live and sys.stdout.isatty()
+
+    def _begin_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._timed)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _timed(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._redraws:
+                self._draw_again()
+            elif self._rows:
+                self._print()
+
+    def _print(self) -> None:
+        """Prints the rows, and begins another table."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        print(self.text())
+        self._rows.clear()
+
+    def _draw_again(self) -> None:
+        left_s = self._drawn_at + self._slowdown_s - time.monotonic()
+        if left_s > 0:
+            if self._timer is None:
+                self._begin_timer(left_s)
+            return
+        text = self.text()
+        # Up to the first line of the last drawing, and everything below it cleared.
+        print(f"\x1b[{self._drawn_lines}F\x1b[J" * bool(self._drawn_lines) + text)
+        self._drawn_at, self._drawn_lines = time.monotonic(), text.count("\n") + 1
+
+    def text(self) -> str:
+        """The present rows as a table of text."""
+        # Imported here, because only development needs it.
+        from io import StringIO
+
+        from rich.console import Console
+        from rich.table import Table
+
+        names = [*self._columns] or list(dict.fromkeys(name for row in self._rows for name in row))
+        table = Table(title=self._title)
+        for name in names:
+            width = self._widths.get(name)
+            most = None if width else CELL_MAX
+            table.add_column(name, width=width, max_width=most, no_wrap=True, overflow="ellipsis")
+        for row in self._rows:
+            table.add_row(*(_cell(row[name]) if name in row else "" for name in names))
+        out = StringIO()
+        width = sum(self._widths.get(name, CELL_MAX) + 3 for name in names) + 2
+        Console(file=out, width=max(width, 20), color_system=None, markup=False, emoji=False).print(table)
+        return out.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)

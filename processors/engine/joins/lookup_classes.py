@@ -1,0 +1,92 @@
+"""``join_lookup`` with an object of a class, as in Quix Streams: the object itself changes the value."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.joins.lookups import LookupKeyInvalid, LookupOn
+from holdfast.processors.engine.steps.in_place import Touch
+from holdfast.processors.engine.steps.step import Step
+
+
+@dataclass(frozen=True)
+class BaseField:
+    """What one field of ``fields`` asks for; a lookup has its own subclass."""
+
+
+F = TypeVar("F", bound=BaseField)
+
+
+class BaseLookup(ABC, Generic[F]):
+    """Adds rows of another system to values. A subclass implements ``join``."""
+
+    @abstractmethod
+    def join(
+        self, fields: Mapping[str, F], on: Any, value: dict[str, Any], key: Any, timestamp: int, headers: Headers
+    ) -> None:
+        """Sets the fields in ``value``, in place.
+
+        Args:
+            fields: What each new field asks for.
+            on: The key of the row.
+            value: The message's value.
+            key: The message's key.
+            timestamp: The message's event time in milliseconds since 1970.
+            headers: The message's headers.
+        """
+
+
+class LookedUp(Step):
+    """The step of ``sdf.join_lookup`` with a ``BaseLookup``."""
+
+    __slots__ = ("_fields", "_lookup", "_on")
+
+    def __init__(self, lookup: BaseLookup[Any], fields: Mapping[str, BaseField], on: LookupOn) -> None:
+        self._lookup, self._fields, self._on = lookup, dict(fields), on
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The lookup's method, and the function of the key."""
+        return (type(self._lookup).join, *([self._on] if callable(self._on) else []))
+
+    @property
+    def touches(self) -> Touch:
+        """It sets fields of the value, and may change what is inside."""
+        return Touch.ALL
+
+    def describe(self) -> str:
+        """The lookup with its fields: others are another version."""
+        on = self._on if isinstance(self._on, str) else "a function" if self._on else "the key"
+        return f"join_lookup {type(self._lookup).__qualname__} on {on}: {self._fields!r}"
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        """Sets the fields.
+
+        Raises:
+            LookupKeyInvalid: The value has no such field.
+            Exception: What the lookup raised.
+        """
+        if callable(self._on):
+            on = self._on(value, key)
+        elif self._on is None:
+            on = key
+        else:
+            try:
+                on = value[self._on]
+            except (TypeError, LookupError) as failure:
+                raise LookupKeyInvalid(
+                    f"`join_lookup` asks by the field {self._on!r}; a value of type {type(value).__name__} lacks it.",
+                    action="Filter such messages out, or give `on` a function of (value, key).",
+                    field=self._on,
+                ) from failure
+        self._lookup.join(self._fields, on, value, key, timestamp, headers)
+
+
+def own_copy(found: Any) -> Any:
+    """A copy of a cached row, which later steps may change."""
+    return deepcopy(found) if isinstance(found, (dict, list)) else found

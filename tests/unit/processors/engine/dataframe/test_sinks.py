@@ -1,0 +1,177 @@
+"""Sinks on the cluster in memory: what they get, when a commit waits for them, and what a failure leaves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import Application, InMemoryCluster
+from holdfast.processors.engine.dataframe import sinks
+from holdfast.processors.engine.dataframe.sinks import SinkFailed, SinkInvalid
+from holdfast.processors.engine.steps.async_calls import AsyncInvalid
+from holdfast.sinks import BaseSink, BatchingSink, SinkBackpressureError, SinkBatch
+from holdfast.sinks.core.list import ListSink
+
+
+class Table(BatchingSink):
+    """A system in memory: rows by place, and how often each was written."""
+
+    def __init__(self, busy: int = 0, retry_after: float = 0.01, fails: int = 0) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, int, Any, Any, int]] = []
+        self.sizes: list[tuple[int, int | None]] = []
+        self.busy, self.retry_after, self.fails, self.paused, self.set_up = busy, retry_after, fails, 0, 0
+
+    def setup(self) -> None:
+        self.set_up += 1
+
+    def write(self, batch: SinkBatch) -> None:
+        if self.busy:
+            self.busy -= 1
+            raise SinkBackpressureError(self.retry_after)
+        if self.fails:
+            self.fails -= 1
+            raise OSError("no route")
+        self.sizes.append((batch.size, batch.start_offset))
+        for chunk in batch.iter_chunks(2):
+            for item in chunk:
+                self.rows.append((batch.partition, item.offset, item.key, item.value, item.timestamp))
+
+    def on_paused(self) -> None:
+        super().on_paused()
+        self.paused += 1
+
+
+def application(sink: BaseSink, change: Any = None, **given: Any) -> Application:
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **given)
+    sdf = app.dataframe(app.topic("in", key_deserializer="str"))
+    if change is not None:
+        sdf = sdf.apply(change)
+    assert sdf.sink(sink) is None  # type: ignore[func-returns-value]
+    sdf.update(touched)
+    sdf.to_topic(app.topic("out"))
+    return app
+
+
+def touched(value: Any) -> None:
+    value["later"] = True
+
+
+def cluster_with(count: int, partitions: int = 2) -> InMemoryCluster:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in", partitions)
+    cluster.create_topic("out", partitions)
+    for number in range(count):
+        key = b"k%d" % (number % 5)
+        cluster.produce("in", json.dumps({"n": number}).encode(), key, timestamp_ms=1_700_000_000_000 + number)
+    return cluster
+
+
+def numbers(rows: list[Any]) -> list[int]:
+    return sorted(row[3]["n"] for row in rows)
+
+
+def test_a_sink_gets_each_result_with_its_place_and_as_it_was_at_its_step() -> None:
+    cluster, sink = cluster_with(20), Table()
+    cluster.run(application(sink))
+    assert numbers(sink.rows) == [*range(20)]
+    assert all(row[3] == {"n": row[3]["n"]} for row in sink.rows)  # a later step changes the value in place
+    assert all(row[4] == 1_700_000_000_000 + row[3]["n"] and row[2] == f"k{row[3]['n'] % 5}" for row in sink.rows)
+    places = {(number, record.offset): json.loads(record.value or b"")["n"] for number, record in cluster.read("in")}
+    assert {row[:2]: row[3]["n"] for row in sink.rows} == places
+    assert sink.set_up == 1
+
+
+def test_a_failed_message_leaves_nothing_in_a_sink() -> None:
+    def fails(value: Any) -> Any:
+        return {**value, "half": 1 / (value["n"] % 4)}
+
+    app = Application(
+        "in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, dead_letter_topic="dead"
+    )
+    sink, cluster = Table(), cluster_with(20)
+    sdf = app.dataframe(app.topic("in"))
+    sdf.sink(sink)
+    sdf.apply(fails).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert numbers(sink.rows) == [number for number in range(20) if number % 4]
+    assert len(cluster.read("dead")) == 5
+
+
+def test_a_sink_that_is_busy_for_a_moment_holds_the_commit_and_gets_all_once() -> None:
+    cluster, sink = cluster_with(20), Table(busy=3)
+    cluster.run(application(sink))
+    assert numbers(sink.rows) == [*range(20)]
+    assert sink.paused == 0
+
+
+def test_a_sink_that_is_busy_for_long_gets_the_results_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "WAIT_S", 0.02)
+    cluster, sink = cluster_with(20), Table(busy=1, retry_after=0.05)
+    cluster.run(application(sink))
+    assert sink.paused >= 1
+    assert numbers(sink.rows) == [*range(20)]  # nothing was written before
+    assert sorted(json.loads(record.value or b"")["n"] for _, record in cluster.read("out")) == [*range(20)]
+
+
+def test_a_sink_that_fails_stops_the_worker_and_nothing_is_committed() -> None:
+    cluster, sink = cluster_with(20), Table(fails=1)
+    with pytest.raises(SinkFailed, match="`flush` of sink Table raised OSError: no route") as told:
+        cluster.run(application(sink))
+    assert "SinkBackpressureError" in told.value.action
+    assert cluster.read("out") == []
+    cluster.run(application(sink))
+    assert numbers(sink.rows) == [*range(20)]
+    assert len(cluster.read("out")) == 20
+
+
+def test_two_steps_with_one_sink_and_results_of_windows() -> None:
+    cluster, sink = cluster_with(6, partitions=1), ListSink(metadata=True)
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    sdf = app.dataframe(app.topic("in"))
+    sdf.sink(sink)
+    sdf.tumbling_window(2).count().final("partition").sink(sink)
+    cluster.run(app)
+    windows = [each for each in sink if "start" in each]
+    assert [each["n"] for each in sink if "n" in each] == [*range(6)]
+    assert windows
+    assert {(each["_topic"], each["_partition"]) for each in windows} == {("in", 0)}
+    assert all(isinstance(each["_offset"], int) and each["_offset"] >= 0 for each in sink)
+
+
+def test_what_is_no_sink_is_refused_and_a_sink_stands_behind_async_calls() -> None:
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    sdf = app.dataframe(app.topic("in"))
+    with pytest.raises(SinkInvalid, match="expected a sink"):
+        sdf.sink(print)  # type: ignore[arg-type]
+
+    async def asked(value: Any) -> Any:
+        return value
+
+    sdf.sink(Table())
+    sdf.apply_async(asked)
+    with pytest.raises(AsyncInvalid):
+        app.topology()
+
+
+def test_a_version_with_a_sink_is_not_proven_on_messages_whose_results_would_reach_the_system() -> None:
+    assert application(Table()).topology().prove is False
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    app.dataframe(app.topic("in"))
+    assert app.topology().prove is True
+
+
+def test_what_setup_raises_goes_to_its_function() -> None:
+    class Away(Table):
+        def setup(self) -> None:
+            raise OSError("away")
+
+    told: list[Any] = []
+    sink = Away()
+    with pytest.raises(SinkFailed, match="`start` of sink .*Away raised OSError: away"):
+        cluster_with(1).run(application(sink))
+    sink._on_client_connect_failure = told.append
+    cluster_with(1).run(application(sink))
+    assert [type(each) for each in told] == [OSError]
