@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from holdfast.orchestration.commands.json_records import Arrivals, Consumed, DeadLetters
+from holdfast.orchestration.commands.json_records import Arrivals, Consumed, DeadLetters, PartLag
 
 
 class Answer(BaseModel):
@@ -193,31 +193,6 @@ class Snapshotted(Answer):
     keys: int | None
     offsets: dict[str, dict[str, int]] = Field(description="Input topic, then partition, then next offset.")
     rows: list[dict[str, Any]]
-
-
-class ScheduleSlots(Answer):
-    """A schedule: its next slot, the last slot that fired (seconds since 1970), and how many slots fired or not."""
-
-    next: float | None
-    last: float | None
-    fired: int
-    missed: int
-
-
-class PartLag(Answer):
-    """The tasks of one subtopology in one slot. ``lags`` has the lag of each input topic in records; null is unknown.
-
-    ``awaited`` are input topics whose records must arrive before messages of other input topics are processed.
-    ``schedules`` has the schedules that its tasks fire, by name."""
-
-    subtopology: str
-    tasks: int
-    running: int
-    lag: int | None
-    lags: dict[str, int | None]
-    awaited: list[str]
-    partitions: list[int] = Field(default_factory=list, description="The partitions of its tasks in this slot.")
-    schedules: dict[str, ScheduleSlots]
 
 
 class ProcessorRow(Answer):

@@ -79,3 +79,28 @@ class Arrivals(_Document):
     per_minute: float = Field(description="Over the last ten minutes.")
     sentence: str
     action: str | None = Field(description="The command that shows them; null when none came in the last hour.")
+
+
+class ScheduleSlots(_Document):
+    """A schedule: its next slot, the last slot that fired (seconds since 1970), and how many slots fired or not."""
+
+    next: float | None
+    last: float | None
+    fired: int
+    missed: int
+
+
+class PartLag(_Document):
+    """The tasks of one subtopology in one slot. ``lags`` has the lag of each input topic in records; null is unknown.
+
+    ``awaited`` are input topics whose records must arrive before messages of other input topics are processed.
+    ``schedules`` has the schedules that its tasks fire, by name."""
+
+    subtopology: str
+    tasks: int
+    running: int
+    lag: int | None
+    lags: dict[str, int | None]
+    awaited: list[str]
+    partitions: list[int] = Field(default_factory=list, description="The partitions of its tasks in this slot.")
+    schedules: dict[str, ScheduleSlots]

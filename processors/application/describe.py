@@ -97,18 +97,7 @@ def describe(app: Declared) -> Topology:
         JoinInvalid: A join by a foreign key would send messages to the tasks that write them.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
-    users: dict[str, list[str]] = {}
-    outputs: dict[str, TopicSpec] = {}
-    feeds: dict[str, list[str]] = {}
-    for name, steps in nodes.items():
-        call_of(app.frames[name].source)
-        for node in steps:
-            if node.store is not None and name not in users.setdefault(node.store, []):
-                users[node.store].append(name)
-            if node.topic is not None and node.topic.repartitions:
-                feeds.setdefault(node.topic.name, []).append(name)
-            elif node.topic is not None:
-                outputs[node.topic.name] = node.topic.spec()
+    users, outputs, feeds = _users_of(app, nodes)
     inputs = _inputs(app)
     steps = steps_of(frame.source for frame in app.frames.values())
     scheduled = _scheduled(app)
@@ -161,6 +150,25 @@ def describe(app: Declared) -> Topology:
     functions += [each.function for _, schedules in scheduled.values() for each in schedules]
     texts = [*map(source_of, functions), *(node.rule for node in steps), *app.format_lines, *_places(steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _users_of(
+    app: Declared, nodes: Mapping[str, Sequence[Node]]
+) -> tuple[dict[str, list[str]], dict[str, TopicSpec], dict[str, list[str]]]:
+    """The streams that use each store, the output topics, and the streams that write each repartition topic."""
+    users: dict[str, list[str]] = {}
+    outputs: dict[str, TopicSpec] = {}
+    feeds: dict[str, list[str]] = {}
+    for name, steps in nodes.items():
+        call_of(app.frames[name].source)
+        for node in steps:
+            if node.store is not None and name not in users.setdefault(node.store, []):
+                users[node.store].append(name)
+            if node.topic is not None and node.topic.repartitions:
+                feeds.setdefault(node.topic.name, []).append(name)
+            elif node.topic is not None:
+                outputs[node.topic.name] = node.topic.spec()
+    return users, outputs, feeds
 
 
 def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:

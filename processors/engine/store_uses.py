@@ -74,7 +74,7 @@ class ScheduleUse:
 
     Attributes:
         name: The name of the schedule.
-        parts: The text about its slots, for whom they fire, and what becomes of missed slots.
+        parts: The text about its slots, for whom they fire, and which missed slots fire later.
     """
 
     name: str

@@ -269,6 +269,11 @@ def _fits_msgpack(message: Message) -> bool:
         return False
 
 
+def with_schedules(topology: Topology, random: Random) -> Topology | None:
+    """Each task has a schedule beside its steps, which reads their stores at any moment."""
+    return replace(topology, lines=(*topology.lines, Line("schedule", "scheduled(app)")))
+
+
 #: By name, the change; it returns None where docs do not promise the same.
 CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "order": in_other_order,
@@ -278,6 +283,7 @@ CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
     "instances": with_instances,
     "columns": with_columns,
     "codecs": with_codecs,
+    "schedules": with_schedules,
 }
 
 

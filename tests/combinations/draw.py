@@ -8,10 +8,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.combinations.grammar import CHOICES, COLUMNS, OF_TABLES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
+from tests.combinations.grammar import CHOICES, OF_TABLES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
+from tests.combinations.later_draws import by_the_clock, with_columns, with_sinks_and_places
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.scope import Made, Scope, Tasks
-from tests.combinations.topology import Compared, Line, Topology, has_outer_rows
+from tests.combinations.topology import Compared, Line, Topology
 
 _WORD = re.compile(r"\b[A-Z_]{2,}\b")
 _OPERAND = re.compile(r"\{([a-z]+)\}")
@@ -252,10 +253,6 @@ _NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 #: How many topologies have tables that are made of tables.
 TABLES_SHARE = 0.3
-#: How many topologies have steps by columns.
-COLUMNS_SHARE = 0.25
-#: How many topologies have sinks, and values with the offset of their message.
-SINKS_SHARE = 0.15
 #: With more joins by interval than this, a topology gets few messages: each multiplies the rows of a key.
 JOINS_IN_A_CHAIN, FEW = 2, 20
 #: Steps whose results are known where a task waits for its own work.
@@ -412,53 +409,6 @@ def _add_output(scope: Scope, stream: Made) -> None:
     scope.lines.append(Line(step.name, code, (stream.name,), sends=out, compared=compared))
 
 
-def _by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
-    """The line; some timers are of the worker's clock, and some windows close when their inputs are silent, too.
-
-    Not where a ``group_by`` may be: what is silent for a while may be on its way.
-    """
-    random = Random(f"clock of {seed}")
-    by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
-    code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
-    # Silence lasts until the windows are closed, and rows without a match may be due later.
-    if by_silence and not scope.groups and not has_outer_rows(scope.lines):
-        code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
-    return replace(line, code=code)
-
-
-def _with_columns(scope: Scope, seed: int) -> None:
-    """Steps by columns behind some streams of some topologies.
-
-    Not behind a grouping: it is not grouped again by the same field, and with another step it is.
-    """
-    random = Random(f"columns of {seed}")
-    if random.random() >= COLUMNS_SHARE:
-        return
-    plain = {each.name for each in scope.made if each.kind == "stream" and not each.odd} - scope.fields.keys()
-    for at, line in enumerate(scope.lines):
-        if line.name in plain and random.random() < 0.5:
-            scope.lines[at] = replace(line, code=f"{random.choice(COLUMNS)}({line.code})")
-
-
-def _with_sinks_and_places(scope: Scope, seed: int) -> None:
-    """Sinks beside some streams of some topologies, and the offset of their message in values of others.
-
-    A sink before a step that waits is refused. What time sends, and no message, has no place.
-    """
-    random = Random(f"sinks of {seed}")
-    if random.random() >= SINKS_SHARE:
-        return
-    streams = {each.name: each for each in scope.made if each.kind == "stream" and each.name not in scope.fields}
-    for at, line in enumerate(scope.lines):
-        stream = streams.get(line.name)
-        if stream is None or random.random() < 0.5:
-            continue
-        if not stream.first:
-            scope.lines[at] = replace(line, code=f"sunk({line.code})")
-        elif not stream.odd and not stream.grouped and not stream.window:
-            scope.lines[at] = replace(line, code=f"{line.code}.apply(placed)")
-
-
 def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
@@ -495,10 +445,10 @@ def _finished(scope: Scope, seed: int) -> Topology:
     rules = {rule for rule, is_held in holds.items() if is_held}
     if Mark.JOIN & scope.marks and not scope.wild:  # inputs are read by the times that their records have
         scope.lines = [replace(each, code=each.code.replace("(later)", "(unmoved)")) for each in scope.lines]
-    _with_columns(scope, seed)
-    _with_sinks_and_places(scope, seed)
+    with_columns(scope, seed)
+    with_sinks_and_places(scope, seed)
     made = Topology(
-        tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
+        tuple(by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),
         messages,
         settings,

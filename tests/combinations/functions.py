@@ -410,3 +410,18 @@ def connected(earlier: list[int], later: list[int]) -> list[int]:
 def enough(aggregated: Any, value: Value, key: Any, timestamp: int, headers: Any) -> bool:
     """Whether a window is sent early."""
     return bool(value["n"] % 4 == 0)
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def scheduled(app: Any) -> None:
+    """Gives each task a schedule that reads all stores which it may, keeps a count, and sends."""
+    sends = app.topic("slots")
+
+    def look(slot: Any) -> None:
+        found = {name: sum(1 for _ in slot.items(name)) for name in slot._reach.stores}
+        slot.send({"slot": slot.time, "count": slot.state.increment("slots"), "found": found}, key=b"slots")
+
+    for number, frame in enumerate(list(app.frames.values())):
+        app.every(5_000 + 1_000 * number, name=f"slots-{number}", per="task", missed="all", to=sends, stream=frame)(look)

@@ -170,6 +170,8 @@ def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
         made = replace(made, changes=(*made.changes, "columns"))
     if Random(f"codecs {number} of {seed}").random() < 0.3:
         made = replace(made, changes=(*made.changes, "codecs"))
+    if Random(f"slots {number} of {seed}").random() < 0.2:
+        made = replace(made, changes=(*made.changes, "schedules"))
     if _needs_room(topology):
         made = replace(made, buffered_max=10_000)
     if feed == "live":

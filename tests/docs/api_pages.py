@@ -56,6 +56,16 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'orders = app.topic("orders", value_deserializer=read)',
         ("SchemaRegistryClientConfig", "SchemaRegistrySerializationConfig"),
     ),
+    "api-tables.md": (
+        "Python API: topics and tables",
+        "What declares topics and tables, and tables made of tables. [Tables](../tables.md) and\n"
+        "[tables that change](../tables-that-change.md) have the rules.",
+        "from holdfast import Application, Count\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.table(app.topic("orders"))\n'
+        'orders.group_by("status").aggregate(n=Count()).to_stream().to_topic(app.topic("orders-by-status"))',
+        (),
+    ),
     "api-joins.md": (
         "Python API: joins",
         "What joins a stream with another one, or with a table. [Joins](../joins.md) has the rules.",
@@ -231,12 +241,14 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 #: Page -> more classes on it, which users meet under these names and do not import.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
-        "Application": "processors.application.tables.ApplicationTables",
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
+        "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
+    },
+    "api-tables.md": {
+        "Application": "processors.application.tables.ApplicationTables",
         "Table": "processors.engine.joins.tables.Table",
         "TableChanges": "processors.engine.joins.table_changes.TableChanges",
         "GroupedTable": "processors.engine.joins.table_changes.GroupedTable",
-        "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
     },
     "api-topics.md": {
         "Application": "processors.application.clients.ApplicationClients",

@@ -25,6 +25,7 @@ NO_STEPS = {
     "print": "it changes nothing, and is for development",
     "print_table": "it changes nothing, and is for development",
     "test": "it runs steps without Kafka",
+    "cron": "it is `every` with other slots, and these are of the clock",
     "get_consumer": "it reads outside of streams",
     "get_consumer_on": "it reads outside of streams",
     "get_producer": "it sends outside of streams",

@@ -15,7 +15,7 @@ from holdfast.processors.engine.windows.results import AggregatedCountWindow, Ag
 #: Methods of a table whose names a stream has, too, and the names of their steps.
 OF_TABLES = {name: f"table_{name}" for name in ("filter", "map", "group_by", "aggregate")}
 #: Methods that declare no step: they find topics and rows, or are of another page.
-NO_STEPS = {"dataframe", "global_table", "topic"}
+NO_STEPS = {"dataframe", "global_table", "store", "test", "topic"}
 
 
 def declared() -> Iterator[tuple[str, set[str]]]:

@@ -150,7 +150,7 @@ def _print(settings: Settings, console: Console, services: Mapping[str, str], de
         mark = "[green]✓[/]" if each.running else "[red]✗[/]"
         console.print(f"{mark} {escape(each.processor)}: {escape(each.sentence)}", highlight=False, soft_wrap=True)
     running = [each.processor for each in deployed if each.running]
-    for name in running[:_PAGES_MAX]:
+    for name in running[:_PAGES_MAX] if "dagster" in services else ():
         page = lineage_page(services["dagster"], name)
         console.print(f"  {escape(name)} in Dagster: {escape(page)}", highlight=False, soft_wrap=True)
     _tell_next(console, next(iter(running), None))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from holdfast.processors.engine.joins.lookup_classes import BaseField, BaseLookup, LookedUp
+from holdfast.processors.engine.joins.enrichment.lookup_classes import BaseField, BaseLookup, LookedUp
 from holdfast.processors.engine.joins.lookups import (
     CachedLookup,
     Lookup,

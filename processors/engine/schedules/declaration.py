@@ -15,7 +15,7 @@ from holdfast.processors.engine.store_uses import ScheduleUse
 
 #: For whom a slot fires: once for the whole processor (in the task of partition 0), or once for each task.
 Per = Literal["processor", "task"]
-#: What becomes of missed slots: the last one fires, all fire, or none fires.
+#: Which missed slots fire later: the last one, all, or none.
 Missed = Literal["once", "all", "none"]
 #: The last part of the name of a store of schedules.
 STORE_SUFFIX = "-schedules"
@@ -74,7 +74,7 @@ class Schedule:
 
     @property
     def slots(self) -> str:
-        """A text about which slots there are, without what becomes of missed ones. It stands beside the last slot."""
+        """A text about which slots there are, without the rule for missed slots. It stands beside the last slot."""
         return ScheduleUse(self.name, (*self.times.parts, ", ", _PER[self.per])).text()
 
 

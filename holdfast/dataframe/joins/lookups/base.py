@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.joins.lookup_classes import BaseField, BaseLookup
+from holdfast.processors.engine.joins.enrichment.lookup_classes import BaseField, BaseLookup
 
 __all__ = ["BaseField", "BaseLookup"]

@@ -278,10 +278,7 @@ class Task(TaskFacts):
         self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Processes records that are not processed yet and are no watermarks.
-
-        Returns the number of processed records.
-        """
+        """Processes records that are not processed yet and are no watermarks; returns how many were processed."""
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
@@ -327,10 +324,7 @@ class Task(TaskFacts):
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
-        """Closes windows and fires timers that are due before the next message.
-
-        Returns False if a commit must come first.
-        """
+        """Closes windows and fires timers due before the next message; returns False if a commit must come first."""
         between = self._between
         if between is None or not between.stop_messages():
             return True

@@ -13,23 +13,13 @@ from holdfast import (
     Application,
     Collect,
     Count,
-    HoldfastError,
     InMemoryCluster,
-    Max,
     Mean,
     ProcessingFailed,
     Sum,
     VirtualClock,
 )
 from holdfast.dataframe.windows import Reduce
-from holdfast.processors.engine.aggregates.aggregation import AggregationInvalid
-from holdfast.processors.engine.dataframe.groups import GroupByInvalid
-from holdfast.processors.engine.joins.merge import JoinInvalid
-from holdfast.processors.engine.joins.table_changes import TableInvalid
-from holdfast.processors.engine.steps.checked_arguments import StepInvalid
-from holdfast.processors.engine.topology_drawing import drawing_of
-from holdfast.processors.proof.documents import Material, Message
-from holdfast.processors.proof.run import prove
 
 BEGIN = 1_690_000_000_000
 GROUPS = "orders-table-by-status-aggregate"
@@ -405,126 +395,3 @@ def test_a_group_that_fails_is_a_dead_letter_and_even_again_when_it_is_sent_agai
     )
     world.cluster.run(counted(application(**options)))
     assert world.rows(counted(application())) == {b"open": {"n": 2, "total": 1.5e308}}
-
-
-# -- what is refused, and how it looks ---------------------------------------------------------------------------------
-
-
-def ungrouped(app: Application) -> None:
-    app.table(app.topic("orders")).to_stream().group_by("status").aggregate(n=Count())
-
-
-def in_a_circle(app: Application) -> None:
-    orders = app.table(app.topic("orders"))
-    orders.join(orders.group_by("id").aggregate(n=Count()), on_merge="keep-left")
-    app.topology()
-
-
-def named_twice(app: Application) -> None:
-    by = app.table(app.topic("orders")).group_by("status")
-    by.aggregate(n=Count())
-    by.aggregate(total=Sum("v"))
-
-
-def filtered_twice(app: Application) -> None:
-    table = app.table(app.topic("orders"))
-    table.filter(lambda row: row["v"])
-    table.filter(lambda row: not row["v"])
-    app.topology()
-
-
-def shares_its_rows(app: Application) -> None:
-    orders = app.table(app.topic("orders"))
-    orders.group_by("status").aggregate(n=Count(), name="by")
-    orders.to_stream().apply(lambda value, state: value, stateful=True, store="by-rows")
-    app.topology()
-
-
-def of(declare: Any) -> Any:
-    return lambda app: declare(app.table(app.topic("orders")))
-
-
-@pytest.mark.parametrize(
-    ("declare", "error", "said"),
-    [
-        (ungrouped, GroupByInvalid, "`table.group_by('status').aggregate(n=Count())`"),
-        (in_a_circle, JoinInvalid, "wait for itself"),
-        (named_twice, GroupByInvalid, "Give the `aggregate` another `name`"),
-        (filtered_twice, StepInvalid, "Store 'orders-table-filter' is of one join or table"),
-        (shares_its_rows, StepInvalid, "is used by 2 steps"),
-        (of(lambda t: t.group_by("status").aggregate(x=Max("v"))), AggregationInvalid, "Collect('amount', limit=1000)"),
-        (of(lambda t: t.group_by("status").aggregate()), AggregationInvalid, "no columns"),
-        (of(lambda t: t.group_by(lambda row: row["status"])), TableInvalid, "name='by-status'"),
-        (of(lambda t: t.group_by(None)), TableInvalid, "expected a field's name or a function of the row"),
-        (of(lambda t: t.group_by(lambda: 1, name="x")), StepInvalid, "can't be called with (row)"),
-        (of(lambda t: t.filter(None)), TableInvalid, "`filter` of a table got None"),
-        (of(lambda t: t.filter(lambda: 1)), StepInvalid, "can't be called with (row)"),
-        (of(lambda t: t.map("v")), TableInvalid, "`map` of a table got 'v'"),
-    ],
-)
-def test_what_can_not_run_is_refused(declare: Any, error: type[HoldfastError], said: str) -> None:
-    with pytest.raises(error) as refused:
-        declare(application())
-    assert said in f"{refused.value.message} {refused.value.action}"
-
-
-def test_columns_may_have_the_names_of_arguments() -> None:
-    app, world = application(), World()
-    by = app.table(app.topic("orders")).group_by("status").aggregate(name=Count(), model=Sum("v"))
-    by.to_stream().to_topic(app.topic("out"))
-    world(b"1", order("open", 2))
-    world.cluster.run(app)
-    assert world.changes() == [(b"open", {"name": 1, "model": 2})]
-
-
-def test_a_grouping_that_is_declared_later_names_how_all_state_is_built_again() -> None:
-    world, plain = World(), application()
-    plain.table(plain.topic("orders"))
-    world(b"1", order("open", 1))
-    world.cluster.run(plain)
-    with pytest.raises(HoldfastError, match=f"{GROUPS}-rows holds nothing of it") as refused:
-        world.cluster.run(counted(application()))
-    assert "clear PROCESSOR --all --rewind earliest" in refused.value.action
-
-
-def test_the_topology_draws_the_grouping() -> None:
-    topology = counted(application()).topology()
-    assert [spec.topic for spec in topology.repartitions] == [f"shop-{GROUPS}-repartition"]
-    assert [sub.stores for chain in topology.chains() for sub in chain] == [
-        ("orders-table", f"{GROUPS}-rows"),
-        (GROUPS,),
-    ]
-    assert f"  │ group_by {GROUPS}" in drawing_of(topology).splitlines()
-
-
-def test_other_columns_keys_and_functions_are_another_version() -> None:
-    def version(key: Any, columns: Any) -> str:
-        app = application()
-        app.table(app.topic("orders")).group_by(key, name="k").aggregate(columns, name="by")
-        return app.topology().code_version
-
-    def one(row: Any) -> Any: ...
-
-    def other(row: Any) -> Any: ...
-
-    versions = [
-        version(key, columns)
-        for key in ("a", "b", one, other)
-        for columns in (
-            {"n": Count()},
-            {"n": Sum("a")},
-            {"n": Sum(one)},
-            {"n": Sum(other)},
-            {"n": Reduce(one, one, subtractor=one)},
-        )
-    ]
-    assert len(set(versions)) == len(versions)
-
-
-def test_a_proof_of_a_version_groups_the_last_messages() -> None:
-    app = counted(application())
-    partitions = {spec.name: 2 for spec in app.topology().sources}
-    messages = {"orders": {0: (Message(7, b"1", json.dumps(order("open", 1)).encode(), BEGIN),)}}
-    outcome = prove(app, Material("shop", partitions, messages, {}))
-    assert (outcome.processed, outcome.failures, outcome.broken) == (1, (), "")
-    assert outcome.outputs >= 1

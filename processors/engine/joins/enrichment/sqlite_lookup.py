@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.joins.lookup_classes import BaseField, BaseLookup, own_copy
+from holdfast.processors.engine.joins.enrichment.lookup_classes import BaseField, BaseLookup, own_copy
 from holdfast.processors.engine.joins.merge import JoinInvalid
 
 _NAME = re.compile(r"\w+")

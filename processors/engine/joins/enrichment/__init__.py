@@ -1,0 +1,1 @@
+"""Lookups of ``join_lookup`` that are objects: the base classes, and rows of SQLite databases."""
