@@ -424,4 +424,6 @@ def scheduled(app: Any) -> None:
         slot.send({"slot": slot.time, "count": slot.state.increment("slots"), "found": found}, key=b"slots")
 
     for number, frame in enumerate(list(app.frames.values())):
-        app.every(5_000 + 1_000 * number, name=f"slots-{number}", per="task", missed="all", to=sends, stream=frame)(look)
+        app.every(5_000 + 1_000 * number, name=f"slots-{number}", per="task", missed="all", to=sends, stream=frame)(
+            look
+        )

@@ -61,7 +61,7 @@ def errors_page() -> str:
         "```",
         "",
         "All of them are subclasses of `HoldfastError`, with `message`, `action`, `cause` and `fields`.",
-        'With `--json` a command prints them as `{"error": {...}}`. [Verbs](../verbs.md#from-the-command-line) has exit codes.',
+        "With `--json` a command prints them in one object. [Verbs](../verbs.md#from-the-command-line) has exit codes.",
     ]
     for part in PARTS:
         lines += ["", f"## {part}", "", "| error | exit code | when | what to do |", "|---|--:|---|---|", *rows[part]]

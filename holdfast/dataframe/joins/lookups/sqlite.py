@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.joins.enrichment.sqlite_lookup import SQLiteLookup, SQLiteLookupField, SQLiteLookupQueryField
+from holdfast.processors.engine.joins.enrichment.sqlite_lookup import (
+    SQLiteLookup,
+    SQLiteLookupField,
+    SQLiteLookupQueryField,
+)
 
 __all__ = ["SQLiteLookup", "SQLiteLookupField", "SQLiteLookupQueryField"]
