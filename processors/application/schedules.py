@@ -40,8 +40,7 @@ class ApplicationSchedules:
             interval: Milliseconds or a timedelta, 0.1 s or more.
             name: The name of the schedule; None means the function's name. It must be unique in the application.
             per: ``processor``: once for each slot, in the task of partition 0. ``task``: once for each slot and task.
-            missed: Which of the slots that no worker fired in time fire later. ``once``: the last one. ``all``: all, in order.
-                ``none``: none of them.
+            missed: Which missed slots fire later. ``once``: the last one. ``all``: all, in order. ``none``: none.
             to: The topics to which the function sends.
             stream: A stream of the tasks that run the function. It is needed if the streams of the application do not
                 share a task.
