@@ -17,6 +17,7 @@ import atexit
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.calls import call_of
+from holdfast.processors.engine.dataframe.message_context import place_of, processing
 from holdfast.processors.engine.dataframe.plain_loop import (
     Compiled,
     CurrentMessage,
@@ -131,7 +133,8 @@ class AwaitedStream:
             self._job = job = _Job(index)
             headers = readable.headers[place] if readable.headers else None
             try:
-                self._before(value, readable.keys[place], batch.timestamps[index], headers)
+                given = (value, readable.keys[place], batch.timestamps[index], headers)
+                processing(partial(place_of, batch, index), self._before, given)
             except (Exception, *ENDING) as error:
                 job.error = error
             if not job.dropped and job.error is None and not self._is_known(job):

@@ -54,6 +54,18 @@ def test_two_inputs_of_one_task_and_behind_async_calls() -> None:
     assert found(cluster) == places(cluster, "a") | places(cluster, "b") | places(cluster, "c")
 
 
+def test_before_an_async_call_a_message_has_its_place() -> None:
+    async def awaited(value: Any) -> Any:
+        return value
+
+    cluster = InMemoryCluster()
+    cluster.create_topic("in", 2)
+    for number in range(30):
+        send(cluster, number, number, b"k%d" % (number % 7))
+    cluster.run(build(lambda sdf: sdf.apply(placed).apply_async(awaited)))
+    assert found(cluster) == places(cluster, "in")
+
+
 def test_a_failed_message_does_not_shift_the_places_of_others() -> None:
     def fails(value: Any) -> Any:
         if value % 5 == 2:
