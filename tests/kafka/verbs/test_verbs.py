@@ -128,7 +128,7 @@ def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted
     done = operated.verbs.resume(record.id)
     said = done.notes[-1].text
     assert said.startswith("0 keys deleted")
-    undo = Path(said.split()[-1].rstrip("."))  # of the run that was killed: it has what that one deleted
+    undo = exported_by(said)  # of the run that was killed: it has what that one deleted
     assert '"key-1"' in undo.read_text()
     assert operated.logged() == {"key-0": 6, "key-1": 2, "key-2": 6}
     again = operated.do(plan.request)  # another apply is another effect
