@@ -69,7 +69,7 @@ class RetractableColumns(Aggregation):
             raise AggregationInvalid(
                 f"Column {name!r} of a table is {made.describe()}: when a row changes or is deleted, it can't give the "
                 f"former row back. Expected {_EXPECTED}.",
-                action="Keep the values of the rows, and take the column from them: "
+                action="Keep the values of the rows, and take the column from them (`from holdfast import Collect`): "
                 "`aggregate(all=Collect('amount', limit=1000)).map(lambda group: max(group['all']))`.",
                 column=name,
             )

@@ -81,7 +81,7 @@ def test_the_first_page_lists_the_others() -> None:
 def test_nothing_but_pages_and_pictures_is_served(path: str) -> None:
     answer = answered(path)
     assert answer.status_code == 404 or answer.text.startswith("Dagster's GET")
-    assert "root" not in answer.text
+    assert "root:" not in answer.text
 
 
 def test_a_name_that_is_no_page_is_shown_as_text() -> None:

@@ -109,7 +109,7 @@ def test_msgpack_refuses_what_would_come_back_as_another_type(value: Any, place:
 
 def test_an_unknown_name_lists_those_that_there_are() -> None:
     with pytest.raises(
-        SerializerUnknown, match="bytes, double, float, integer, json, long, msgpack, short, str, string"
+        SerializerUnknown, match="bytes, double, float, int, integer, json, long, msgpack, short, str, string"
     ):
         deserializer("int32")
 

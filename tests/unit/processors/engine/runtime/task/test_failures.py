@@ -84,7 +84,7 @@ def test_a_dead_letter_that_fails_again_has_the_headers_of_its_last_failure_only
     assert len(names) == len(set(names))
     assert letter.headers[:2] == headers
     assert dict(letter.headers)["holdfast.error"] == b"last"
-    assert not {"holdfast.timer", "holdfast.left_out", "holdfast.error.action"}.intersection(names)
-    given = policy(replace(timer, timer="t", without_headers=True, error=told))
+    assert not {"holdfast.timer", "holdfast.schedule", "holdfast.left_out", "holdfast.error.action"}.intersection(names)
+    given = policy(replace(timer, timer="t", schedule="s", without_headers=True, error=told))
     assert given is not None
     assert {name for name, _ in given.headers if name not in ("trace", "holdfast.note")} == FAILURE_HEADERS
