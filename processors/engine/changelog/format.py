@@ -46,6 +46,9 @@ KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: group ever commits this offset, so no worker can restore from an incomplete changelog.
 UNFINISHED = -1
 
+#: A JSON text with more brackets than this may be nested too deeply to be read, so it is read once before it is stored.
+LEVELS_UNCHECKED = 1_000
+
 _LENGTH = struct.Struct(">BI")
 #: Number of bytes before the message key in a changelog key: 1 for the version, 4 for the length of the message key.
 PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
@@ -117,6 +120,9 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             fault = state_fault(value, payload)
             if fault is not None:
                 raise TypeError(fault)
+            # Python 3.14 limits the C stack and not the levels, so that a value may be written and not be readable.
+            if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
+                decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",

@@ -93,7 +93,7 @@ def failed(declare: Callable[[Any], Any], value: Any) -> BaseException:
             r"`\(sdf\['n'\] \+ \(sdf\['text'\] \* 2\)\)` .*: unsupported oper.* is of type int and .* is of type str",
         ),
         (assign(lambda sdf: sdf["n"] / 0), VALUE, ColumnUnfit, "division by zero"),
-        (assign(lambda sdf: sdf["n"].isin(sdf["n"])), VALUE, ColumnUnfit, "not iterable"),
+        (assign(lambda sdf: sdf["n"].isin(sdf["n"])), VALUE, ColumnUnfit, "not (a container or )?iterable"),
         (
             assign(lambda sdf: sdf["n"].apply(lambda n: None) + 1),
             VALUE,
