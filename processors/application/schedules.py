@@ -68,7 +68,8 @@ class ApplicationSchedules:
             expression: Five fields: minute, hour, day of the month, month, day of the week; or six, with the second
                 first.
             timezone: The name of the expression's time zone, for example ``Europe/Berlin``. Where clocks go forward, a
-                slot in the gap comes at its end. Where clocks go back, a slot with a fixed hour comes once.
+                slot in the gap comes at its end. Where clocks go back, a slot with a fixed hour comes once. This
+                holds for five fields without ``*/n``.
             name: As for ``every``.
             per: As for ``every``.
             missed: As for ``every``.

@@ -180,7 +180,7 @@ class BatchingSink(BaseSink):
         self._batches[place].append(value, key, timestamp, headers, offset)
 
     def flush(self) -> None:
-        """Writes all batches, each once."""
+        """Writes each batch once."""
         for place in list(self._batches):
             self.write(self._batches[place])
             del self._batches[place]

@@ -47,10 +47,9 @@ class RowKeyInvalid(HoldfastError):
     """A row has a value that can't be the key of a group."""
 
 
-class RowFilter(Step):
-    """Stores the rows for which a function returns a true value. Sends each change, and None for a row that is gone."""
+class _RowStep(Step):
+    """A step that stores rows which one function of the row decides, and sends their changes."""
 
-    __name__ = "filter"
     order = "feeds"
     store_use = ROWS_WRITTEN
     functions: tuple[Callable[..., Any], ...] = ()
@@ -58,6 +57,12 @@ class RowFilter(Step):
     def __init__(self, func: Callable[[Any], Any]) -> None:
         self.functions = (func,)
         self._func = func
+
+
+class RowFilter(_RowStep):
+    """Stores the rows for which a function returns a true value. Sends each change, and None for a row that is gone."""
+
+    __name__ = "filter"
 
     def describe(self) -> str:
         """Describes the step in one line of text. If this text changes, the version of the processor changes."""
@@ -68,17 +73,10 @@ class RowFilter(Step):
         return changed(row if row is not None and self._func(row) else None, state)
 
 
-class RowMap(Step):
+class RowMap(_RowStep):
     """Stores what a function makes of each row. Sends each change, and None for a row that is gone."""
 
     __name__ = "map"
-    order = "feeds"
-    store_use = ROWS_WRITTEN
-    functions: tuple[Callable[..., Any], ...] = ()
-
-    def __init__(self, func: Callable[[Any], Any]) -> None:
-        self.functions = (func,)
-        self._func = func
 
     def describe(self) -> str:
         """Describes the step in one line of text. If this text changes, the version of the processor changes."""
