@@ -64,7 +64,10 @@ def make_worker(
     """
     options, rejects = assignment.options, declared.dead_letter_topic
     limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
-    failures = FailurePolicy(rejects, on_error, declared.group, topology.code_version, limit, options.record_times)
+    moved = [name for name, frame in declared.frames.items() if frame.topic.of_table_groups]
+    failures = FailurePolicy(
+        rejects, on_error, declared.group, topology.code_version, limit, options.record_times, moved
+    )
     name = transactional_id(declared.group, folder.id, folder.slot)
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
     worker.global_tables.declare(declared.global_tables)

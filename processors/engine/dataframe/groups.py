@@ -136,6 +136,7 @@ class StreamGroups(Generic[Stream]):
             raise without_application(what)
         topic = Topic(repartition_topic(self._groups.processor, name))
         topic.label, topic.group_by, topic.of_join = label or name, name, True
+        topic.of_table_groups = label is not None
         if topic.name in self._groups.by_topic:
             what = "join" if label is None else "`group_by` of a table"
             raise GroupByInvalid(

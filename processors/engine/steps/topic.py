@@ -138,6 +138,9 @@ class Topic:
         self.group_by = ""
         #: Whether the topic connects two steps of a join by a foreign key, or of the groups of a table's rows.
         self.of_join = False
+        #: Whether the topic has the changes of a table's rows for their groups (``group_by`` of a table). A change that
+        #: is put aside leaves its group wrong, because an unchanged row is not sent again.
+        self.of_table_groups = False
         #: The field whose values become the topic's keys; empty if a function computes the keys.
         self.grouped_field = ""
         #: The number of partitions that ``group_by`` declares; None without a declaration.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
 
@@ -32,6 +32,11 @@ SEND_AGAIN = (
     "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
     "correction, send the message of the source again."
 )
+#: What the error says of a failed change of a table's row, where other messages could be put aside.
+NOT_ASIDE = (
+    "The message is a change of a table's row for its group. It is neither skipped nor put aside: the group would stay "
+    "wrong, because the row is not sent again."
+)
 #: Maximum characters of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
 #: Names of all headers that a dead letter may have about its failure.
@@ -53,7 +58,9 @@ class ProcessingFailed(HoldfastError):
 class FailurePolicy:
     """Decides what happens to failed messages, and counts them.
 
-    Without a dead-letter topic, the first failed message that the callback does not skip stops the worker.
+    Without a dead-letter topic, the first failed message that the callback does not skip stops the worker. A failed
+    change of a table's row for its group always stops the worker: the group would stay wrong without the change, and
+    the row is not sent again.
 
     If the dead-letter topic does not accept the timestamp of a message, the dead letter gets the present time. The
     header ``holdfast.timestamp`` has the original timestamp.
@@ -67,6 +74,7 @@ class FailurePolicy:
         code_version: str,
         record_bytes_max: int = UNLIMITED,
         record_times: RecordTimes = ANY_TIME,
+        table_groups: Collection[str] = (),
     ) -> None:
         self._topic = dead_letter_topic
         self._ask = on_processing_error
@@ -74,18 +82,22 @@ class FailurePolicy:
         self._code_version = code_version
         self._bytes_max = record_bytes_max
         self._times = record_times
+        self._table_groups = frozenset(table_groups)
         self.dead_lettered = 0
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
         """Returns the dead letter of a failed message, or None to skip it; otherwise raises ProcessingFailed.
 
-        If a schema registry fails, the worker always stops, because the message is not at fault.
+        If a schema registry fails, the worker always stops, because the message is not at fault. It also stops for a
+        record of ``table_groups``, the topics with the changes of a table's rows for their groups.
         """
         if isinstance(failed.error, SchemaRegistryFailed):
             stopped = _failure(failed, action=failed.error.action)
             stopped.cause, stopped.exit_code = failed.error.cause, failed.error.exit_code
             raise stopped from failed.error
+        if failed.partition.topic in self._table_groups and not failed.made:
+            raise _failure(failed, also=NOT_ASIDE, action=_group_action(failed)) from failed.error
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None
@@ -177,6 +189,15 @@ def _action(failed: FailedMessage) -> str:
     resumes = "processing resumes at this offset" if code is None else f"the {kind} comes again"
     blamed = "" if code is None else " The message at that offset is not the cause."
     return f"{said}{aside} Then restart: {resumes}.{blamed}"
+
+
+def _group_action(failed: FailedMessage) -> str:
+    """Returns the action for a failed change of a table's row, which can't be skipped or put aside."""
+    of_error = f"{failed.error.action} " if isinstance(failed.error, HoldfastError) else ""
+    return (
+        f"{of_error}Correct the function of the column, or the step behind the groups, so that it takes this change. "
+        "Then deploy it: processing resumes at this offset."
+    )
 
 
 def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> ProcessingFailed:
