@@ -43,8 +43,15 @@ def trial_of(
     ``headers`` are names with bytes, texts or None.
 
     Raises:
-        StepInvalid: State is given, and the stream has no store, or several.
+        StepInvalid: State is given, and the stream has no store, or several. Or the stream begins behind a step that
+            groups or joins rows of tables.
     """
+    if frame.topic.of_join:
+        raise StepInvalid(
+            f"`sdf.test` got a stream that begins at {frame.topic.name}. Its messages are changes of rows, which an "
+            "earlier step makes.",
+            action="Test the whole application with `InMemoryCluster`: produce rows, run, and read the results.",
+        )
     trial = Trial(value, key, timestamp, written_headers(headers, "sdf.test") or None, state)
     found: list[Result] = []
 

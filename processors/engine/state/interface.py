@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Protocol
 
 from holdfast.processors.engine.state.methods import Ttl
@@ -37,7 +38,7 @@ class State(Protocol):
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
 
-    def increment(self, key: str, by: float = 1) -> Any:
+    def increment(self, key: str, by: float | Decimal = 1) -> Any:
         """Adds ``by`` to the number stored under ``key`` and returns the total.
 
         If there is no number yet, it starts at 0.

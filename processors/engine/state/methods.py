@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import Any, cast
 
@@ -80,14 +81,22 @@ class StateMethods:
             raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
         self._store(key, raw)
 
-    def increment(self, key: str, by: float = 1) -> Any:
-        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing number starts at 0."""
+    def increment(self, key: str, by: float | Decimal = 1) -> Any:
+        """Adds ``by`` to the number stored under ``key`` and returns the total. A missing number starts at 0.
+
+        A Decimal needs a store with the codec ``typed``. It adds up with whole numbers and Decimals, not with floats.
+        """
         held = self.get(key, 0)
         for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
+            if isinstance(number, bool) or not isinstance(number, (int, float, Decimal)):
                 raise self._unfit(key, what, "a number", "Set it to a number first, or use another key.")
         try:
             total = held + by
+        except TypeError as failure:
+            seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}"
+            raise self._unfit(
+                key, seen, "a Decimal or a whole number for a Decimal", "Convert one of them."
+            ) from failure
         except OverflowError as failure:
             seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}: no float can hold one of them"
             fitting = "a whole number" if isinstance(held, int) else "a number of at most 1.8e308"

@@ -129,6 +129,20 @@ def test_counters_and_lists_have_the_codec_of_their_store(cluster: InMemoryClust
     assert sorted(numbers(cluster)) == [2, 4]
 
 
+def test_decimals_are_incremented_exactly_and_not_mixed_with_floats(cluster: InMemoryCluster) -> None:
+    def work(value: Any, state: Any) -> Any:
+        state.increment("n")  # a whole number
+        state.increment("n", Decimal("0.1"))
+        return str(state.increment("n", 0.5 if value["float"] else Decimal("0.2")))
+
+    results, [error] = run(cluster, build(work, codec="typed"), {"float": False}, {"float": True})
+    assert results == ["1.3"]
+    assert "a Decimal or a whole number for a Decimal" in error
+    results, [error] = run(cluster, build(work), {"float": False})
+    assert results == []
+    assert "Decimal" in error  # JSON would not return it
+
+
 def test_values_of_any_codec_end(cluster: InMemoryCluster) -> None:
     def visit(_: Any, state: Any) -> Any:
         seen = state.get("v")
