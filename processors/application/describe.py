@@ -143,7 +143,7 @@ def describe(app: Declared) -> Topology:
         repartitions=_grouped(app.frames, feeds),
         source_logs=tuple(app.source_logs),
     )
-    _check_circles(described, [name for name in feeds if app.frames[name].topic.of_join])
+    _check_circles(described, [app.frames[name].topic for name in feeds if app.frames[name].topic.of_join])
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
@@ -246,16 +246,22 @@ def _grouped(
     )
 
 
-def _check_circles(described: Topology, topics: Iterable[str]) -> None:
+def _check_circles(described: Topology, topics: Iterable[Topic]) -> None:
     """Raises JoinInvalid if the tasks that read one of these topics also write its messages."""
-    for name in topics:
+    for topic in topics:
+        name = topic.name
         if described.feeds_itself(name):
             inputs = ", ".join(described.subtopology_of(name).inputs)
+            in_another_task = (
+                "Join a table with its own groups by a key inside the row: `table.join(groups, on='status')`"
+                if topic.of_table_groups
+                else "Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`"
+            )
             raise JoinInvalid(
                 "The tables of a join with `on=`, or a table and its groups, share stores in another way, too: "
                 f"{name} would be read by tasks that its messages come from. A task of {inputs} would wait for itself.",
-                action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`; or send "
-                "the results of a step to a topic, and read that topic in another application.",
+                action=f"{in_another_task}; or send the results of a step to a topic, and read that topic in another "
+                "application.",
                 topic=name,
             )
 
