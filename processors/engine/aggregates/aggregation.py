@@ -81,7 +81,10 @@ class Aggregator:
 
     @property
     def written(self) -> str:
-        """The code of an example declaration of the column, for example ``Sum("amount")``; used in errors."""
+        """An example of this column's declaration as Python code, for example ``Sum("amount")``.
+
+        Errors show it to the user.
+        """
         return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
@@ -236,7 +239,7 @@ class Mean(_OfNumbers):
         """Returns the sum divided by the count."""
         try:
             return float(held["sum"] / held["count"])
-        except OverflowError as failure:  # A whole number above the largest float.
+        except OverflowError as failure:  # The sum is an integer above the largest float.
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
@@ -388,7 +391,7 @@ class Aggregation(Step):
 
     @property
     def kept(self) -> Kept:
-        """Says that the step's store contains this aggregation."""
+        """The aggregation itself: it declares the content of the step's store."""
         return self
 
     @property
@@ -460,7 +463,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:
     try:
         return held + item
-    except OverflowError as failure:  # A whole number above the largest float.
+    except OverflowError as failure:  # The integer is above the largest float.
         raise made.failed(column, "is an integer that can't be added to a float", "int") from failure
 
 

@@ -115,7 +115,7 @@ class Column(Protocol):
         """Returns the outputs of these rows at present; None for a row without a value."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """Stores the result of ``run`` in the rows, which is the only change of rows by a computation."""
+        """Stores the result of ``run`` in the rows. ``run`` itself leaves the rows unchanged."""
 
     #: The template of the column's stored JSON, with ``%b`` for each part that ``stored`` returns.
     form: bytes

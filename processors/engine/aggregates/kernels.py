@@ -168,7 +168,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
     If numbers are equal, the first of them is kept.
     """
-    sign = 1.0 if least else -1.0  # a change of the sign is exact
+    sign = 1.0 if least else -1.0  # changing the sign of a float is exact
     best = numbers.values * sign
     whole = None
     if numbers.whole is not None or held.numbers.whole is not None:

@@ -335,7 +335,9 @@ class WindowAggregation(Aggregation):
         try:
             return self.result(start, end, stored)
         except FormatUnknown:
-            raise  # the state is faulty, not the window
+            # The stored state has an unknown format, so the worker must stop. A ``FailedResult`` would fail only this
+            # window.
+            raise
         except (Exception, *_ENDING) as error:
             return FailedResult(start, end, error)
 

@@ -70,7 +70,7 @@ class CheckpointedTask(Protocol):
 class CheckpointKeeper:
     """Makes, uploads and fetches the checkpoints of one worker. Call all methods on the worker's thread."""
 
-    def __init__(  # tidy: allow-wide because each is a part of the world that only the caller can name.
+    def __init__(  # tidy: allow-wide because each argument is a system or a setting that only the caller knows.
         self,
         storage: Storage,
         files: DatabaseFiles,

@@ -399,7 +399,7 @@ class _Writer:
             self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed, shared)
             self._write(depth + node.expand, "pass")
 
-    def _column(  # tidy: allow-wide because these are the arguments of _step, and its code.
+    def _column(  # tidy: allow-wide because these are the arguments of _step, and the code of the step.
         self, node: Node, inlined: Inlined, depth: int, at: _At, pointed: frozenset[str], shared: Shared
     ) -> None:
         """Generates the code of a column expression. If this code raises, the step's error is raised."""

@@ -39,11 +39,11 @@ class Streams(Generic[Stream]):
     processor: str
     by_topic: dict[str, Stream]
     schedules: Schedules = field(default_factory=lambda: Schedules(""))
-    #: The topics that the application declared, by name; of several with one name, the last.
+    #: The topics that the application declared, by name. If several topics have the same name, the last one is kept.
     topics: dict[str, Topic] = field(default_factory=dict)
-    #: The steps that choose a topic for each message.
+    #: The steps ``to_topic`` with a function that chooses the topic of each message.
     choices: list[ChosenOutputs] = field(default_factory=list)
-    #: Runs a stream on one message, for ``sdf.test``: with value, key, timestamp, headers and state.
+    #: Runs a stream on one message, for ``sdf.test``. The function gets value, key, timestamp, headers and state.
     trial: Callable[..., list[Any]] = field(default=lambda *given: [])
 
 
@@ -170,7 +170,7 @@ def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
 
 
 def without_application(what: str) -> GroupByInvalid:
-    """The error for a step that needs to know the application of its stream."""
+    """The error for a step of a stream without an application, if the step needs the application."""
     return GroupByInvalid(
         f"{what} needs a stream of an application, and this one was made without.",
         action="Make it with `app.dataframe(topic)`.",

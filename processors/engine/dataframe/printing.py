@@ -1,6 +1,6 @@
 """The step ``sdf.print()``, which prints values during development."""
 
-# tidy: allow-crumb because what is printed is a rule of its own
+# tidy: allow-crumb because the rules of the printed text are separate from the other steps
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class _Local(Expression):
     name: str = ""
 
     def _compute(self, value: Any, operands: Sequence[Any]) -> Any:
-        raise NotImplementedError  # it is code only
+        raise NotImplementedError  # the expression exists only as code, so it can't be computed for a value
 
     def _code(self, value: str, operands: Sequence[str], named: Callable[[str, Any], str]) -> str:
         return self.name
@@ -166,7 +166,8 @@ def run_steps(steps: Sequence[ColumnStep], needed: Sequence[str]) -> RunSteps:
         NoRuns: A step calls a user function, or the steps remove a needed column.
     """
     if any(each.functions for each in steps):
-        raise NoRuns  # a run that can't be computed is processed again, and would call it again
+        # if the run can't be computed, its messages are processed again, which would call the user function twice
+        raise NoRuns
     writer = _Writer()
     for step in steps:
         step.write_run(writer)
@@ -190,5 +191,6 @@ def _compiled(writer: _Writer, columns: Sequence[str]) -> Any:
         ]
     )
     names: Mapping[str, Any] = {**writer.names}
-    exec(compile(text, "<columns of a run>", "exec"), names)  # type: ignore[arg-type] # noqa: S102 # nosec B102: our own text
+    # The executed code is the text above, which was generated from the steps.
+    exec(compile(text, "<columns of a run>", "exec"), names)  # type: ignore[arg-type] # noqa: S102 # nosec B102
     return names["run"]

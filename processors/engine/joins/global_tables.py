@@ -119,7 +119,7 @@ class GlobalTable:
         try:
             return self.topic.deserialize_value(stored)
         except SchemaRegistryFailed:
-            raise  # the row is not at fault
+            raise  # the schema registry failed, so the row may be correct
         except Exception as failure:
             raise self._unreadable(raw, stored, rows[self.topic.name].unreadable.get(raw)) from failure
 

@@ -1,11 +1,10 @@
 """The steps of a join of two tables, ``left.join(right)``. The result is a table, too.
 
-    left table ───┐
-                  ├──► left row ──► right row ──► joined row: merged, kept, sent
+    left table ───┐ ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
 A change of either table reads both rows of its key. The joined table has a separate store, with its row under the state
-key ``row``, as every table. It can therefore be queried, joined, audited and snapshotted as every table. A pair is
+key ``row``, like every table. It can therefore be queried, joined, audited and snapshotted like every table. A pair is
 (left row, right row); None means no row.
 """
 
@@ -38,7 +37,7 @@ class LeftRow(Step):
 
 
 class RightRow(Step):
-    """Adds the right table's row of the same key."""
+    """Reads the right table's row of the same key, and returns it together with the left row."""
 
     __name__ = "join"
     store_use = ROWS_READ

@@ -90,8 +90,7 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     If ``export`` is True, the entries are first written to a file. If ``positions`` is given, the worker then reads the
     inputs from these offsets, which are committed together with the last deletes. ``once`` is a name that makes the
-    command
-    idempotent: a task that has already carried out a command with this name deletes nothing.
+    command idempotent: a task that has already carried out a command with this name deletes nothing.
     """
 
     once: Annotated[str, msgspec.Meta(max_length=200)] = ""

@@ -77,9 +77,8 @@ def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes:
 def slice_size(size: int, took_s: float, most: int) -> int:
     """Returns the number of records for the next slice, at most ``most``.
 
-    The last one had ``size`` and took ``took_s`` s.
-
-    After a slow slice, the size is halved; after a fast slice, it is doubled.
+    The previous slice had ``size`` records and took ``took_s`` seconds. After a slow slice, the size is halved; after a
+    fast slice, it is doubled.
     """
     if took_s > 2 * SLICE_S:
         return max(1, size // 2)

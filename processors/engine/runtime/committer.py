@@ -215,7 +215,7 @@ class Committer:
                 box.clear()  # a shadow sends no outputs, because the processor itself sends them
             task.watermarks.clear()
             return Outcome.NOTHING
-        boxes = [box for box in boxes if box.to_kafka]  # `commit` delivers the others
+        boxes = [box for box in boxes if box.to_kafka]  # results for sinks are delivered by ``commit``
         if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:

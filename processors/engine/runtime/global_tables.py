@@ -134,7 +134,7 @@ def _all_readable(batch: Batch, deserialize: Deserializer) -> bool:
             if value is not None:
                 deserialize(value)
     except SchemaRegistryFailed:
-        raise  # the rows are not at fault
+        raise  # the schema registry failed, so the rows may be correct
     except (Exception, *ENDING):
         return False
     return True

@@ -156,7 +156,8 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 def slots_are_due(tasks: Sequence[Task], clock: Clock) -> bool:
     """Whether a commit is needed, because a slot of a schedule is due now. Call it only while inputs flow."""
     schedules = [task.schedules for task in running(tasks) if task.schedules is not None]
-    looks = [each.look(int(clock.time() * 1000)) for each in schedules]  # each of them looks, also after a due one
+    # a list, so that ``look`` is called for every task, even after a due slot
+    looks = [each.look(int(clock.time() * 1000)) for each in schedules]
     return any(looks)
 
 

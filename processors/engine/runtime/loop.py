@@ -59,7 +59,7 @@ STANDBY_PATIENCE_S = 0.002
 class Worker:
     """A worker: reads the inputs of a topology, processes the messages and commits, until it is stopped."""
 
-    def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
+    def __init__(  # tidy: allow-wide because only the application creates a worker, in one place
         self,
         topology: Topology,
         frames: Mapping[str, StreamingDataFrame],
@@ -383,7 +383,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            self._message_at = self.clock.monotonic() if done else self._message_at  # not for watermarks
+            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks do not count
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed message.

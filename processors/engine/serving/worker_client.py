@@ -57,7 +57,7 @@ ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
-    """The default progress function; it does nothing."""
+    """The default of ``tell``, for callers that do not need the progress; it does nothing."""
 
 
 class _StrangerAtPort(Exception):

@@ -157,7 +157,7 @@ class TypedValues:
             raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
-        """Returns the JSON of ``_upgraded``."""
+        """Returns a stored object as JSON, upgraded to the newest version of its model."""
         made = self._upgraded(key, value, upgrades)
         try:
             return encode_json(made)

@@ -72,7 +72,10 @@ class Node:
 
     @property
     def outbox(self) -> str:
-        """The name of the box where results of this step wait: its topic, or a name of a sink; empty without one."""
+        """The name of the outbox where this step's results wait: a topic's or a sink's name.
+
+        Empty without an outbox.
+        """
         if self.topic is not None:
             return self.topic.name
         return "" if self.of_engine is None else self.of_engine.outbox

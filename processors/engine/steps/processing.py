@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ProcessorInvalid(BadConfiguration):
-    """The argument of ``process`` is not a class, or not a function, that makes an object with ``on_message``."""
+    """The argument of ``process`` is neither a class with ``on_message`` nor a function that returns such an object."""
 
 
 #: Maximum number of timers that one call of a processor may set.

@@ -164,7 +164,10 @@ class Step:
 
     @property
     def outbox(self) -> str:
-        """The name of the step's box of results that wait for the next commit; empty for a step without one."""
+        """The name of the outbox where the step's results wait for the next commit.
+
+        Empty for a step without an outbox.
+        """
         return ""
 
     def describe(self) -> str:

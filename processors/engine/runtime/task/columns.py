@@ -208,7 +208,7 @@ class WindowedStream(ColumnarStream):
         return True
 
 
-def columnar_stream(  # tidy: allow-wide because these are what the steps of a stream are compiled with
+def columnar_stream(  # tidy: allow-wide because the compilation of a stream's steps needs all these arguments
     frame: StreamingDataFrame,
     frames: Sequence[StreamingDataFrame],
     states: Mapping[str, StoreState],
@@ -291,7 +291,7 @@ def _aggregated(
     return AggregationStream(columns, boxes, headers_room, times)
 
 
-def _windowed(  # tidy: allow-wide because these are what the steps of a stream are compiled with
+def _windowed(  # tidy: allow-wide because the compilation of a stream's steps needs all these arguments
     windows: WindowStore,
     state: StoreState,
     time: TaskTime,

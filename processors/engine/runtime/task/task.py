@@ -188,18 +188,18 @@ class Task(TaskFacts):
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close due windows, fire due timers and schedules, and make the watermarks of the next commit.
 
-        With ``due`` False, they are left unless more timers are due than one commit allows (``held``). A window, timer
-        or schedule that raises is handled as a failed message. Raises the errors of ``on_failure``.
+        If ``due`` is False, nothing closes or fires, unless more timers are due than one commit allows (``held``). An
+        error of a window, timer or schedule is handled like a failed message. Raises the errors of ``on_failure``.
         """
         self._close_and_fire(on_failure, due=due)
-        if self.schedules is not None and due:  # at last, so that a schedule reads what windows and timers have written
+        if self.schedules is not None and due:  # fires last, to read the writes of windows and timers
             self.schedules.fire(self._times.now_ms, partial(self._slot_fails, on_failure))
 
     def _close_and_fire(self, on_failure: OnFailure, *, due: bool) -> None:
         if self.time is None:
             return
         if not (due or self.held):
-            self.time.keep() if self.progressed else None  # without progress, leave the restored stores unchanged
+            self.time.keep() if self.progressed else None  # without progress, the restored stores stay unchanged
             return
 
         self.time.before_commit(self._window_fails(on_failure), self._timer_fails(on_failure))
@@ -223,7 +223,7 @@ class Task(TaskFacts):
         return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _last_message(self) -> MessageContext:
-        """The current message; the last one of the first input, where timers or closed windows make a result."""
+        """Topic, partition and offset of the current message; if there is none, of the first input's last message."""
         return current_message() or MessageContext(*self._last_of(self.inputs[0])[0], self._last_of(self.inputs[0])[1])
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
@@ -320,7 +320,7 @@ class Task(TaskFacts):
 
     @property
     def _between(self) -> Closings | None:
-        """Closes windows and fires timers between two messages; None if the task has none that need this."""
+        """The object that closes windows and fires timers between two messages; None if the task needs none."""
         return self.time.closings if self.time is not None and self.time.closings.act_between else None
 
     def _acted_between(self, on_failure: OnFailure) -> bool:
@@ -434,12 +434,12 @@ class Task(TaskFacts):
                 failed = count - length_hint(values) - 1
                 self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy is only for errors of the message, not for unreadable state
+                    raise  # the failure policy handles only errors of the message; here, the state itself can't be read
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
                 batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = records.newest(failed)  # learn the newest time at once, to repeat only one message
+                    newest = records.newest(failed)  # learn the newest time at once, so that only one message repeats
                     if self._times.learn(batch.partition.topic, newest):
                         return failed
                 self._fail(batch, index, error, on_failure)

@@ -396,7 +396,7 @@ class Closings:
                 if failed > 0:
                     steps.windows.closed(live[failed - 1])
                 if isinstance(error, (StateFailed, FormatUnknown)):
-                    raise  # the failure policy is only for errors of the window, not for unreadable state
+                    raise  # the failure policy handles only errors of the window; here, the state itself can't be read
                 on_error(steps.topic, live[failed], error)
             else:
                 break
