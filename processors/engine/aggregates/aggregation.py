@@ -232,7 +232,8 @@ class Mean(_OfNumbers):
     def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
         held = {"sum": total, "count": count}
         if type(total) is int and not -_LARGE < total < _LARGE:
-            self.result(held, column)  # Raises now, so that this message fails, not the window when it closes.
+            # The result is computed now, so that an overflow fails this message, and not the window when it closes.
+            self.result(held, column)
         return held
 
     def result(self, held: Any, column: str) -> float:

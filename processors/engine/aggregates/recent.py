@@ -97,7 +97,7 @@ class DropDuplicates(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Says that only this step uses its store."""
+        """Declares that only this step uses its store."""
         return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
@@ -165,7 +165,7 @@ class MovingAverage(Step):
 
     @property
     def store_use(self) -> StoreUse:
-        """Says that only this step uses its store."""
+        """Declares that only this step uses its store."""
         return StoreUse(StoreForm.OWN)
 
     @property

@@ -48,7 +48,7 @@ class Codec(NamedTuple):
         encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for an unfit value.
         decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
         shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
-        keeps: The types that come back unchanged, as text for errors.
+        keeps: The types that the codec returns unchanged, as text for errors.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Codec(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and version, as they stand in the changelog's meta records."""
+        """The codec's name and version as text, for the changelog's meta records."""
         return f"{self.name} {self.version}"
 
 
@@ -146,7 +146,7 @@ def shown(value: Any) -> Any:
         return sorted((shown(each) for each in value), key=_encode_json)
     if kind is dict:
         return {key_text(shown(key)): shown(each) for key, each in value.items()}
-    # Imported here, because most stores do not need pydantic.
+    # pydantic_core is imported here, because most stores do not need it.
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value)

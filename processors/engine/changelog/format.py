@@ -77,7 +77,7 @@ def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN
 
 
 class ValueNotStorable(HoldfastError):
-    """A state value can't be written as JSON, or would not come back unchanged from its store's codec."""
+    """A state value can't be written as JSON, or the codec of its store would change it."""
 
 
 def key_prefix(message_key: bytes) -> bytes:

@@ -1,12 +1,12 @@
-"""The codec "typed": msgpack with extensions for Python's types, which come back exactly.
+"""The codec "typed": msgpack with extensions for Python's types. Decoding returns the same types and values.
 
 The numbers of the extensions are part of the format. A number is never used again for another type.
 
-    1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta
-    10 a whole number of more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
+    1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta 10 a whole number of
+    more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
 
-Items of sets are sorted by their bytes, so that equal sets have equal bytes. Of a time zone, the offset is stored, not
-its name.
+Items of sets are sorted by their bytes, so that equal sets have equal bytes. For a time zone, only the offset is
+stored, not the name.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _as_read(value: Any, path: str) -> Any:
     for kind in kinds:
         if isinstance(value, kind):
             return kind(value)
-    # Imported here, because only stores with models need pydantic.
+    # pydantic_core is imported here, because only stores with models need it.
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:

@@ -107,7 +107,7 @@ class CheckpointKeeper:
         #: Monotonic seconds at which the oldest checkpoint that is not stored yet became due; None if all are stored.
         self._busy_since: float | None = None
         self._slow_logged = False
-        for leftover in (UPLOADS, DOWNLOADS):  # an earlier process may have been killed during a transfer
+        for leftover in (UPLOADS, DOWNLOADS):  # a killed process may have left files of an unfinished transfer
             files.clear(folder.path / leftover)
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class CheckpointKeeper:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # nothing is lost: ``close`` sets RocksDB aside, and a restore follows
+                except StateCorrupt as damage:  # no state is lost: ``close`` sets RocksDB aside, and a restore follows
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:

@@ -109,7 +109,7 @@ def compile_run(
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
         function: RunFunction = writer.compile([source], [timing])
-    except (SyntaxError, RecursionError, MemoryError):  # Python limits how deeply loops and blocks may be nested
+    except (SyntaxError, RecursionError, MemoryError):  # the steps are nested too deeply for Python's compiler
         return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
     return Run(function, uses_headers(source))
 
@@ -308,7 +308,7 @@ class _Writer:
             self._write(depth, f"if {seen} > stream.time_ms:")
             self._write(
                 depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
-            )  # inlined, because this is the usual case
+            )  # the assignment is generated inline, because most messages advance stream time directly
             self._write(depth + 1, f"else: stream.advance({seen})")
         self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(depth, "pass")

@@ -153,7 +153,7 @@ def headers_set(made: Any, function: object) -> Headers:
     """Converts the result of a user's ``set_headers`` function to headers of the client library.
 
     Raises:
-        ValueUnwritable: The result has something else than names with bytes, texts or None.
+        ValueUnwritable: The result has something other than names with bytes, texts or None.
     """
     try:
         return written_headers(made, "") or None

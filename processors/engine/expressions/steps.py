@@ -205,7 +205,7 @@ class Assigned(_Changed):
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The only expression: the one whose result is assigned."""
+        """The only expression, whose result is assigned."""
         return (self.to,)
 
     @property

@@ -145,7 +145,7 @@ class AsOf:
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
         (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
-            return Rest(raw)  # The record now has an index entry with another time.
+            return Rest(raw)  # the record was changed: it now has an index entry with another time
         ended = self.ended(times, now_ms)
         if ended == len(times):
             return Rest(None)

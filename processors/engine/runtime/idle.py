@@ -113,7 +113,8 @@ class IdleTime:
         silent_ms = int((until - silence.since) * 1000)
         is_short = time.idle_ms is None or silent_ms < time.idle_ms
         if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
-            silence.stream_ms = time.stream.time_ms  # watermarks that arrive late still move the stream time
+            # watermarks that arrive after the start of the idle time still advance stream time
+            silence.stream_ms = time.stream.time_ms
         if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms

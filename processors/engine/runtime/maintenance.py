@@ -149,7 +149,7 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # a bug in the command's code; the batches before it are committed
+        except Exception as failure:  # the command's code has a bug; the batches before the error stay committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
             if self.errand is not None:

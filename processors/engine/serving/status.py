@@ -289,7 +289,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         lag = None if end is None else max(0, end - (position or 0))
         ended = member is not None and member.is_ended(place) and end == fetched
         if lag and ended and not (task.order and task.order.buffered):
-            lag = 0  # only transaction markers follow the last record
+            lag = 0  # the lag is 0, because only transaction markers follow the last record
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)
     return {
@@ -342,7 +342,7 @@ def _timers_of(time: TaskTime) -> dict[str, Any]:
             nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
             told[store] = {"pending": found.pending, "more": found.more, **nexts}
     except HoldfastError:
-        return {}  # the loop raises this error itself, so this function only omits the timers
+        return {}  # the worker's loop raises this error itself, so the status only omits the timers
     return told
 
 

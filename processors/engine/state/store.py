@@ -191,7 +191,7 @@ class StoreState(StateMethods):
                 except (ValueError, RecursionError) as failure:
                     if isinstance(failure, RecursionError) and not is_too_deep(raw):
                         raise  # The stored value is not too deep; the caller's own stack is nearly full.
-                    return decode_value(raw)  # This error names the state as the cause, not the message.
+                    return decode_value(raw)  # This raises an error that names the stored state as the cause.
             return decode_value(raw)
         # A function may change the returned default, so it gets a copy.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)

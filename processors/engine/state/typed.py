@@ -78,7 +78,8 @@ class TypedValues:
         if upgrades is not None:
             payload = self._newest(key, decode_value(raw), upgrades)
         else:
-            decode_value(raw)  # This error names the state as the cause, not the message.
+            # ``decode_value`` raises an error that names the stored state, and not the message, as the cause.
+            decode_value(raw)
         try:
             return self._adapters[of].validate_json(payload)
         except pydantic.ValidationError as failure:

@@ -31,7 +31,8 @@ def branches_of(node: Node, shared: Shared) -> list[tuple[Node, Shared]]:
 def copy_before(node: Node, shared: Shared) -> Callable[[Any], Any] | None:
     """Returns the function that copies a step's value before the step; None if no copy is needed.
 
-    No copy is needed if the step changes nothing that another branch sees. ``shared`` is the part that others see.
+    No copy is needed if the step changes nothing that another branch sees. ``shared`` is the part that other branches
+    see.
     """
     if shared is Shared.NOTHING:
         return None

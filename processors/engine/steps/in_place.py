@@ -138,7 +138,7 @@ def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
     """
     try:
         return _known(function, stateful)
-    except TypeError:  # The object is not hashable.
+    except TypeError:  # the function is not hashable, so ``_known`` can't cache its result
         return True
 
 
@@ -212,7 +212,7 @@ def _outside(name: str, function: FunctionType) -> Any:
     if name in code.co_freevars:
         try:
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        except ValueError:  # the variable has no value yet
+        except ValueError:  # the variable of the closure has no value yet
             return _UNKNOWN
     if name in code.co_cellvars:
         return None

@@ -116,7 +116,7 @@ class Node:
             return Touch.ALL if self.in_place else Touch.NOTHING
         serialize = None if self.topic is None else self.topic.formats.value_function
         if serialize is not None and may_change(serialize):
-            return Touch.ALL  # a user's serializer gets the value, too
+            return Touch.ALL  # a user's serializer also gets the value, and may change it
         stateful = self.store is not None and self.functions == (self.function,)
         if any(may_change(each, stateful=stateful) for each in self.functions):
             return Touch.ALL

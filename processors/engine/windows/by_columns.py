@@ -177,8 +177,7 @@ class ColumnarWindows:
             ],
             np.int64,
         )
-        # A row without a value is left out. Its message was processed by ``WindowStore``, so the value may be in the
-        # store.
+        # A row without a value is left out: ``WindowStore`` processed its message, so the value may be in the store.
         places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
         made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)

@@ -91,7 +91,7 @@ class Task(TaskFacts):
         super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
         self.outboxes = Outboxes()
-        self.held = False  # whether a commit must come first, because more timers are due than one commit allows
+        self.held = False  # whether a commit must run before the next messages, because a commit allows no more timers
         self._streams: dict[str, _Stream] = {}
         self.woven: InterleavedStreams | None = None  # all streams compiled as one function
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -286,12 +286,12 @@ class Task(TaskFacts):
             self.time.work += last - first
         if stream.columns is not None:
             if not self._acted_between(on_failure):
-                return 0  # a commit must come first
+                return 0  # the next messages must wait for a commit
             for begin, end in stream.columns.runs(first, last):
                 for piece in stream.columns.pieces(batch, begin, end):
                     index = self._by_columns(stream, stream.columns, batch, piece, on_failure)
                     if index < piece[1] or not self._acted_between(on_failure):
-                        return index - first  # a commit must come first
+                        return index - first  # the next messages must wait for a commit
             if index < last:
                 stream.columns.leave(batch, index, last)
         if index < last:
@@ -368,7 +368,7 @@ class Task(TaskFacts):
             return self.process(*records, on_failure)
         assert self.woven is not None
         self.held, made = False, self.woven.columns(records)
-        if made is None:  # a record can't be deserialized
+        if made is None:  # a record can't be deserialized, so each input is processed separately
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
             self.time.look()

@@ -191,7 +191,7 @@ class TaskTime:
         If no input of the writer is a repartition topic, watermarks of upstream tasks do not limit this time.
         """
         if self.timers is not None and self.timers.are_due():
-            return self.timers.reached_ms  # otherwise outputs of the due timers would be late downstream
+            return self.timers.reached_ms  # a later watermark would make the outputs of the due timers late downstream
         if writer.hears and writer.own and self.upstream is not None:
             return max(self.stream.time_ms, min(self.upstream.time_ms(writer.inputs), self.stream.cap_ms))
         if writer.hears:
@@ -239,7 +239,8 @@ class TaskTime:
         """
         self.look()
         removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
-        if self.timers is not None:  # first the timers, because a row that a timer sends may belong to a due window
+        # timers fire before windows close, because a row that a timer emits may belong to a due window
+        if self.timers is not None:
             self.timers.fire(on_timer_error)
         if removes:
             self.more = False
