@@ -248,7 +248,10 @@ class Topology:
         return tuple(sub.task(number) for sub in self.subtopologies for number in range(sub.width(partitions)))
 
     def tasks_with(self, stores: Sequence[str], partitions: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-        """Returns the tasks that have all of these stores, as (name of the subtopology, partition)."""
+        """Returns the tasks that have all of these stores.
+
+        Each task is a pair: name of the subtopology, and partition.
+        """
         subs = [sub for sub in self.subtopologies if set(stores) <= set(sub.stores)]
         return frozenset((sub.name, number) for sub in subs for number in range(sub.width(partitions)))
 

@@ -72,7 +72,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers that the rows have before the messages are added. ``there`` is True for a row that has a number."""
+    """The numbers that the rows have before the messages are added.
+
+    ``there`` is an array that is True for each row that has a number.
+    """
 
     numbers: Numbers
     there: Marks

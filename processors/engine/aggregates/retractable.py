@@ -97,7 +97,11 @@ class RetractableColumns(Aggregation):
         return {name: made.describe() for name, made in self.columns.items()}
 
     def items(self, row: Any) -> list[Any]:
-        """Returns the items of one row: the value that each column, except counts, reads from the row."""
+        """Returns the items of one row: the value that each column, except counts, reads from the row.
+
+        Raises:
+            AggregationFailed: The row lacks a field, or has a value that can't be aggregated.
+        """
         return [made.read(row, name) for name, made in self._read]
 
     def of_collected(self, items: Items) -> list[Any]:

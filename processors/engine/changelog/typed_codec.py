@@ -2,8 +2,8 @@
 
 The numbers of the extensions are part of the format. A number is never used again for another type.
 
-    1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta 10 a whole number of
-    more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
+    1 tuple   2 set   3 frozenset   4 Decimal   5 UUID   6 datetime   7 date   8 time   9 timedelta
+    10 a whole number of more than 64 bits     11 a dict with keys that are neither texts nor whole numbers
 
 Items of sets are sorted by their bytes, so that equal sets have equal bytes. For a time zone, only the offset is
 stored, not the name.

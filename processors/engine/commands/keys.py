@@ -66,7 +66,7 @@ def export(  # tidy: allow-wide because these are the parts of one command
     due: bool = False,
     once: str = "",
 ) -> Work:
-    """Write the selected entries to a file; the inputs are paused, so that all entries are of the same moment.
+    """Write the selected entries to a file; the inputs are paused, so that all entries are from the same point in time.
 
     If ``due`` is True, due windows are closed and due timers fire before the entries are read.
     """

@@ -62,7 +62,7 @@ def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple
         return
     for head in selection.heads:
         if first > head and not first.startswith(head):
-            continue  # the previous batch has already returned the entries of this message key
+            continue  # an earlier batch has already returned the entries of this message key
         for key, value in read(max(head, first)):
             if not key.startswith(head):
                 break

@@ -18,7 +18,7 @@ _NAMES = ("value", "key", "timestamp", "headers")
 class Printed(Step):
     """Prints a dict with the message's value.
 
-    ``pretty`` prints long dicts over several lines; ``metadata`` adds the key and more.
+    ``pretty`` prints long dicts over several lines; ``metadata`` adds key, timestamp and headers.
     """
 
     pretty: bool

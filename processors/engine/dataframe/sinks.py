@@ -208,7 +208,11 @@ class Sunk(Step):
         self._started = False
 
     def start(self) -> None:
-        """Start the sink. A sink is started only once in a process."""
+        """Start the sink. A sink is started only once in a process.
+
+        Raises:
+            SinkFailed: The sink's ``setup`` raised an error.
+        """
         if not self._started:
             with _reported(self.sink, "start"):
                 self.sink.start()

@@ -124,7 +124,7 @@ class _Writer:
         return replace(part, parts=tuple(map(self._local, part.parts)))
 
     def _ask_if_returned(self, part: Expression) -> None:
-        """Marks the columns as required whose value the expression may return as it is.
+        """Marks columns as required, if the expression may return such a column's value unchanged.
 
         Without the mark, a missing column would be returned as a value, and no error would be raised.
         """

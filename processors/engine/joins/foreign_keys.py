@@ -189,7 +189,7 @@ class SubscriptionsProcessing(Processing):
 
 
 class AnswerTime(Step):
-    """Returns the event time of an answer: the event time of the table change that caused the answer."""
+    """The function that sets the event time of an answer: the event time of the table change that caused the answer."""
 
     __name__ = "join"
 

@@ -60,7 +60,7 @@ class GlobalTableUnread(HoldfastError):
 
 @contextmanager
 def rows_in_use(rows: Mapping[str, Rows]) -> Iterator[None]:
-    """Makes these rows (by topic) readable for functions on this thread, until the end of the block."""
+    """Inside this context, functions on this thread can read the rows, which are given by topic."""
     token = _rows.set(rows)
     try:
         yield

@@ -1,11 +1,12 @@
 """The steps of tables that are made of another table: its rows filtered, mapped, or aggregated by another key.
 
-    table ──► row filter ──► kept rows, sent when they change table ──► row map    ──► mapped rows, sent when they
-    change
+    table ──► row filter ──► kept rows, sent when they change
+    table ──► row map    ──► mapped rows, sent when they change
 
-    table ──► moved rows ──► …-repartition ──► group rows (1)            topic, by group   (2)
-    (1) stores by row key: the group that the row was added to, and the items that its columns read. (2) stores by
-    group: the number of its rows, the sums, and the row of the result.
+    table ──► moved rows ──► …-repartition ──► group rows
+              (1)            topic, by group   (2)
+    (1) stores by row key: the group that the row was added to, and the items that its columns read.
+    (2) stores by group: the number of its rows, the sums, and the row of the result.
 
 If a row changes, its former items are sent to its former group, which removes them. Its present items are sent to its
 present group, which adds them. Both records are in the transaction that commits the change of the row. If the group

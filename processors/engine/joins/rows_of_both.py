@@ -1,6 +1,7 @@
 """The steps of a join of two tables, ``left.join(right)``. The result is a table, too.
 
-    left table ───┐ ├──► left row ──► right row ──► joined row: merged, kept, sent
+    left table ───┐
+                  ├──► left row ──► right row ──► joined row: merged, kept, sent
     right table ──┘
 
 A change of either table reads both rows of its key. The joined table has a separate store, with its row under the state

@@ -58,7 +58,7 @@ class TableChanges(Generic[Made]):
         return self._derived(kept, made)
 
     def map(self, func: Callable[[Any], Any], name: str | None = None, *, model: Any = None) -> Made:
-        """Returns a table with the result of ``func`` for each row, under the same keys.
+        """Returns a table that has, for each row of this table, the result of ``func`` under the same key.
 
         Args:
             func: A function of the row that returns the row of the result. None means no row.

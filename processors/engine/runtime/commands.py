@@ -166,7 +166,7 @@ def verb_of(command: Command) -> str:
 
 
 def decode(page: str, body: bytes) -> Command | Read:
-    """Decode the body of a POST to a command's route; raises CommandWrong."""
+    """Decode the JSON body of a POST to a command's route; raises CommandWrong if the body is invalid."""
     kind = _KINDS[page]
     try:
         return msgspec.json.decode(body, type=kind)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Factor. The commit interval is at least this many times as long as the last commit took, within the limits of
+#: The commit interval is at least the duration of the last commit multiplied by this factor, within the limits of
 #: ``Bounds``.
 SHARE_OF_COMMITS = 10
 #: Seconds that a slice (the messages between two checks of the loop) should take. Commits, heartbeats and requests are
@@ -50,7 +50,7 @@ class Seen:
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
     """Returns the seconds from the first uncommitted record to its commit. ``last_s`` is the previous interval.
 
-    With a backlog, the interval is the maximum at once. Without a backlog, each commit reduces the interval by half at
+    With a backlog, the interval is set to the maximum. Without a backlog, each commit reduces the interval by half at
     most. Otherwise the interval would oscillate when the load is at the worker's limit.
     """
     if seen.behind:

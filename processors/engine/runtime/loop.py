@@ -168,7 +168,7 @@ class Worker:
         return self._rewinds == rewinds
 
     def compact(self) -> None:
-        """Compact RocksDB: remove deleted and overwritten entries from disk; on the worker's thread only.
+        """Remove deleted and overwritten entries from RocksDB's files. Call it on the worker's thread only.
 
         Uncommitted work is committed first. The inputs are paused until the end; the worker stays in its group.
         """

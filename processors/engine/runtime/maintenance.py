@@ -59,7 +59,7 @@ class Maintenance:
         self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command has paused the inputs.
         self.holds = False
-        #: Whether the running command waits for input.
+        #: Whether the running command waits for input. The loop then polls for records before the command's next step.
         self.waits = False
         #: A command that the worker itself starts when no other command runs. If it fails, the worker stops.
         self.errand: Callable[[Owner, Ticket], Work] | None = None

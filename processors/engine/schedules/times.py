@@ -4,8 +4,8 @@
 cron expression in a time zone. When clocks change, slots follow the rules of Debian's cron, which the library
 ``cronsim`` implements:
 
-    expression with a fixed hour       clocks go forward: a slot in the gap comes when the gap ends clocks go back: a
-                                       slot in the repeated hour comes once
+    expression with a fixed hour       clocks go forward: a slot in the gap comes when the gap ends
+                                       clocks go back: a slot in the repeated hour comes once
     expression with ``*`` as the hour  slots come by elapsed time: none in the gap, twice in the repeated hour
 
 Invariants:

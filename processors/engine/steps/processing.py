@@ -81,7 +81,7 @@ class Context:
         return self._now_ms()
 
     def emit(self, value: Any) -> None:
-        """Sends a value to the next steps, with this key and timestamp."""
+        """Sends a value to the next steps, with the key and the timestamp of this call."""
         self._emitted.append(value)
 
     def set_timer(self, name: str, at: int | timedelta, clock: TimerClock = "stream") -> None:

@@ -50,7 +50,8 @@ class StoreUse:
     drops_known: bool = False
 
 
-#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` raises only these itself.
+#: Python's exceptions for a value that an operation can't process. The code of an ``Inlined`` itself raises no other
+#: exceptions.
 UNFIT = (LookupError, TypeError, AttributeError, ArithmeticError, ValueError)
 
 VALUES, ROWS_WRITTEN, ROWS_READ = StoreUse(), StoreUse(StoreForm.ROWS), StoreUse(StoreForm.ROWS, writes=False)

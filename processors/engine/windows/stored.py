@@ -5,8 +5,8 @@ The class keeps their stream time and their index by time, and closes them.
 ``state.window_keys`` defines the records of a window store. All records are ordinary state of the step's store.
 Changelog, checkpoint, restore, standby, audit, clear and snapshot therefore need no special code for windows.
 
-    stream time ──► removed ───────── closed ───────── due ──────────────► open windows windows          deleted from
-    result sent      accept no message,
+    stream time ──► removed ───────── closed ───────── due ──────────────► open windows
+    windows          deleted from     result sent      accept no message,
                      the store        once, readable   the next commit sends them
 
 ``closed`` and ``removed`` are positions in the index by time, and are committed with the offsets. A commit moves each

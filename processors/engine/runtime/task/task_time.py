@@ -302,8 +302,8 @@ class Closings:
         #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: The steps whose windows close between messages. ``_since`` counts such windows that were closed since the
-        #: last commit.
+        #: The steps whose windows close between messages. ``_since`` is the number of these windows that were closed
+        #: since the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The last stream time at which no window of ``_between`` was found due.
