@@ -23,7 +23,7 @@ from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
 #: The kind of a store whose values user functions read and write, in contrast to windows and joins.
 KEY_VALUE = "key-value"
-#: The kind of a store with the last slots of schedules, and the values that their functions keep.
+#: The kind of a store that holds the last slots of schedules, and the values that the schedules' functions keep.
 SCHEDULES = "schedules"
 
 

@@ -139,7 +139,10 @@ class CheckpointKeeper:
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Schedules checkpoints like ``ask``, but for a user: retries a failed upload without the backoff."""
+        """Schedules checkpoints like ``ask``, at a user's request.
+
+        A failed upload is then retried without the backoff.
+        """
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 

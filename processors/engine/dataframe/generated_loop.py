@@ -80,7 +80,8 @@ from holdfast.processors.engine.windows.stored import MessagePlace
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
-#: The same for several inputs; a further first argument has, for each message, the number of its input.
+#: The generated function for the streams of several inputs. Its additional first argument is an iterator with the
+#: number of each message's input. The other arguments are those of ``RunFunction``.
 WovenFunction = Callable[
     [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
 ]

@@ -125,8 +125,8 @@ class StreamGroups(Generic[Stream]):
     def _between(self: Any, key: Callable[[Any], bytes], name: str, label: str | None = None) -> Stream:
         """Sends JSON messages with another key through a topic between two steps of a join, or of grouped rows.
 
-        Returns the stream that reads this topic. ``label`` begins default names of stores behind it; None means
-        ``name``.
+        Returns the stream that reads this topic. Default names of stores after the topic begin with ``label``; None
+        means ``name``.
 
         Raises:
             GroupByInvalid: The stream belongs to no application, or the name is already in use.

@@ -59,7 +59,7 @@ class Timing:
     windows: Mapping[str, Taker] = field(default_factory=dict)
 
 
-#: The default, for streams without windows.
+#: The default ``Timing``: no stream time and no windows.
 NO_TIMING = Timing()
 
 

@@ -90,7 +90,7 @@ class SinkBatch:
         return not self._items
 
     def iter_chunks(self, n: int) -> Iterator[Iterable[SinkItem]]:
-        """The results in tuples of ``n``; the last one may be shorter."""
+        """Yields the results in tuples of ``n`` results. The last tuple may be shorter."""
         items = iter(self._items)
         while chunk := tuple(islice(items, n)):
             yield chunk

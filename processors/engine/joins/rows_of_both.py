@@ -75,7 +75,7 @@ class JoinedRow(Step):
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
         """Returns a list with the changed joined row; the list is empty if nothing changed.
 
-        ``state`` is the joined table's.
+        ``state`` is the state of the joined table.
         """
         row = self._merge(*pair) if self._is_wanted(*pair) else None
         return changed(row, state)

@@ -101,8 +101,8 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The HTTP answer has the entries. There is no ticket, because every program that may read the status could see the
-    values in it.
+    The HTTP answer has the entries. There is no ticket, because a ticket would show the values to every program that
+    may read the status.
     """
 
     limit: int = 100

@@ -48,7 +48,10 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """A schedule: its ``next`` slot, the ``last`` slot that fired (seconds since 1970), and the numbers of slots."""
+    """The status of a schedule. ``next`` is the time of its next slot, ``last`` of the last slot that fired.
+
+    Both are in seconds since 1970. ``fired`` and ``missed`` are the numbers of slots that fired and that were missed.
+    """
 
     next: float | None
     last: float | None = None
@@ -58,7 +61,7 @@ class ScheduleStatus:
 
 @dataclass(frozen=True, slots=True)
 class TimersStatus:
-    """The timers of a store that have not fired: ``pending`` of them.
+    """The timers of a store that have not fired yet. ``pending`` is their number.
 
     ``more`` is True if the count stopped at its limit.
 
@@ -212,7 +215,10 @@ def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
 
 
 def schedules_together(timers: Sequence[TimersStatus]) -> dict[str, ScheduleStatus]:
-    """Adds up the schedules of several tasks or workers, by name: the earliest next slot, and the latest last one."""
+    """Merges the schedules of several tasks or workers by name.
+
+    The result has the earliest next slot, the latest last slot, and the sums of the fired and of the missed slots.
+    """
     found: dict[str, list[ScheduleStatus]] = {}
     for name, each in (pair for of in timers for pair in of.schedules.items()):
         found.setdefault(name, []).append(each)

@@ -147,7 +147,7 @@ class StoreState(StateMethods):
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: ``reads``: reads by user functions. ``misses``: reads of these that had to read the database.
+        #: ``reads``: number of reads by user functions. ``misses``: number of these that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0

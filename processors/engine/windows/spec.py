@@ -44,7 +44,7 @@ class Unplaced:
 
     _missing: ClassVar[str]
 
-    if not TYPE_CHECKING:  # for a type checker, the missing method is an error without this
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the missing call
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):

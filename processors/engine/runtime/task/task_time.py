@@ -81,10 +81,10 @@ class TaskTime:
         self.stores: dict[str, StoreTime] = {}
         #: The timers of the task; None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: Maps each store to its window step, for steps with ``suppress``: they send results at intervals, not for each
-        #: message.
+        #: For steps with ``suppress``: maps the store of the window to the object that limits how often results are
+        #: sent.
         self.held: dict[str, FewerResults] = {}
-        #: For windows closed by the times of their keys: close them when the worker's clock reaches future event times.
+        #: Objects that close windows by the times of their keys, when the worker's clock reaches future event times.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the upstream tasks; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None

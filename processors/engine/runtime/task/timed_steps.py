@@ -107,10 +107,11 @@ def watermark_writers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[WatermarkWriter, ...]:
-    """Returns the watermark writers of a task, one for topics fed by sources, one for those fed by repartition topics.
+    """Returns the watermark writers of a task.
 
-    A topic gets watermarks only if a downstream step or the downstream reading order needs stream time. If the task's
-    own watermarks come back to it through a topic, this topic has a separate writer.
+    One is for topics fed by sources, one for topics fed by repartition topics. A topic gets watermarks only if a
+    downstream step or the downstream reading order needs stream time. If the task's own watermarks come back to it
+    through a topic, this topic has a separate writer.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
