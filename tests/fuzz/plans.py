@@ -31,7 +31,7 @@ class Odd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One call that a user's function makes. With ``caught``, the function catches a failure of the call and continues."""
+    """One call that a user's function makes. With ``caught``, the function catches the call's failure and continues."""
 
     kind: str
     name: Any = ""
@@ -264,8 +264,7 @@ class Done:
     """The expected result of one message.
 
     ``sent`` is its output; None if it fails. ``errors`` are the error types that it may fail with. ``reads`` are the
-    values
-    that its function reads. ``state`` is the state of all keys afterwards.
+    values that its function reads. ``state`` is the state of all keys afterwards.
     """
 
     sent: Sent | None = None
@@ -286,7 +285,10 @@ class Model:
         self._state: dict[bytes, dict[str, Any]] = {}
 
     def fold(self, messages: Sequence[Message]) -> list[Done]:
-        """What each message comes to, in their order; ``state`` is that of all keys after it."""
+        """The expected result of each message, in order.
+
+        ``state`` of a result is the state of all keys after its message.
+        """
         done = []
         for message in messages:
             came = self._one(message)

@@ -62,7 +62,10 @@ class Doomed(InlineProcess):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One example. ``policy`` says what the worker does with a failed message; ``dies_at`` is the point of a SIGKILL."""
+    """One example.
+
+    ``policy`` says what the worker does with a failed message; ``dies_at`` is the point of a SIGKILL.
+    """
 
     messages: tuple[Message, ...]
     serializer: str

@@ -35,7 +35,10 @@ def compare(words: Sequence[str], document: Any) -> None:
 
 
 def compared_text(as_text: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Wraps the function that turns a document into text; each document is first checked against its command's schema."""
+    """Wraps the function that turns a document into text.
+
+    Each document is first checked against its command's schema.
+    """
 
     def text(document: Any) -> str:
         made = as_text(document)

@@ -143,8 +143,7 @@ def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
 
     Spark's files come first, because one test process takes all of them (`FilesAndSpark` in conftest.py). Then come the
     files with a real broker, Dagster or a browser, folder by folder in turn: these mostly wait. Files that only need
-    CPU
-    come last, the longest first, so that no test process is left alone with a file of minutes.
+    CPU come last, the longest first, so that no test process is left alone with a file of minutes.
     """
     measured = read_seconds()
     files: dict[str, dict[Path, None]] = {}

@@ -1,4 +1,4 @@
-"""Count windows in plain Python, from the rules of ``docs/count-windows.md`` alone. The oracle never drops a message."""
+"""Count windows in plain Python, from the rules of ``docs/count-windows.md`` alone. No message is ever dropped."""
 
 from __future__ import annotations
 

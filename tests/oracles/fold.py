@@ -9,7 +9,7 @@ from holdfast.processors.engine.changelog.format import META_KEY
 
 
 def fold_changelog(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """The state that a changelog's records make: the newest value of each key, without deleted keys and the meta key."""
+    """The state that a changelog's records make: the newest value of each key, without deleted keys and meta keys."""
     state: dict[bytes, bytes] = {}
     for record in records:
         if record.key is None or record.key == META_KEY:

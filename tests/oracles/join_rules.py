@@ -24,7 +24,7 @@ Row = tuple[int, bytes, Any, Any]
 
 
 def in_order(left: Sequence[Message], right: Sequence[Message], *, left_first: bool) -> list[Message]:
-    """The messages of both inputs in the order in which a task reads them: next comes the head with the smallest time."""
+    """The messages of both inputs in the order in which a task reads them: the head with the smallest time is next."""
     inputs = [list(left), list(right)] if left_first else [list(right), list(left)]
     found = []
     while any(inputs):
@@ -114,7 +114,10 @@ class IntervalJoin:
         return rows
 
     def _end(self, rows: list[Row]) -> None:
-        """Ends what stream time has passed; messages without a match are rows of an outer join."""
+        """Removes messages whose end is not after stream time.
+
+        In an outer join, a removed message without a match becomes a row.
+        """
         for (left, key), kept in self.kept.items():
             for each in [each for each in kept if each.end_ms <= self.now]:
                 kept.remove(each)

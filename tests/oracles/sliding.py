@@ -22,7 +22,7 @@ class Shape(NamedTuple):
 
 @dataclass(slots=True)
 class Sliding:
-    """What a step of sliding windows keeps and sends: messages by key, results in their order, late messages."""
+    """A step of sliding windows in plain Python: messages by key, the results it sends, and the number of late ones."""
 
     shape: Shape
     now: int

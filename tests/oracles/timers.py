@@ -39,7 +39,7 @@ class Step:
 
 
 class Event(NamedTuple):
-    """A message: its key, its event time in milliseconds, and what to do: tuples of a call and its arguments."""
+    """A message: its key, its event time in milliseconds, and its steps. A step is a call's name and its arguments."""
 
     key: str
     time: int
@@ -99,7 +99,10 @@ class Model:
         return True
 
     def count(self, key: str, name: str, at: int, now: int) -> None:
-        """Adds one; a message that is older than the one before brings no end nearer."""
+        """Adds one to a value and renews its end.
+
+        A message older than the one that set the value cannot move the end to an earlier time.
+        """
         _, end, since = self.values.get((key, name), (0, 0, 0))
         made = max(at + self.ttl, end) if at < since else at + self.ttl
         self.values[key, name] = (self.read(key, name, now) + 1, made, at)
