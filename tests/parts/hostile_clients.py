@@ -60,7 +60,7 @@ def more_descriptors(wanted: int) -> None:
 
 
 class _Hostile:
-    """One connection: it sends what its kind sends first, then a byte in each round, also after the server's last."""
+    """One connection: it sends the first bytes of its kind, then a byte in each round, even after an answer."""
 
     def __init__(self, kind: str, port: int) -> None:
         self.kind = kind

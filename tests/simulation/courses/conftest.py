@@ -1,4 +1,4 @@
-"""One runner of courses for all cases of a file."""
+"""A fixture: all cases of a file share one runner of courses of operation."""
 
 from __future__ import annotations
 

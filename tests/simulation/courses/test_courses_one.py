@@ -1,4 +1,4 @@
-"""Courses of operation, part one of seven: files are what `make test-thorough` spreads over its parts."""
+"""Runs courses of operation, file 1 of 7; `make test-thorough` spreads the seven files over its parts."""
 
 from __future__ import annotations
 
