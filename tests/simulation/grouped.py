@@ -299,7 +299,7 @@ class GroupedCheck(FinalCheck):
         return last
 
     def check_outputs(self) -> None:
-        """Each message is counted once, each window is sent once with all of its messages, and all rows are right."""
+        """Checks that each message counts once, each window is sent once and complete, and join rows are right."""
         counted, windows, rows = self._sent()
         self._count("outputs", counted, dict.fromkeys(self._expected.counted))
         for window, results in windows.items():

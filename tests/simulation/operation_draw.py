@@ -131,7 +131,7 @@ def _draw_of_dagster(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_of_files(random: Random, steps: list[Step]) -> list[Step]:
-    """The steps, some with an edit of the files that nobody deploys, or of the second file alone; drawn apart, too."""
+    """Sometimes inserts an edit of the definition that is not deployed, or that changes only the second file."""
     at, drawn = random.randint(1, len(steps)), random.random()
     killed = KillWorker(random.choice(["w", "w0", "w1"]), End("SIGKILL", after_s=random.choice([0.5, 5.0])))
     if drawn < 0.05:
@@ -170,7 +170,7 @@ def _draw_of_proofs(random: Random, steps: list[Step]) -> list[Step]:
 
 
 def _draw_beyond(random: Random) -> list[Step]:
-    """A change to fewer workers, or to none, that ends when it is recorded, before the others are stopped."""
+    """A scale-down or stop whose operator ends after recording the change, but before stopping the other workers."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     if random.random() < 0.4:
         # the recorded time of the stop lies hours ahead

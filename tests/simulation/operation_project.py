@@ -1,4 +1,4 @@
-"""The project of a course of operation: a definition in two modules, and what a worker imports of them."""
+"""The project in a course of operation: a definition in two modules, and the versions that a worker imports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Project:
                 sys.path_importer_cache.pop(str(self.folder), None)
 
     def imported(self, release: Path | None) -> Imported:
-        """What Python imports now: of each module the copy in the release, otherwise the one in the project."""
+        """The versions that Python imports now.
+
+        A module comes from the release if the release has a copy of it, else from the project.
+        """
         path = [self.folder] if release is None else [release, self.folder]
         first = {name: next(each for each in path if (each / f"{name}.py").is_file()) for name in (APP, RATES)}
         return Imported(*(_version_of(folder / f"{name}.py") for name, folder in first.items()))

@@ -18,7 +18,10 @@ FOR_EVER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A process gets a signal at the n-th point whose name begins so, or so many seconds after it began."""
+    """A signal to a process.
+
+    It comes at the n-th point whose name starts with ``aim``, or ``after_s`` seconds from now.
+    """
 
     signal: Signal
     aim: str = ""

@@ -55,7 +55,10 @@ def undo_files_checked(world: OperationWorld) -> Iterator[None]:
 
 
 def check_deletes(world: OperationWorld, task: Task, writes: Mapping[str, Writes]) -> None:
-    """Note what is in no file as it is deleted; the course breaks at its next look."""
+    """Record an error if an entry that is about to be deleted is in no undo file.
+
+    The course fails at its next check.
+    """
     files = _written(world)
     for store, each in writes.items():
         for key in each.keys:

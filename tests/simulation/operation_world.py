@@ -416,9 +416,9 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
 
 @contextmanager
 def _reads_remembered() -> Iterator[None]:
-    """What nobody wrote since it was read is answered from memory: reads are a third of a course.
+    """Answers repeated reads of the registry from memory, as long as nothing was written.
 
-    Rows whose age counts are not remembered: an open apply, an open incident.
+    Reads take a third of a course's time. Rows whose age matters are not remembered: open applies and open incidents.
     """
     writes, remembered = [0], dict[Any, tuple[int, Any]]()
     writing = Connections.writing

@@ -147,7 +147,7 @@ class Others:
         return len(self.seen.get(topic, ())), tuple((log, log.start, log.end, log.last_stable) for log in logs)
 
     def intrude(self) -> None:
-        """A member of the group reads one of two inputs for a while: no worker gets both of each partition."""
+        """A foreign group member reads one of two inputs for a while, so no worker gets both inputs of a partition."""
         self.intruders += 1
         self._world.simulation.start(f"intruder.{self.intruders}", self._read_one_input)
 

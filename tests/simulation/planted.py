@@ -429,7 +429,7 @@ def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int, *, known: bool = Fa
 
 
 def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
-    """Print the table of the documentation and write the known seeds; `seeds_until_caught` has the arguments."""
+    """Print the table for the documentation, and write the known seeds; arguments are those of `seeds_until_caught`."""
     print("| Planted bug | Caught by | Seeds needed |\n| --- | --- | --- |")
     known = known_seeds()
     for bug in bugs:

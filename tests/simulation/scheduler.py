@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: More points than this at one virtual time mean that a process spins.
+#: If more points pass at one virtual time, a process loops without sleeping.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
@@ -115,11 +115,11 @@ class SimulatedProcess:
         return not (self._asleep or self._stopped or self._greenlet.dead)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Freezes the process, as SIGSTOP does."""
         self._stopped = True
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Continues a frozen process, as SIGCONT does."""
         self._stopped = False
 
     def kill(self) -> None:
