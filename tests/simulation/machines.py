@@ -91,7 +91,7 @@ class Machine:
 
 
 class Operator(Machine):
-    """Clears all state, and sets the offsets to the beginning of the input; it tries until it has done so."""
+    """An operator's machine: it clears all state and rewinds the input, and retries until both are done."""
 
     def _run(self, app: Application, process: SimulatedProcess) -> None:
         view = self._world.cluster.connect(process)

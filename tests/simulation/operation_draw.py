@@ -187,7 +187,7 @@ def has_letters(seed: int) -> bool:
 
 
 def _draw_hindered(random: Random) -> list[Step]:
-    """A change that ends half done, and then something that stays, because of which its command alone can't help."""
+    """A change that ends half done, followed by a disturbance that keeps its resume command from helping alone."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
     request = random.choice([Deploy(GROUP), Restart(GROUP), Restore(GROUP)])
     lasts = random.choice([Silent("supervisor", 0.5, FOR_EVER_S), Intrude(0.0, FOR_EVER_S)])

@@ -179,7 +179,7 @@ class OperationWorld(LifecycleWorld):
             program.process._wake()
 
     def _check_launch(self) -> None:
-        """Recovery starts nothing beside a worker of another installation that was there before its run."""
+        """Check that recovery starts no worker beside one of another installation that joined before the run."""
         run = self._actor()
         if run is None or not run.name.startswith("run") or self.shared_since is None:
             return

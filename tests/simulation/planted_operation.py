@@ -70,7 +70,7 @@ def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_are_counted(patch: pytest.MonkeyPatch) -> None:
-    """The key of a run is the number of runs that are there."""
+    """The bug: the run key is the number of existing runs, so Dagster drops a request after a run was deleted."""
     patch.setattr(tick, "next_key", lambda incident, keys: f"incident-{incident.id}-{len(list(keys)) + 1}")
 
 
@@ -89,7 +89,7 @@ def _silence_is_death(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wish_is_shown(patch: pytest.MonkeyPatch) -> None:
-    """A worker that runs is as the deployment is recorded: neither its version nor its release is compared."""
+    """The bug: status shows the recorded version; a running worker's version and release are not compared."""
     patch.setattr(diagnosis, "_compared", lambda status, desired: None)
     patch.setattr(DeployedSettings, "imports", lambda book, processor, slot, release: True)
 

@@ -52,7 +52,10 @@ def timeless(patch: pytest.MonkeyPatch) -> None:
 
 
 def former_positions(patch: pytest.MonkeyPatch) -> None:
-    """Until records of an assignment come, a replay has the position of the one before, as the client library does."""
+    """The bug: after an assignment, a replay reports its former positions until records arrive.
+
+    The client library behaves in this way.
+    """
     assign, positions, look = InMemoryReplayer.assign, InMemoryReplayer.positions, InMemoryReplayer._look
     former: dict[Partition, int] = {}
     asked: list[object] = [None]

@@ -1,4 +1,4 @@
-"""A schedule beside functions of messages, for the shared simulation: each slot fires once, whoever owns its task."""
+"""A workload for the simulation: functions of messages, and schedules whose slots fire once, whichever worker runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def scheduled(workload: Workload) -> ScheduledWorkload:
 
 
 class ScheduledCheck(FinalCheck):
-    """The checks of functions, and: no slot is left out or doubled, and the state that is kept is that of the slots."""
+    """The checks of functions and of slots.
+
+    No slot is skipped or doubled, and the state of the schedules counts each slot once.
+    """
 
     def __init__(
         self, cluster: InMemoryCluster, workload: Workload, expected: Expected, history: History, seen: Seen

@@ -123,11 +123,17 @@ class SimulatedProcess:
         self._stopped = False
 
     def kill(self) -> None:
-        """SIGKILL: the process has no further effect; the scheduler removes it at its next turn."""
+        """Kills the process, as SIGKILL does.
+
+        It has no further effect, and the scheduler removes it at its next turn.
+        """
         self._crashed = True
 
     def interrupt(self) -> None:
-        """SIGINT: where the process is, or at its next point, it gets a ``KeyboardInterrupt``."""
+        """Interrupts the process, as SIGINT does.
+
+        A ``KeyboardInterrupt`` is raised where the process sleeps, or at its next point.
+        """
         self._interrupted, self._asleep = True, False
 
     def go_on(self) -> None:

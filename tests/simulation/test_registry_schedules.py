@@ -1,4 +1,7 @@
-"""Schedules of who holds a processor: 5,000 on SQLite, and on Postgres; planted bugs are found."""
+"""Random schedules of holds on a processor, on SQLite and Postgres: there is one holder at a time.
+
+Planted bugs must be detected.
+"""
 
 from __future__ import annotations
 

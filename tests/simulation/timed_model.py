@@ -143,7 +143,7 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
 
 
 def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled: bool = True) -> None:
-    """The store has the sessions of the model, nothing that a merge swallowed, and an index that fits them."""
+    """Check that a store has the sessions of its model, no remains of merged sessions, and a matching index."""
     shape, opens, closed = model.shape, {}, {}
     for (key, name), made in state.items():
         if is_session(name):

@@ -182,7 +182,7 @@ class World:
         return app
 
     def _keeping(self, machine: Machine) -> dict[str, Any]:
-        """The operator keeps nothing: its databases would be on the real disk, for the next world to find."""
+        """Options for state. The operator keeps it in memory: files on the real disk would outlive the simulation."""
         if machine is self.operator:
             return {"state_backend": "memory"}
         return {"standby_replicas": self.schedule.standby_replicas}
@@ -333,10 +333,7 @@ class World:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _leaves_out(self) -> bool:
-        """Whether a marker is left out.
-
-        Never while foreign transactions are open, because nothing would end these later.
-        """
+        """Whether a marker is left out; never while foreign transactions are open, as nothing would end these."""
         return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
@@ -350,10 +347,7 @@ class World:
         return absent
 
     def _come_back(self, absent: Machine, final: FinalCheck) -> None:
-        """Restart the machine alone: its state is old, and later tombstones are gone.
-
-        Often no checkpoint can be read.
-        """
+        """Restart the machine alone, with old state, after tombstones are gone and often without checkpoints."""
         for topic in self.changelogs:
             for number in range(self.schedule.partitions):
                 self.compact(Partition(topic, number))
@@ -403,10 +397,7 @@ class World:
         ]
 
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
-        """Whether each partition has a running task and no rebalance is in progress.
-
-        A stop during a handover leaves copies that are complete, but not marked as complete.
-        """
+        """Whether each partition has a running task and no rebalance runs: a stop in one leaves incomplete copies."""
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:
@@ -467,8 +458,8 @@ class World:
     def _until_settled(self, final: FinalCheck) -> None:
         # Behind group_by, each record may have its own commit, and one worker waits for all markers in turn.
         waits_s = self.workload.records_behind * self.schedule.marker_delay_s
-        # Idle workers still write watermarks, so the partitions may never rest all at once. Each partition is therefore
-        # checked separately, as long as the owners stay the same.
+        # Idle workers still write watermarks, so partitions may never rest all at once. Each is checked separately, as
+        # long as the owners stay the same.
         everywhere = set(range(self.schedule.partitions))
         moving, known = set(everywhere), list[tuple[str, str]]()
 
