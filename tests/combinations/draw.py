@@ -145,7 +145,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     if Mark.FIRST & marks and (not first.first or first.grouped or not _is_only(scope, first)):
         return False
     if Mark.FAILS & marks and any(line.step == "table source" for line in scope.lines):
-        return False  # a table without a changelog cannot be restored right if messages of its topic were put aside
+        return False  # a table that is restored from its topic must have no messages that a step puts aside
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
     if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):

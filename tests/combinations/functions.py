@@ -376,7 +376,7 @@ class Alarm:
 class Reminder:
     """A processor that stores when a key was silent for a while of the worker's clock.
 
-    How often this happens depends on the schedule, so its state is not compared.
+    A timer emits nothing, because how often it fires depends on the schedule.
     """
 
     def on_message(self, value: Value, context: Any) -> None:

@@ -1,6 +1,6 @@
 """Bugs that tests plant in the engine, or in the cluster below it. The combination tests must detect each of them.
 
-``FORMER`` are real bugs that the first combination tests found in the engine. ``MORE`` are additional ones.
+``FORMER`` are bugs that the engine had when these tests were written. ``MORE`` are additional bugs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _old_end_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 class _WorkersClock:
-    """A stream time that shows columns the worker's clock as its limit."""
+    """A stream time that gives computations by columns the worker's clock as its ``reach_ms``."""
 
     def __init__(self, stream: Any) -> None:
         self._of = stream

@@ -17,7 +17,7 @@ from tests.simulation.small_portions import portions_of_time
 
 
 def _none(*_: Any, **__: Any) -> None:
-    """Replaces a function of the engine that would make a faster loop."""
+    """Replaces a function that would make one of the engine's faster loops."""
 
 
 @contextmanager

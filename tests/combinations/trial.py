@@ -35,9 +35,9 @@ from tests.simulation.world import EXPECTED_EXITS, SimulatedNetwork
 
 #: Virtual seconds within which the rest of the input is processed after all faults are healed.
 RECOVERY_S = 400.0
-#: Virtual seconds after the input's arrival after which faults end.
+#: Faults end this many virtual seconds after the whole input has arrived.
 FAULTS_S = 20.0
-#: Virtual seconds after the last message after which a fault that has not struck is dropped.
+#: A fault that has not struck this many virtual seconds after the whole input is processed is dropped.
 PATIENCE_S = 2.0
 #: After ``QUIET_S`` virtual seconds without a change, the result is final; ``GROUPED_S`` more for each grouping, at
 #: most for three.
@@ -116,8 +116,8 @@ class Trial:
         self._wait_s = 0.25
         self._rests_since = 0.0
         self._described = topology.described()
-        # Behind group_by, workers repeat watermarks for ever and write them to the changelogs, which therefore never
-        # rest.
+        # Behind group_by, repeated watermarks make tasks write their stores' stream time again and again, so these
+        # changelogs never rest.
         self._stores_that_rest = () if self._described.repartitions else tuple(self._described.changelogs.values())
         self.result: Result | None = None
 

@@ -47,7 +47,7 @@ class Killed(BaseException):
 
 
 class Doomed(InlineProcess):
-    """A process that is killed after ``points`` points; its later calls have no effect."""
+    """A process that is killed once it has passed ``points`` points; its later calls have no effect."""
 
     def __init__(self, cluster: InMemoryCluster, points: int) -> None:
         super().__init__(cluster.clock, "doomed")

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-#: The package of typer's contexts: click, or the copy of click that newer versions of typer contain.
+#: The package from which typer takes its contexts: click, or typer's own copy of click.
 _CONTEXTS = importlib.import_module(f"{typer.Context.__mro__[1].__module__.rpartition('.')[0]}.globals")
 #: With this option, a command prints JSON of another schema.
 _SIZES = "--sizes"

@@ -177,8 +177,7 @@ class HistoryJoin:
     """A join of left messages with a table of the right messages that keeps a history; ``retention`` is milliseconds.
 
     ``newest`` holds, by key, the row or deletion with the greatest time. ``changes`` are the right messages that were
-    the
-    newest of their key when they came.
+    the newest of their key when they came.
     """
 
     how: str

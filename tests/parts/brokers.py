@@ -41,7 +41,10 @@ _run: Path | None = None
 
 
 class TrackedBroker(EmbeddedBroker):
-    """A broker that remembers its address. Its storage is a copy of a formatted folder, if the run has one already."""
+    """A broker that remembers its address.
+
+    Formatting takes time. If the run already has formatted storage, the broker copies it.
+    """
 
     _address: BrokerAddress | None = None
 

@@ -1,9 +1,11 @@
 """Protobuf message classes as protoc generates them. They are built from descriptors, so tests need no protoc::
 
-package shop; message Order {
+package shop;
+message Order {
   message Item { string sku = 1; int32 n = 2; }
   int64 id = 1; double price = 2; repeated Item items = 3;
-} message Bill { int64 number = 1; double total = 2; }
+}
+message Bill { int64 number = 1; double total = 2; }
 """
 
 from __future__ import annotations

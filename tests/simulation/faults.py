@@ -23,7 +23,7 @@ REQUESTS = ("produce", "produce", "send_offsets", "commit", "commit", "commit", 
 
 
 class Faults:
-    """Applies the faults of a world's schedule, one after the other.
+    """Applies the faults of a simulation's schedule, one after the other.
 
     Args:
         world: The simulated cluster, machines and clients.
@@ -282,7 +282,7 @@ class Faults:
         if self._random.random() < 0.6:
             self._faults.insert(0, Fault(Kind.DISK_LOST, self._random.randint(5, 60), None))
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------------
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._world.clock.call_later(seconds, action)

@@ -245,7 +245,8 @@ class OperatorsHold(Hold):
         self._world, self._process = world, process
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The clock also calls this, where no process may be switched. It therefore uses a registry without points.
+        # The clock, too, renews the hold, at moments when no process may be switched. The renewal therefore uses the
+        # registry without points.
         registry = self._world.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
         super().take(fence, lambda: beats[fence.of](fence.id, fence.token))

@@ -18,7 +18,7 @@ from holdfast.processors.testing.process import Process
 
 
 class SimulatedObjects:
-    """The object store of a simulated world.
+    """The object store of a simulation.
 
     Attributes:
         refuses: The reason with which the store refuses all requests; None if it works.

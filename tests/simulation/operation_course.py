@@ -1,4 +1,4 @@
-"""Runs one course of operation: its steps, the quiet period after them, and the checks at the end."""
+"""Runs one course of operation (commands, failures, disturbances), the quiet period after it, and the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws courses of operation from seeds."""
+"""Draws courses of operation from seeds: sequences of operators' commands, failures and disturbances."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def draw_course(seed: int) -> Course:
 
 
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
-    """Sometimes inserts a pause, or a version that does not start.
+    """Sometimes inserts a pause or a version that does not start, or appends a change that ends half done.
 
     Its own random generator leaves other draws unchanged.
     """

@@ -241,7 +241,7 @@ class OperationWorld(LifecycleWorld):
                 self.kill(program.process)
 
     def noting_what_works(self) -> Any:
-        """A patch that records each release that works in ``worked``."""
+        """A patch that appends each release that works to ``worked``."""
         original = ReleaseBook.works
 
         def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
@@ -270,7 +270,7 @@ class OperationWorld(LifecycleWorld):
         """The present virtual time, in the form that the registry records."""
         return datetime.fromtimestamp(self.clock.time(), UTC)
 
-    # -- who acts --------------------------------------------------------------------------------------------------
+    # -- processes and the people who run them -----------------------------------------------------------------------
 
     def operator(self, process: SimulatedProcess) -> Person:
         return Person(self, process)

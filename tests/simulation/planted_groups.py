@@ -87,7 +87,7 @@ def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Anybody(frozenset[str]):
-    """Upstream tasks of length 0, so that none is missed while it sends no watermark."""
+    """A set of upstream tasks that seems empty, so the stream waits for no task that has sent no watermark."""
 
     def __len__(self) -> int:
         return 0

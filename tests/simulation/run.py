@@ -4,7 +4,7 @@ python -m tests.simulation.run --seed 17                   one seed, with its tr
 python -m tests.simulation.run --seeds 10000               seeds 0 to 9999; prints progress and every failing seed
 python -m tests.simulation.run --of timed --seeds 5000     with windows, sessions and timers
 python -m tests.simulation.run --of grouped --seeds 5000   with a stream grouped by another key
-python -m tests.simulation.run --of live --seeds 5000      with a grouped stream whose producers never pause
+python -m tests.simulation.run --of live --seeds 5000      with a grouped stream, produced while workers run and die
 python -m tests.simulation.run --of joined --seeds 5000    with joins of two topics
 python -m tests.simulation.run --of sourced --seeds 5000   with a table that is restored from its topic
 python -m tests.simulation.run --of scheduled --seeds 5000 with functions of messages and schedules

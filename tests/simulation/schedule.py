@@ -352,7 +352,10 @@ def _partitions(seed: int, few: int) -> int:
 
 
 def _moments(name: str, share: float, most: int, until: float) -> tuple[float, ...]:
-    """Random moments before ``until``, for this share of all seeds. The own generator leaves other draws unchanged."""
+    """Random moments before ``until``, for this share of all seeds.
+
+    Their own generator leaves other draws unchanged.
+    """
     random = Random(name)
     count = random.randint(1, most) if random.random() < share else 0
     return tuple(random.uniform(0.0, until) for _ in range(count))

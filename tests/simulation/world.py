@@ -397,7 +397,7 @@ class World:
         ]
 
     def _is_owned(self, owners: list[tuple[str, str]]) -> bool:
-        """Whether each partition has a running task and no rebalance runs: a stop in one leaves incomplete copies."""
+        """Whether each partition has a running task and no rebalance runs, as a stop in one leaves copies unmarked."""
         group = self.cluster._broker.groups.get(GROUP)
         alive = sum(machine.alive is not None for machine in self.machines)
         if group is None or group.preparing or len(group.members) < alive:

@@ -1,4 +1,4 @@
-"""A fixture: all cases of a file share one runner of courses of operation."""
+"""Fixture: one runner of simulated operation, which all test cases of a file share."""
 
 from __future__ import annotations
 

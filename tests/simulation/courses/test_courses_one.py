@@ -1,4 +1,4 @@
-"""Runs courses of operation, file 1 of 7; `make test-thorough` spreads the seven files over its parts."""
+"""Runs random sequences of operators' commands and failures, file 1 of 7; `make test-thorough` spreads the files."""
 
 from __future__ import annotations
 
