@@ -45,7 +45,10 @@ class Result:
     stores: Mapping[str, Mapping[tuple[bytes, str], Any]]
 
     def differs(self, other: Result, schedule: Schedule) -> Wrong | None:
-        """How the other result differs from this one; None if it has no difference that the guarantee forbids."""
+        """How the other result differs from this one; None if there is no forbidden difference.
+
+        At-least-once allows repeated records. How the order of records matters depends on the output topic.
+        """
         for topic, by_key in self.outputs.items():
             there = other.outputs[topic]
             for key in by_key.keys() | there.keys():

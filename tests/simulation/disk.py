@@ -204,7 +204,7 @@ class DiskOfProcess(Databases, DatabaseFiles):
 
     def clear(self, path: Path) -> None:
         self._process.point("disk:clear")
-        beneath = f"{path}/"  # comparing text is faster than `Path.parents`, which is built anew at each call
+        beneath = f"{path}/"  # comparing text is faster than `Path.parents`, which builds all parents at each call
         for below in [known for known in self._disk._stored if known == path or str(known).startswith(beneath)]:
             del self._disk._stored[below]
 

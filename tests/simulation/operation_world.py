@@ -1,7 +1,7 @@
 """A simulated machine on which several operators and the recovery sensor act at the same time.
 
-It extends ``lifecycle_world`` with production's releases and their files, the deployed rollout, ``resume`` and
-``abandon``, the recovery sensor with its runs, and the status that ``holdfast status`` shows.
+It extends ``lifecycle_world`` with releases and their files, the deployed rollout, and ``resume`` and ``abandon``. It
+also has the recovery sensor with its runs, and the status of ``holdfast status``.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ class ModelHold(Hold):
         actor.hold = self
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
-        # The renewal does not yield: the model freezes no process between the registry's answer and the change that
-        # follows (see ``holding``).
+        # The renewal does not yield: the model freezes no process between the registry's answer and the change after
+        # it.
         registry = self.actor.model.registry
         beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
 

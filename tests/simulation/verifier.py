@@ -311,7 +311,7 @@ class FinalCheck:
                 yield slot, path, content
 
     def _is_last(self, path: Path, meta: TaskMeta) -> bool:
-        """Whether a database at the end of its input will not change any more."""
+        """Whether a database at the end of its input will no longer change."""
         return True
 
     def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
