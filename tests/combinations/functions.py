@@ -1,7 +1,7 @@
-"""Functions that generated topologies use: deterministic plain Python, so every schedule gives the same results.
+"""The functions of generated topologies: plain Python, the same result for the same argument in every schedule.
 
-A message's value is a dict with the fields ``n`` (its number), ``v`` (a number), ``h`` and ``g`` (other keys) and ``d``
-(equal for duplicates). Functions keep these fields, so that any step can follow any other step.
+A message's value is an object with the fields ``n`` (its number), ``v`` (a number), ``h`` and ``g`` (other keys) and
+``d`` (equal for duplicates). Functions keep these fields, so that each step fits behind each other step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = dict[str, Any]
 
 
 class Record(msgspec.Struct):
-    """A message's value as an instance; steps read its fields as they read those of a dict."""
+    """A message's value as an instance: steps read its fields as those of an object."""
 
     n: Any
     v: Any
@@ -29,19 +29,19 @@ class Record(msgspec.Struct):
 
 
 class Spoilt(Exception):
-    """Raised by a function for messages that must fail."""
+    """Raised for messages that can't be processed."""
 
 
 # -- functions of a value ----------------------------------------------------------------------------------------------
 
 
 def marked(value: Value) -> Value:
-    """Returns a new dict with one more field."""
+    """A new value with one more field."""
     return {**value, "a": value.get("a", 0) + 1}
 
 
 def changed(value: Value) -> Value:
-    """Changes the object in place and returns it."""
+    """The same object, changed in place."""
     value["m"] = value.get("m", 0) + 1
     return value
 
@@ -52,12 +52,12 @@ def touched(value: Value) -> None:
 
 
 def most(value: Value) -> bool:
-    """Keeps most messages."""
+    """Most messages."""
     return bool(value["n"] % 5)
 
 
 def halves(value: Value) -> list[Value]:
-    """Returns two values for each value."""
+    """Two values of one."""
     return [{**value, "half": half} for half in (0, 1)]
 
 
@@ -69,69 +69,69 @@ def spoilt(value: Value) -> Value:
 
 
 def with_key(value: Value, key: Any, timestamp: int, headers: Any) -> Value:
-    """Adds the message's key, timestamp and headers to the value."""
+    """A value with what the message has besides."""
     shown = key.hex() if isinstance(key, bytes) else key
     return {**value, "k": shown, "t": timestamp, "x": [[name, (raw or b"").hex()] for name, raw in headers or ()]}
 
 
 def present(value: Value | None) -> bool:
-    """Whether a value is not None; a table's stream of changes has None for a deletion."""
+    """Whether there is a value: the changes of a table have None for a deletion."""
     return value is not None
 
 
 def shaped(value: Any) -> Value:
-    """Turns the result of a window or an aggregation into a value with the usual fields."""
+    """A value with the usual fields, of the result of a window or an aggregation."""
     number = value.get("start", 0) // 10 if isinstance(value, dict) else 0
     return {"n": number, "v": number % 17, "h": f"k{number % 3}", "g": f"k{number % 2}", "d": number % 4, "w": value}
 
 
 def later(value: Value, key: Any, timestamp: int, headers: Any) -> int:
-    """Returns another event time, computed from the message alone."""
+    """Another event time, from the message alone."""
     return timestamp + value["n"] % 3
 
 
 def unmoved(value: Value, key: Any, timestamp: int, headers: Any) -> int:
-    """Returns the message's own event time unchanged."""
+    """The event time that the message has."""
     return timestamp
 
 
 def of_value(value: Any, headers: Any, timestamp: int, kind: int) -> int:
-    """A timestamp extractor that returns the record's own timestamp, so it makes no equal times."""
+    """The event time of a message: that of its record, so that no two topics get equal times by it."""
     return int(timestamp)
 
 
 def length(value: Value) -> int:
-    """Returns a small number computed from a value."""
+    """A number of a value."""
     return len(str(value["n"]))
 
 
 def other_key(value: Value) -> bytes:
-    """Returns another key for ``to_topic``."""
+    """A key for ``to_topic``."""
     return f"k{value['n'] % 3}".encode()
 
 
 def third(value: Value) -> str:
-    """Returns a key for ``group_by`` that is no field of the value."""
+    """A key for ``group_by`` that no field has."""
     return f"k{value['n'] % 3}"
 
 
 def with_row(total: int, row: Value) -> int:
-    """Adds a row to the total of a group."""
+    """A total with one more row of a group."""
     return total + int(row["n"])
 
 
 def of_row(row: Value) -> int:
-    """Starts the total of a group with its first row."""
+    """The total of a group's first row."""
     return int(row["n"])
 
 
 def without_row(total: int, row: Value) -> int:
-    """Subtracts a row from the total of a group."""
+    """A total with one row less."""
     return total - int(row["n"])
 
 
 def as_row(group: Value) -> Value:
-    """Turns the aggregates of a group into a row with the usual fields."""
+    """A row with the usual fields, of the aggregates of a group."""
     number = int(group["s"])
     return {
         "n": number,
@@ -144,22 +144,22 @@ def as_row(group: Value) -> Value:
 
 
 def relabelled(value: Value, key: Any, timestamp: int, headers: Any) -> list[tuple[str, Any]]:
-    """Returns headers for ``set_headers``: the last two present ones and a new one."""
+    """Headers for ``set_headers``: those that are there, and one more."""
     return [*headers[-2:], ("n", str(value["n"]))]
 
 
 def with_headers(sdf: Any) -> Any:
-    """Adds a step that changes the headers, which outputs and some functions show."""
+    """Other headers for outputs, and for functions that show them."""
     return sdf.set_headers(relabelled)
 
 
 def placed(value: Value) -> Value:
-    """Adds the offset of the message to the value."""
+    """A value with the offset of its message."""
     return {**value, "p": message_context().offset}
 
 
 class Kept(BatchingSink):
-    """A sink that checks offset and timestamp of each item. It does not count items, because a crash repeats some."""
+    """A sink that checks what it gets. A crash repeats results, so that their number is not the same in each run."""
 
     def write(self, batch: SinkBatch) -> None:
         """Checks a batch."""
@@ -169,13 +169,13 @@ class Kept(BatchingSink):
 
 
 def sunk(sdf: Any) -> Any:
-    """Adds a sink to a stream, and returns the stream."""
+    """The same stream, whose values go to a sink, too."""
     sdf.sink(Kept())
     return sdf
 
 
 def chosen(app: Any, out: str) -> Any:
-    """A function that chooses the output topic of each value: mostly ``out``, the only topic that is compared."""
+    """A function that returns the topic of each value: mostly ``out``, which is compared."""
     most_of_them, others = app.topic(out), app.topic(f"{out}-others")
 
     def choose(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
@@ -185,12 +185,12 @@ def chosen(app: Any, out: str) -> Any:
 
 
 def same_time(value: Any, key: Any, timestamp: int, headers: Any) -> int:
-    """Returns the timestamp of an output: that of its message."""
+    """The timestamp of an output."""
     return timestamp
 
 
 def headed(value: Value) -> dict[str, str]:
-    """Returns headers for ``to_topic``."""
+    """Headers for ``to_topic``."""
     return {"n": str(value["n"])}
 
 
@@ -198,12 +198,12 @@ def headed(value: Value) -> dict[str, str]:
 
 
 def projected(sdf: Any) -> Any:
-    """Keeps only the fields that all functions keep."""
+    """Only the fields that functions keep."""
     return sdf[["n", "v", "h", "g", "d"]]
 
 
 def computed(sdf: Any) -> Any:
-    """Adds computed columns. Some are changed in place, and some contain a part of another column."""
+    """More columns, some of which are changed in place, or have a part of another one."""
     sdf = sdf[sdf.contains("n")]
     sdf["w"] = (sdf["n"] * 3 - 1) // 2 % 7
     sdf["deep"] = sdf.apply(parted)
@@ -215,44 +215,44 @@ def computed(sdf: Any) -> Any:
 
 
 def kept(sdf: Any) -> Any:
-    """Keeps most messages, by a condition on columns."""
+    """Most messages, by a condition."""
     return sdf[(sdf["n"] % 7 != 3) | (sdf["h"].isin(["k1", "k2"]) & ~(sdf["g"] == sdf["h"]))]
 
 
 def renamed(sdf: Any) -> Any:
-    """Drops and renames some columns."""
+    """Columns that are taken out, and that get other names."""
     sdf = sdf[sdf.apply(present)]
     sdf.drop(["old", "w"], errors="ignore")
     return sdf.rename({"a": "old", "none": "nothing"}, errors="ignore").drop("nothing", errors="ignore")
 
 
 def parted(value: Value) -> Value:
-    """Returns a dict to nest inside the value."""
+    """An object inside of the value."""
     return {"list": [value["n"]]}
 
 
 def lengthened(part: Value) -> Value:
-    """Changes the nested dict in place and returns it."""
+    """The same object, changed in place."""
     part["list"].append(len(part["list"]))
     return part
 
 
 def marked_by_columns(sdf: Any) -> Any:
-    """Does by columns what ``apply(marked)`` does."""
+    """What ``apply(marked)`` does."""
     sdf = sdf[sdf.contains("n")].fill(a=0)
     sdf["a"] = sdf["a"] + 1
     return sdf
 
 
 def changed_by_columns(sdf: Any) -> Any:
-    """Does by columns what ``apply(changed)`` does."""
+    """What ``apply(changed)`` does."""
     sdf = sdf[~sdf["n"].isnull()].fill(m=0)
     sdf["m"] += 1
     return sdf
 
 
 def touched_by_columns(sdf: Any) -> Any:
-    """Does by columns what ``update(touched)`` does, also in place."""
+    """What ``update(touched)`` does, also in place."""
     sdf.fill(u=0)
     sdf["u"] = 1 + sdf["u"]
     return sdf
@@ -267,13 +267,13 @@ def counted(value: Value, state: State) -> Value:
 
 
 def summed(value: Value, state: State) -> Value:
-    """Adds to a total in state that the value does not show."""
+    """Adds to a total that does not show."""
     state.increment("total", value["n"])
     return value
 
 
 def listed(value: Value, state: State) -> Value:
-    """Keeps a list, several values and bytes in state."""
+    """Keeps a list, several values, and bytes."""
     last = state.append("last", value["n"], keep_last=3)
     state.set(f"of/{value['n'] % 4}", value["d"])
     state.set_bytes("raw", str(value["n"]).encode())
@@ -281,7 +281,7 @@ def listed(value: Value, state: State) -> Value:
 
 
 def forgetful(value: Value, state: State) -> Value:
-    """Deletes from state what an earlier message of the key has set."""
+    """Deletes what it set some messages before."""
     known = state.pop("n", None) if value["n"] % 3 == 0 else state.get("n")
     if value["n"] % 3 == 1:
         state.set("n", value["n"])
@@ -291,12 +291,12 @@ def forgetful(value: Value, state: State) -> Value:
 
 
 def remembered(value: Value, state: State) -> None:
-    """Stores the number of a key's newest message, for ``update``."""
+    """Keeps the newest number of a key, for ``update``."""
     state.set("newest", value["n"])
 
 
 def recalled(value: Value, state: State) -> Value:
-    """Adds the number that ``remembered`` has stored to the value."""
+    """Reads what ``remembered`` keeps."""
     return {**value, "newest": state.get("newest")}
 
 
@@ -313,12 +313,12 @@ def unseen(value: Value, state: State) -> bool:
 
 
 def merged(left: Any, right: Any) -> Value:
-    """Returns the left value with the right value's fields added."""
+    """Both values: the left one, with what the right one is."""
     return {**(left or _NONE), "r": [right["n"], right["v"], right.get("m", 0)] if right else None}
 
 
 def merged_in_place(left: Any, right: Any) -> Value:
-    """Merges like ``merged``, but changes both values in place."""
+    """The same, but both are changed in place."""
     made = left if left is not None else dict(_NONE)
     if right is not None:
         right["m"] = right.get("m", 0) + 1
@@ -328,7 +328,7 @@ def merged_in_place(left: Any, right: Any) -> Value:
 
 
 def left_only(left: Any, right: Any) -> Value:
-    """Returns the left value; ignores the right one."""
+    """The left value, whatever the right one is."""
     return {**(left or _NONE)}
 
 
@@ -339,14 +339,14 @@ _NONE = {"n": 0, "v": 0, "h": "k0", "g": "k0", "d": 0}
 
 
 async def asked(value: Value) -> Value:
-    """Stands for a call of another system, for ``apply_async``."""
+    """Another system's answer."""
     if value["n"] % 3 == 0:
         await asyncio.sleep(0)
     return {**value, "asked": value["n"] * 2}
 
 
 async def looked_up(key: Any) -> Value:
-    """Stands for a lookup in another system, for ``join_lookup``; some keys have no row."""
+    """Another system's row; some keys have none."""
     if key in ("k1", b"k1"):
         raise NotFound
     return {"row": key if isinstance(key, str) else bytes(key).hex()}
@@ -356,10 +356,10 @@ async def looked_up(key: Any) -> Value:
 
 
 class Alarm:
-    """A processor that emits a value when a key was silent for a while of stream time."""
+    """Tells that a key was silent for a while of stream time."""
 
     def on_message(self, value: Value, context: Any) -> None:
-        """Resets the timer, or cancels it for some messages."""
+        """Sets the timer again, or cancels it."""
         if value["n"] % 6 == 5:
             context.cancel_timer("silent")
         else:
@@ -368,25 +368,22 @@ class Alarm:
         context.emit({**value, "set": [each.name for each in context.timers()]})
 
     def on_timer(self, name: str, time: int, context: Any) -> None:
-        """Emits that the key was silent."""
+        """Tells it."""
         seen = context.state.get("seen", 0)
         context.emit({**_NONE, "n": seen, "alarm": name, "time": time, "seen": seen})
 
 
 class Reminder:
-    """A processor that stores when a key was silent for a while of the worker's clock.
-
-    A timer emits nothing, because how often it fires depends on the schedule.
-    """
+    """Keeps that a key was silent for a while of the worker's clock: how often it was depends on the schedule."""
 
     def on_message(self, value: Value, context: Any) -> None:
-        """Resets the first timer, and cancels the second one."""
+        """Sets the timer again, or cancels the one that follows it."""
         context.set_timer("due", at=timedelta(milliseconds=300), clock="processing")
         context.cancel_timer("again")
         context.emit({**value, "seen": context.state.increment("seen")})
 
     def on_timer(self, name: str, time: int, context: Any) -> None:
-        """Stores that the timer has fired, and sets the second timer after the first one."""
+        """Keeps it, and sets the one that follows."""
         context.state.set(f"fired/{name}", context.state.get("seen"))
         if name == "due":
             context.set_timer("again", at=timedelta(milliseconds=200), clock="processing")
@@ -396,22 +393,22 @@ class Reminder:
 
 
 def begun(value: Value) -> list[int]:
-    """Returns the first state of ``reduce``."""
+    """The first state of ``reduce``."""
     return [value["n"]]
 
 
 def folded(held: list[int], value: Value) -> list[int]:
-    """Returns the next state of ``reduce``."""
+    """The next state of ``reduce``."""
     return [*held[-3:], value["n"]]
 
 
 def connected(earlier: list[int], later: list[int]) -> list[int]:
-    """Returns the merged state of two sessions."""
+    """One state of two sessions."""
     return [*earlier, *later][-4:]
 
 
 def enough(aggregated: Any, value: Value, key: Any, timestamp: int, headers: Any) -> bool:
-    """Whether a window sends an early result at this message."""
+    """Whether a window is sent early."""
     return bool(value["n"] % 4 == 0)
 
 
@@ -419,7 +416,7 @@ def enough(aggregated: Any, value: Value, key: Any, timestamp: int, headers: Any
 
 
 def scheduled(app: Any) -> None:
-    """Gives each task a schedule that reads all stores it can reach, counts its calls, and sends a record."""
+    """Gives each task a schedule that reads all stores which it may, keeps a count, and sends."""
     sends = app.topic("slots")
 
     def look(slot: Any) -> None:
