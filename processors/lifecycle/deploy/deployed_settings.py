@@ -77,7 +77,8 @@ class DeployedSettings:
 
     def forget(self, processor: str, release: str) -> None:
         """Delete the recorded settings of a release that was deleted."""
-        with suppress(PathOutside):  # a registry row whose path is outside of the home folder has no settings file
+        # A registry row can contain a path outside of the home folder. Such a release has no settings file to delete.
+        with suppress(PathOutside):
             self._file(processor, release).unlink(missing_ok=True)
 
     def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:

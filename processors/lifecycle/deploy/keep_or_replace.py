@@ -45,7 +45,7 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
     step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
-        # the worker has the wanted version, but another copy of its code or other settings, so it is replaced
+        # The worker runs the wanted version with another copy of the code or with other settings, so it is replaced.
         return "replace"
     return step
 

@@ -19,7 +19,7 @@ ASIDE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of messages since the workers' start: ``processed``, and ``aside`` of these that became dead letters."""
+    """Counts since the workers' start: ``processed`` messages, and the dead letters (``aside``) among them."""
 
     processed: int
     aside: int

@@ -120,7 +120,7 @@ class Rehearsal:
 
     @property
     def all_s(self) -> float:
-        """Estimated seconds for a restore of all tasks by one worker, if all are as large as the rehearsed task."""
+        """Estimated seconds for one worker to restore all tasks, if every task is as large as the rehearsed task."""
         return self.seconds * self.tasks
 
     @property

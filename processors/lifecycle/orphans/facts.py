@@ -128,7 +128,8 @@ def _state(root: Path) -> Iterator[StateEntry]:
         for slot in _folders(group):
             in_use = peek.in_use(slot)
             for entry in sorted(slot.iterdir()):
-                if entry.name not in SLOT_FILES and not entry.name.startswith("."):  # other entries are temporary
+                # Files of the slot itself, and temporary entries, are left out.
+                if entry.name not in SLOT_FILES and not entry.name.startswith("."):
                     yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
 
 

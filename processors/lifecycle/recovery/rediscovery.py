@@ -113,7 +113,7 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """Whether a program was meant to run: it runs now, or its process died without a requested stop."""
+    """Whether a program should run: it runs now, or its process died without a requested stop."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
