@@ -184,7 +184,7 @@ class Verbs:
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self.registry, self._settings.paths, plan.processor)  # because a killed apply may leave an old mark
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # a killed apply may have left an outdated mark
         return done
 
     @property
@@ -304,7 +304,9 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # slow: loads the Iceberg library
+        from holdfast.processors.lifecycle.orphans.cleaning import (
+            OrphanCleaning,
+        )  # imported late: loads the Iceberg library
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)

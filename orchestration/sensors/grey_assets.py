@@ -43,8 +43,8 @@ class AssetFacts:
     materialized: bool
     #: Whether a Dagster run can materialise the asset; False for example for a topic.
     runnable: bool
-    #: Names of checks that did not run since the last materialisation. Those in ``checks_alone`` can run without the
-    #: asset; those in ``checks_inside`` only run together with a materialisation.
+    #: Names of checks that did not run since the last materialisation. The checks in ``checks_alone`` can run without a
+    #: materialisation. The checks in ``checks_inside`` run only together with one.
     checks_alone: tuple[str, ...] = ()
     checks_inside: tuple[str, ...] = ()
     #: For an asset that stands for a topic: whether the topic exists. True for all other assets.

@@ -242,7 +242,7 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            # without repartition topics, because the tested steps write them
+            # The repartition topics are left out, because the tested steps write to them.
             tuple(spec.name for spec in topology.sources),
             PROVEN_MESSAGES,
         ),
@@ -254,7 +254,7 @@ def _delete(topic: str) -> DeleteTopic:
 
 
 def _back_to(facts: Facts) -> str | None:
-    """The release to start if the new one fails; None if it is the same release, or if its code was not copied."""
+    """The release to start if the new release fails; None if it is the same release, or if its code was not copied."""
     former = facts.released
     if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
         return None

@@ -59,7 +59,7 @@ def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refuse
         unusable = _unusable(version, facts, first)
         if unusable is not None:
             if at == LATEST and version.manifest is None:
-                continue  # this version was written by a compaction or by another program
+                continue  # A compaction or another program wrote this version, so ``latest`` does not choose it.
             return unusable
         assert version.manifest is not None
         # Versions that were made from the history have no input offsets, so they are compared by time.
@@ -145,7 +145,7 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """A version of another store's table that has the same input offsets as this snapshot; None without one.
+    """A version of another store's table that has the same input offsets as this snapshot; None if there is none.
 
     Of several such versions, the version that ``at`` names is preferred.
     """
