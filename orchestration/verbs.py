@@ -304,9 +304,7 @@ class Verbs:
         return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
-        from holdfast.processors.lifecycle.orphans.cleaning import (
-            OrphanCleaning,
-        )  # imported late: loads the Iceberg library
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # slow: loads the Iceberg library
 
         defined = partial(_defined, self._settings)
         ports = (registry or self.registry, topics or self._topics)

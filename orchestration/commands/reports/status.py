@@ -72,8 +72,7 @@ def status(
 
 
 def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, processors, incidents, applies, and reasons if not all is
-    green.
+    """The JSON document of ``holdfast status``: services, processors, incidents, applies, and reasons for colours.
 
     ``name`` limits the document to one processor or asset.
 
