@@ -51,7 +51,7 @@ class HoldfastError(Exception):
 
 
 def in_one_line(told: str) -> str:
-    """The first line of a recorded error text, for quoting in another error that has an action of its own.
+    """The first line of a recorded error text. Another error, which has its own action, quotes this line.
 
     ``What to do:`` becomes ``Before that:``, because the recorded action must be done first.
     """

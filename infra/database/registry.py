@@ -259,7 +259,7 @@ class Registry:
         with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values, after)
 
-    def adopt_deployment(  # tidy: allow-wide because each is a column of the record
+    def adopt_deployment(  # tidy: allow-wide because each parameter is a column of the record
         self,
         processor: str,
         code_version: str,

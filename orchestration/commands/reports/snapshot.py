@@ -42,7 +42,7 @@ class NoSuchVersion(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-def snapshot(  # tidy: allow-wide because each is an option of the command
+def snapshot(  # tidy: allow-wide because each parameter is an option of the command
     processor: Processor,
     store: OneStore = None,
     at: Annotated[
