@@ -222,7 +222,8 @@ class EngineProducer:
                 deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
-                # The queue is full. The last record taken from the iterator was not queued, so continue there.
+                # The queue is full, so the last record that was taken from the iterator was not queued. The loop
+                # continues with this record.
                 first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
@@ -290,7 +291,7 @@ class EngineProducer:
     def _fatal(self, what: str) -> KafkaFailed:
         """The error to raise after a fatal error, from which the producer can't recover.
 
-        librdkafka tells the reason only in its next call, so this method makes a call.
+        librdkafka reports the reason only in the error of its next call, so this method makes a call.
         """
         try:
             self._producer.begin_transaction()

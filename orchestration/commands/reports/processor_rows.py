@@ -83,7 +83,7 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
 
 
 def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
-    """Counts of a worker's messages that came too late, became dead letters or were skipped; None if all are 0."""
+    """Counts of a worker's messages that were too late, became dead letters or were skipped; None if all are 0."""
     judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
     if judged is None or not judged.counts.total:
         return None

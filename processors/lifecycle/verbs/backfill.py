@@ -226,8 +226,8 @@ def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refus
         f"clear {name} --all --rewind earliest`."
     )
     deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
-    # A task can have several copies. The copy that has processed the most input comes last, so it is the one that is
-    # kept.
+    # A task can have several copies. The copy that has processed the most input is last, so it replaces the other
+    # copies.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
     wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
