@@ -213,7 +213,7 @@ class Verbs:
     def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
 
-        A processor that the apply paused is resumed. Workers that the apply started in pause are stopped or resumed.
+        A processor that the apply paused is resumed. Workers that the apply started paused are stopped or resumed.
         ``tell`` gets the progress, and a warning about remaining workers of two versions or unrecorded workers.
 
         Raises:

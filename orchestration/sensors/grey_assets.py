@@ -100,9 +100,9 @@ class Wanted:
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
-    #: Whether the run is requested now. If False, it is requested later, because other sensors may soon make it
-    #: unnecessary or larger. They may report these checks, or an asset that a command deployed and whose checks this
-    #: run can execute.
+    #: Whether the run is requested now. False postpones it, because other sensors may soon make it unnecessary or
+    #: larger. They may report these checks, or they may report an asset that a command deployed. Then this run can also
+    #: execute the checks of that asset.
     at_once: bool = True
 
     @property

@@ -15,7 +15,7 @@ SHOWN = "**********"
 
 
 class ConnectionInvalid(BadConfiguration):
-    """A setting of a connection is unknown."""
+    """A connection has an unknown setting, or no bootstrap servers."""
 
 
 class ConnectionConfig:

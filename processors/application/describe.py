@@ -174,7 +174,8 @@ def _users_of(
 def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
-    Rows that older messages wrote would be missing, and results would reach the systems behind sinks.
+    False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
+    missing. Also False with a sink, because results would reach the system behind the sink.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not app.global_tables and not app.source_logs and not has_sinks

@@ -43,7 +43,7 @@ def trial_of(
     ``headers`` has names with their values; each value is bytes, text or None.
 
     Raises:
-        StepInvalid: ``state`` is given, but the stream has no store or several stores.
+        StepInvalid: State is given, and the stream has no store, or several.
     """
     trial = Trial(value, key, timestamp, written_headers(headers, "sdf.test") or None, state)
     found: list[Result] = []

@@ -151,7 +151,8 @@ def plan_snapshot(
             full.
 
     Raises:
-        SnapshotImpossible: No source, or not the requested source, certainly gives the state of the checkpoint.
+        SnapshotImpossible: Neither the requested source nor, without a request, any source certainly gives the state of
+            the checkpoint.
     """
     points = _whole_vector(facts)
     base = facts.table.base

@@ -314,7 +314,8 @@ def _not_compacted(
 ) -> Iterator[CompactionProblem]:
     """The problems of a partition that has overdue records, or more records than its configuration allows.
 
-    ``explained`` is true if another problem already explains the surplus; the action is then to repair that one first.
+    ``explained`` is true if another problem of the topic already explains the additional records. The action is then to
+    repair that problem first.
     """
     cleaner = (
         "Repair the problem above first; it blocks compaction."

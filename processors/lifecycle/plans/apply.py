@@ -396,8 +396,8 @@ def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
 
     The first ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped
     if the plan ends with a stop. If the plan ends with a start, these workers are started, unless the state is partly
-    changed. If it is, the processor is stopped permanently, so that recovery starts no worker on such state. Workers
-    that the apply had already stopped stay stopped.
+    changed. With partly changed state, the processor is stopped permanently, so that recovery starts no worker on it.
+    Workers that the apply had already stopped stay stopped.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"

@@ -321,7 +321,7 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
     """Whether ``moment`` is later than ``than``.
 
-    False if ``moment`` is in the future, which means that a wrong clock recorded it, while ``than`` is not.
+    Also False if only ``moment`` is in the future, because a wrong clock then recorded ``moment``.
     """
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 

@@ -126,7 +126,8 @@ def judge_working(
 def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
     """The answer about a paused processor.
 
-    It is a warning, but a failure if ``last``, the newest apply, ended early and may have left the processor paused.
+    The answer is only a warning. It is a failure if the newest apply (``last``) ended early and may have left the
+    processor paused.
     """
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer

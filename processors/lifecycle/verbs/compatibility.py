@@ -168,8 +168,8 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
     """The verdict on a store that the previous version does not have.
 
-    If the changelog has records of a version before the previous one, the store is refused until the user drops it,
-    because these records lack the input since then.
+    The changelog may have records of an older version. Then the store is refused until the user drops it, because these
+    records do not include the input since then.
     """
     if store.restored_from is not None:
         return Verdict(
