@@ -17,7 +17,8 @@ class HoldfastError(Exception):
     Args:
         message: What happened, with values, and what was expected; one or two sentences.
         action: The one command or edit that repairs the failure, as an imperative sentence.
-        cause: The kind of fault. Default: the ``cause`` of the class; without one, the cause of the class's exit code.
+        cause: The kind of fault. Default: the ``cause`` of the class; if the class has none, the cause of its exit
+            code.
         fields: Facts of the failure (topic, partition, path, offset, ...) for logs and tests.
     """
 

@@ -189,7 +189,7 @@ class Verbs:
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """The result of the newest deployment by this object; None if it has carried out none."""
+        """The result of the newest deployment by this object; None if this object has carried out no deployment."""
         return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:

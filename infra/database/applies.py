@@ -1,7 +1,7 @@
 """The registry's records of plans and applies. With these records, a killed apply can be resumed.
 
 Invariants:
-    - Each processor has at most one open apply, because a unique index of the database refuses a second one.
+    - Each processor has at most one open apply, because a unique index of the database refuses a second open apply.
     - Every write to an apply compares its token (``leases``). So a run that is no longer the holder can't change the
       apply.
     - An apply begins or gets a holder only if no live recovery run holds the processor.
@@ -67,8 +67,8 @@ class ApplyJournal:
     ) -> tuple[ApplyRecord, bool]:
         """Create an apply and hold it, unless the processor has an open apply.
 
-        Returns the open apply, and whether this call created it. A recovery run that holds the processor loses it if
-        its last heartbeat is older than ``SILENT_S``.
+        Returns the open apply, and whether this call created it. A recovery run that holds the processor loses its hold
+        if its last heartbeat is older than ``SILENT_S``.
 
         Raises:
             HeldByRecovery: A live recovery run holds the processor.
@@ -132,7 +132,7 @@ class ApplyJournal:
         """Close an apply with an outcome; returns False if the caller no longer holds the apply.
 
         If the apply left its deployment in the state ``deploying``, the state becomes ``deployed``, because no deploy
-        is in progress any more.
+        is in progress.
         """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 

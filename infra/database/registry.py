@@ -104,7 +104,7 @@ class Registry:
     def open_incident(
         self, processor: str, kind: str, detail: Mapping[str, Any], now: datetime
     ) -> tuple[Incident, bool]:
-        """Open an incident, unless the processor has one; returns the open incident and whether this call opened it."""
+        """Open an incident, unless the processor has an open one. Returns the open incident, and whether it is new."""
         values = {"processor": processor, "kind": kind, "detail": dict(detail), "opened_at": now}
         there = select(tables.incidents).where(_INCIDENT.processor == processor, _IS_OPEN)
         row, is_new = self._database.find_or_insert(there, tables.incidents, values)

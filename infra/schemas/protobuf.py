@@ -1,4 +1,4 @@
-"""Protobuf: confluent-kafka's (de)serializers with a schema registry, and Google's library without one."""
+"""Protobuf: confluent-kafka's (de)serializers if a schema registry is used, otherwise Google's library."""
 
 from __future__ import annotations
 

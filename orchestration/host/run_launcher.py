@@ -128,7 +128,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         process = self._own_process(run)
         try:
             asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
-        # The code server does not exist any more, or hangs. The next step ends the run's process.
+        # The code server has ended or hangs. The next step ends the run's process.
         except Exception as unreachable:
             if process is None:
                 raise

@@ -38,7 +38,7 @@ from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: Maximum seconds to wait for reports of other sensors; then the run is requested without them.
+#: Maximum seconds to wait for reports of other sensors. After this time, the run is requested without these reports.
 OTHERS_WAIT_S = 45.0
 #: Minimum seconds between two observations of a topic. It is long because each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0

@@ -104,7 +104,7 @@ def _unreached(new: Outcome) -> list[str]:
 
 
 def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
-    """A text for each topic to which only the running version, not the new one, sent outputs for these messages."""
+    """A text for each topic that got outputs for these messages from the running version, not from the new version."""
     if running is None or running.broken:
         return []
     return [

@@ -142,7 +142,7 @@ def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
 def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
     """The lines from the time ``begin`` on.
 
-    A line without a time, for example in a traceback, has the time of the line before it.
+    A line without a time, for example in a traceback, counts as written at the time of the previous line.
     """
     wanted = begin is None
     for line in lines:

@@ -19,9 +19,9 @@ AGE_MIN_S = 60.0
 #: Minimum age, in seconds, of a code server that is replaced after an edit. It is short, so that an import that the
 #: edit has broken is reported within a minute.
 EDITED_MIN_S = 30.0
-#: Seconds from the start of a code server to its next restart, if it ends again. The first restart is immediate, the
-#: second waits this long, and each further one waits twice as long, up to `AGE_MIN_S`. After `AGE_MIN_S` without an
-#: end, the backoff starts again.
+#: Seconds from the start of a code server to its next restart, if it ends again. The first restart is immediate. The
+#: second restart waits this long, and each further restart waits twice as long, up to `AGE_MIN_S`. After `AGE_MIN_S`
+#: without an end, the backoff starts again.
 ENDED_AGAIN_S = 15.0
 
 
@@ -62,7 +62,7 @@ def _patience_s(early: int) -> float:
 
 
 def outdated(servers: Iterable[Server], change: str | None) -> str | None:
-    """The reason to replace all code servers now, as text for the log; None if they are kept.
+    """The reason to replace all code servers now, as text for the log; None if all code servers are kept.
 
     ``change`` describes the change of the code since their start; None if the code did not change.
     """

@@ -220,7 +220,7 @@ class PatientController(DagsterDaemonController):
             former.code_location.cleanup()  # Without heartbeats, the former code server ends.
 
     def _seen(self) -> LoadedCode:
-        """The code's present fingerprint; if the code can't be read, logs the error and returns the last one."""
+        """The present fingerprint of the code. If the code is unreadable, logs the error and returns the last one."""
         try:
             return self._look()
         except OSError as failed:

@@ -57,7 +57,7 @@ class DeployedSettings:
         return recorded_of(environment, self._key())
 
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
-        """The settings in the supervisor's configuration of the worker in a slot; None if it has no such worker."""
+        """The settings in the supervisor's configuration of the worker in a slot; None if there is no such worker."""
         asked = self._asked(processor, slot)
         return None if asked is None else self.recorded(asked[1])
 

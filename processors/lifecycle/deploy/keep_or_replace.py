@@ -53,7 +53,7 @@ def step_of(slot: str, rollout: Rollout, world: World) -> Step:
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """The supervisor's state of an instance (None if unknown), and the instance's status (None without one).
+    """The supervisor's state of an instance (None if unknown), and the instance's status (None if there is no status).
 
     The status is the answer of the live process. If the process ended with an error, it is the last status before the
     end. If a live process does not answer, the request is repeated for at most ``patience_s`` seconds.

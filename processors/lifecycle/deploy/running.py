@@ -102,7 +102,7 @@ class DeployedProcessors:
         self._present = present
         self._settings = DeployedSettings(world.paths)
         self._releases = ReleaseFolders(world.registry.releases, world.paths, releases_kept)
-        #: The result of the last deployment; None before the first one.
+        #: The result of the last deployment; None before the first deployment.
         self.result: DeploymentResult | None = None
 
     def make_release(self, processor: str, stage: MakeRelease) -> Done:

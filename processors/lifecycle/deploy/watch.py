@@ -2,8 +2,8 @@
 
 Invariants:
     - The functions are pure: they get statuses and return a verdict.
-    - If the previous version also sent half or more of its messages to dead letters, the new version does not fail for
-      that.
+    - If the previous version also sent half or more of its messages to dead letters, this is no failure of the new
+      version.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """Picks a candidate by a hash of ``day``: all calls on one day pick the same one. None without candidates."""
+    """Picks a candidate by a hash of ``day``, so all calls on one day pick the same; None without candidates."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None

@@ -101,7 +101,7 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
 
 
 def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
-    """The processors that a topic's records name, and the topic's end offsets; both empty if it is unreadable."""
+    """The processors that a topic's records name, and the topic's end offsets; both empty for an unreadable topic."""
     try:
         ends = topics.end_offsets(topic, committed=False)
         return Signed(writers_of(topics, topic), ends)

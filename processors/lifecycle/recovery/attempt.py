@@ -162,7 +162,8 @@ def recover(
     )
     work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
     try:
-        # Check again: before the claim, an apply may have begun and been interrupted. After it, no apply can begin.
+        # Check again, because an apply may have begun, and been interrupted, before the claim. After the claim, no
+        # apply can begin.
         if is_applied(incident.processor, world):
             world.registry.release_incident(incident_id, run_id)
             return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
@@ -207,7 +208,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident of a requested recovery: the newest one if it is open or failed, otherwise a new one."""
+    """The incident of a requested recovery: the newest incident if it is open or failed, otherwise a new incident."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())

@@ -429,7 +429,7 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
 
 
 def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
-    """Whether a store was only renamed by Holdfast: ``old`` has the former default name, ``new`` the present one."""
+    """Whether Holdfast renamed a store: ``old`` is a default name of an earlier version, ``new`` the present one."""
     names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
     return new.name in names and set(new.inputs) <= set(old.inputs)
 

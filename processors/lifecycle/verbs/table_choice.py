@@ -161,7 +161,7 @@ def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
 
 
 def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
-    """Refuses a snapshot that does not record an offset for every input partition; None if it is complete."""
+    """The refusal of a snapshot that lacks the offset of an input partition; None if it has all offsets."""
     assert version.manifest is not None
     missing = lacking(version.manifest, wish.reads)
     if not missing:
@@ -181,7 +181,7 @@ def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Re
 
 
 def _unusable(version: StoreVersion, facts: Facts, store: str) -> Refused | None:
-    """Refuses a version that cannot be restored; None if it can."""
+    """The reason why a version cannot be restored, as a refusal; None if it can be restored."""
     table = facts.tables[store].table
     fields: dict[str, str | int | float | bool | None] = {"store": store, "table": table, "version": version.version}
     manifest = version.manifest
