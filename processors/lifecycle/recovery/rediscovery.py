@@ -134,7 +134,7 @@ def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
 
 
 def _target(environment: Mapping[str, str]) -> str | None:
-    """The definition (``module:attribute``) with which a worker was started, as its environment says; otherwise None."""
+    """The definition (``module:attribute``) with which a worker was started, from its environment; otherwise None."""
     try:
         targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
     except ValueError:
