@@ -155,7 +155,7 @@ def describe(app: Declared) -> Topology:
 def _users_of(
     app: Declared, nodes: Mapping[str, Sequence[Node]]
 ) -> tuple[dict[str, list[str]], dict[str, TopicSpec], dict[str, list[str]]]:
-    """The streams that use each store, the output topics, and the streams that write each repartition topic."""
+    """The streams of each store, the output topics, and the streams that write to each repartition topic."""
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}
@@ -174,14 +174,15 @@ def _users_of(
 def _is_provable(app: Declared, steps: Sequence[Node]) -> bool:
     """Whether a new version can be tested on the last messages.
 
-    Rows that older messages wrote would be missing, and results would reach the systems behind sinks.
+    False with a global table or a table with ``changelog="source"``, because the rows of older messages would be
+    missing. Also False with a sink, because results would reach the system behind the sink.
     """
     has_sinks = any(node.outbox and node.topic is None for node in steps)
     return not app.global_tables and not app.source_logs and not has_sinks
 
 
 def _places(steps: Sequence[Node]) -> list[str]:
-    """Returns the positions of those steps whose text does not show them: ``before<at kind``, with numbers of steps."""
+    """Returns the positions of steps whose text does not show their position: ``before<at kind``, with step numbers."""
     number = {id(node): at for at, node in enumerate(steps)}
     before = {id(child): number[id(node)] for node in steps for child in node.children}
     return [
@@ -193,7 +194,8 @@ def _places(steps: Sequence[Node]) -> list[str]:
 
 def _scheduled(app: Declared) -> dict[str, tuple[str, tuple[Schedule, ...]]]:
     """Maps each store of schedules to its input topic and its schedules."""
-    if not app.schedules.by_name or not app.frames:  # without an input, the start of a worker is refused
+    # An application without an input cannot start a worker, so its schedules never run.
+    if not app.schedules.by_name or not app.frames:
         return {}
     return app.schedules.by_store({name: frame.topic.label for name, frame in app.frames.items()})
 
