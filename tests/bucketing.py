@@ -11,7 +11,7 @@ from holdfast.processors.engine.state.fingerprint import SEED, Fingerprint
 
 
 def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
-    """The fingerprints of the buckets of a set of pairs."""
+    """The fingerprint of each bucket for a set of pairs."""
     found = BucketPrints()
     held = list(pairs)
     found.add_pairs([key for key, _ in held], [value for _, value in held])
@@ -24,7 +24,7 @@ def pair_hash(key: bytes, value: bytes) -> int:
 
 
 def one_by_one(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
-    """The fingerprint of a set of pairs, added in the plainest way."""
+    """The fingerprint of a set of pairs, computed by adding one pair at a time."""
     found = Fingerprint()
     for key, value in pairs:
         hashed = pair_hash(key, value)

@@ -1,4 +1,4 @@
-"""`holdfast status` for the eyes: workers are told apart, and what needs a person is not buried by what does not."""
+"""The text of `holdfast status`: it tells workers apart, and does not hide what needs action among what needs none."""
 
 from __future__ import annotations
 
