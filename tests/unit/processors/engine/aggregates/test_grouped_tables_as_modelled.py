@@ -135,7 +135,7 @@ def check_order(seed: int, _: Path) -> None:
 
 
 def check_rows(stored: dict[bytes, Any], changes: list[tuple[bytes, Any]], expected: dict[bytes, Any]) -> None:
-    """The stored rows are right, the changes of a group end at its row, each differs, and deletions follow on rows."""
+    """Check the stored rows. Each change must differ from the one before, and the last one must equal the row."""
     assert shown({key: state["row"] for key, state in stored.items() if "row" in state}) == shown(expected)
     newest: dict[bytes, Any] = {}
     for key, row in changes:

@@ -1,4 +1,4 @@
-"""What a user's function does wrong is the fault of its message: undone, named by place, put aside if wanted."""
+"""An error of a user's function fails its message: state is undone, the message is named, or it is a dead letter."""
 
 import json
 import math
