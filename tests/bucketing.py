@@ -1,4 +1,4 @@
-"""Fingerprints of pairs in memory, by bucket and pair by pair."""
+"""Computes fingerprints of key-value pairs in memory: by bucket, or one pair at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
 
 
 def pair_hash(key: bytes, value: bytes) -> int:
-    """The hash of one pair, unsigned 64 bits."""
+    """The hash of one key-value pair, as an unsigned 64-bit number."""
     return int(xxh64_intdigest(value, xxh64_intdigest(key, SEED)))
 
 

@@ -14,7 +14,7 @@ from tests.window_apps import T, build, send
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coming-from" / "quix-examples.md"
 
 MINUTE, HOUR = 60_000, 3_600_000
-#: A whole number of hours since 1970.
+#: A time in milliseconds that is a whole number of hours after 1970.
 START = T // HOUR * HOUR
 READINGS = [(100, {"celsius": 30}), (200, {"celsius": 29}), (300, {"celsius": 28})]
 

@@ -121,7 +121,7 @@ class Bench:
         return records, ends[partition], replayer.positions([partition]).get(partition)
 
     def ends(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-        """Last stable offsets and high watermarks."""
+        """The last stable offset and the high watermark of each partition of a topic."""
         topics = self.cluster.topics()
         return topics.end_offsets(topic, committed=True), topics.end_offsets(topic, committed=False)
 

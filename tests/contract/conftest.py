@@ -15,7 +15,7 @@ from tests.contract.bench import Bench
 
 @pytest.fixture(params=["in memory", pytest.param("real", marks=pytest.mark.kafka)])
 def bench(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Bench]:
-    """The cluster under contract."""
+    """A bench for contract tests, once with an in-memory cluster and once with a real broker."""
     if request.param == "real":
         bootstrap: str = request.getfixturevalue("broker")
         # The test machine may pause for longer than the 15 s that production allows.

@@ -1,6 +1,6 @@
-"""The file that tells workers of a change of their number.
+"""The file that announces a change of the number of workers.
 
-It is valid only while its operator lives and its time lasts.
+It is valid while its operator lives and its time lasts.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_every_exit_code_is_in_the_table_of_the_page() -> None:
 
 
 def test_only_one_module_has_the_numbers() -> None:
-    """Other modules use the names of exit codes. The only numbers allowed are 0 and 1 in ``typer.Exit``."""
+    """Other modules use the names of exit codes. The only number that they may use is 1."""
     found = []
     for folder in ("infra", "processors", "assets", "orchestration"):
         for path in (PROJECT / folder).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Which runs get the tag of their processor, and that the tags make Dagster's queue hold runs back."""
+"""Which tags a run gets in Dagster's queue, and which queued runs Dagster's daemon may then start."""
 
 from __future__ import annotations
 

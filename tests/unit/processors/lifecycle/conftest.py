@@ -85,7 +85,7 @@ server.serve_forever()
 
 @dataclass(frozen=True)
 class Stage:
-    """The world, supervisor, registry and rollout that a lifecycle test works with."""
+    """The ports, supervisor, registry and rollout that a lifecycle test works with."""
 
     world: World
     supervisor: Supervisord

@@ -150,7 +150,7 @@ class Installation:
     # --- the workers ----------------------------------------------------------------------------------------
 
     def answer(self, slot: str) -> Any:
-        """The status source of a worker."""
+        """An object that reports the status of the worker in this slot."""
         return _Source(self, self.worker(slot))
 
 
@@ -180,7 +180,7 @@ class _Source:
 
 
 def open_installation(folder: Path, slots: int = 1, steady_s: Callable[[], float] | None = None) -> Installation:
-    """A processor with so many running workers. The caller closes its registry."""
+    """A processor with ``slots`` running workers. The caller closes its registry."""
     url = f"sqlite:///{folder / 'registry.db'}"
     registry = Registry(url) if steady_s is None else Registry(url, steady_s)
     registry.migrate()

@@ -1,4 +1,4 @@
-"""The text of `holdfast status`: it tells workers apart, and does not hide what needs action among what needs none."""
+"""The text of `holdfast status`: it distinguishes workers, and shows first what needs an action."""
 
 from __future__ import annotations
 

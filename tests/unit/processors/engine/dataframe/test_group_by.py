@@ -156,7 +156,7 @@ def test_what_tasks_told_before_a_restart_counts_in_the_order_of_the_backlog(par
     cluster.create_topic("flights", partitions=2)
 
     def windows(seconds: float = 0.0) -> Application:
-        """Windows behind the repartition topic. Each message takes so many seconds there."""
+        """Windows behind the repartition topic. There, each message takes this many seconds."""
         app = application(commit_every=5)
         by_carrier = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions)
         takes_long = by_carrier.update(lambda _: cluster.clock.advance_to(cluster.clock.monotonic() + seconds))

@@ -88,7 +88,8 @@ def live_through(
         for message in [*left, *right] if random.random() < 0.5 else [*right, *left]:
             value = None if message.value is None else json.dumps(message.value).encode()
             cluster.produce("l" if message.left else "r", value, message.key, timestamp_ms=message.time_ms)
-        # If times are equal, the side that others are joined with is read first. An interval join has no such side.
+        # If times are equal, an as-of join or a table reads its right side first. An interval join reads in the order
+        # of declaration.
         feeds = {name: feeds_others(app, name) for name in ("l", "r")}
         first = app.topology().inputs[0].name == "l"
         order += in_order(left, right, left_first=first if feeds["l"] == feeds["r"] else feeds["l"])
@@ -113,8 +114,8 @@ def lived(
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
-        # so that one time has several records, and that times leave memory: those before the floor, all but the last,
-        # or all but those of one key
+        # One time must have several records, and times must leave memory: those before the floor, all but the last, or
+        # all but those of one key.
         patch.setattr(joins, "TOGETHER_BYTES", random.choice([1, 40, 1_024]))
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))

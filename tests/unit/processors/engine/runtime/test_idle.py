@@ -141,7 +141,7 @@ def test_a_kill_at_each_step_of_the_commit_loses_and_doubles_nothing(
 
 
 class Faulty(Network):
-    """When armed, one request of this kind is lost, delayed or fails."""
+    """When armed, it loses or delays one request of this kind, or loses its answer."""
 
     def __init__(self, request: str, fate: Fate) -> None:
         super().__init__()

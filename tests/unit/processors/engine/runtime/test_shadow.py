@@ -1,4 +1,4 @@
-"""A shadow processes the inputs from their beginning with the processor's functions, up to a bound that it is told."""
+"""A shadow processes the inputs from their beginning with the processor's functions, up to bounds that it receives."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_was_read_further_and_workers_of_another_kind_are_refused(cluster: 
 
 
 class Unreliable(Network):
-    """A network that loses answers, aborts transactions, or ends them late."""
+    """A network that delays or loses requests and answers, so that the outcome of transactions is unknown."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

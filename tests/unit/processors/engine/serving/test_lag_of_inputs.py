@@ -39,10 +39,7 @@ def seen_of(
 
 
 def test_an_idle_repartition_topic_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic ends behind a transaction's marker, which is no record.
-
-    It counts as lag only until a commit moves past it.
-    """
+    """The end is behind the position because of a transaction's marker. A marker is no record, so the lag is 0."""
     monkeypatch.setattr(PastMarkers, "move", lambda *_, **__: None)
     monkeypatch.setattr(PastMarkers, "rest", lambda *_: None)
 

@@ -249,7 +249,7 @@ def test_recovery_waits_for_an_unreadable_plan_only_where_its_verb_leaves_half_c
     assert {verb_of(each) for each in REQUESTS} | {"replay"} >= HARMLESS
 
 
-#: Workers of another installation, in the form in which the world reports them.
+#: Group members that belong to workers of another installation.
 OTHERS = ("host 10.0.0.2, client id holdfast-orders-bbbb-0",)
 HANGS = Unsupervised("running", "End it: `holdfast down`, then `holdfast up`.")
 

@@ -97,7 +97,7 @@ def test_an_unknown_partition_is_refused() -> None:
 
 
 def test_a_partition_concerns_the_stores_that_have_it() -> None:
-    """Store ``narrow`` has 2 partitions, store ``wide`` 5."""
+    """Store ``narrow`` has 2 partitions and store ``wide`` has 5, so a clear of partition 4 concerns ``wide`` only."""
     topology = two_widths_topology()
     widths = {"few": 2, "orders-narrow-changelog": 2}
     facts = stopped(topology)

@@ -87,7 +87,7 @@ def rows(declare: Callable[[Any], Any]) -> Callable[[Streams], Any]:
 
 
 def column(declare: Callable[[StreamingDataFrame, Any], Any]) -> tuple[Callable[[Streams], Any], ...]:
-    """The same step declared with two different functions, which its ``columns`` text does not tell apart."""
+    """The same step with two different functions. The store's text in ``columns`` is the same for both."""
     return tuple(lambda s, of=of: declare(s.orders, of) for of in (lambda v: v["a"], lambda v: v["b"]))
 
 

@@ -90,7 +90,7 @@ except StateDiskFailed as failure:
 
 @pytest.mark.slow
 def test_a_last_flush_that_the_disk_refuses_ends_and_is_told(tmp_path):
-    """After the failure, the flush stays pending in RocksDB, so the process must not wait for it."""
+    """RocksDB keeps the failed flush pending, but the process must still end and report the error."""
     done = subprocess.run(
         [sys.executable, "-c", FILLED, str(tmp_path / "task")],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},

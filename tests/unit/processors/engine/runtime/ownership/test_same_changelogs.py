@@ -66,7 +66,7 @@ def same(kafka):
 
 
 def look(same, kafka, after_s, *, failing=False):
-    """Check the topics once, so many seconds after the last check."""
+    """Check the topics once, ``after_s`` seconds after the last check."""
     kafka.now += after_s
     before = kafka.looks
     same.check([task()], failing=failing)
