@@ -82,7 +82,7 @@ ENDS = "a run ends with its process, and is launched once"
 BOUNDED = "events and runs are deleted when they are old"
 FORMER = "a dagster.yaml of a former version opens; the demo's runs share a process"
 
-#: Module, name, promise, shape.
+#: By module and private name: the promise that needs the name, and the shape that it must have.
 NAMES: dict[str, dict[str, tuple[str, Shape]]] = {
     "dagster._cli.utils": {
         "get_instance_for_cli": (STARTS, takes("logger")),

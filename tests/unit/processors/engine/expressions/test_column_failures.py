@@ -1,4 +1,4 @@
-"""A message that does not fit a column expression fails with a clear error. The failure policy keeps the message."""
+"""A message that does not fit a column expression fails with a clear error, by the failure policy. Nothing is lost."""
 
 from __future__ import annotations
 

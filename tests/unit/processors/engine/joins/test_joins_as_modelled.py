@@ -88,8 +88,8 @@ def live_through(
         for message in [*left, *right] if random.random() < 0.5 else [*right, *left]:
             value = None if message.value is None else json.dumps(message.value).encode()
             cluster.produce("l" if message.left else "r", value, message.key, timestamp_ms=message.time_ms)
-        # If times are equal, an as-of join or a table reads its right side first. An interval join reads in the order
-        # of declaration.
+        # If times are equal, an as-of join or a table reads its right side first. An interval join reads the topology's
+        # first input first.
         feeds = {name: feeds_others(app, name) for name in ("l", "r")}
         first = app.topology().inputs[0].name == "l"
         order += in_order(left, right, left_first=first if feeds["l"] == feeds["r"] else feeds["l"])

@@ -1,4 +1,4 @@
-"""An error of a user's function fails its message: state is undone, the message is named, or it is a dead letter."""
+"""An error of a user's function fails its message: its state is undone, and it stops the worker or is a dead letter."""
 
 import json
 import math
