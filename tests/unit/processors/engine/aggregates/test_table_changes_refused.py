@@ -1,4 +1,4 @@
-"""Tables of other tables: what is refused with the line to write, and how they look to a reader and a deployment."""
+"""Tables derived from tables: refused declarations with the line to write, the topology's drawing, and versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def application(**options: Any) -> Application:
 
 
 class World:
-    """A cluster with the topic of a table, and rows with increasing times."""
+    """A cluster with the topic of a table. Each row gets a later time than the row before."""
 
     def __init__(self, partitions: int = 1, config: dict[str, str] | None = None) -> None:
         self.cluster, self.at = InMemoryCluster(clock=VirtualClock(BEGIN / 1_000 + 60)), BEGIN
