@@ -1,4 +1,7 @@
-"""An output or dead-letter topic that is deleted while its worker runs: the worker stops with its name."""
+"""An output or dead-letter topic that is deleted while its worker runs:
+
+the worker stops with an error that names it.
+"""
 
 from __future__ import annotations
 
