@@ -1,7 +1,7 @@
 """Creates a real hanging transaction: its record is in a partition, but no coordinator knows it.
 
 Since version 3.6, brokers check each transactional write with the coordinator. With this check off, as in older
-brokers, a write that arrives after the end of its transaction opens a new one, which no coordinator ever ends.
+brokers, a write that arrives after the end of its transaction opens a new one. No coordinator ever ends that one.
 """
 
 from __future__ import annotations

@@ -72,5 +72,3 @@ def feed_later(stream, count):
     beside = threading.Thread(target=stream.feed_numbers, args=(count,))
     beside.start()
     return beside
-
-

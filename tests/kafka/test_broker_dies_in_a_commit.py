@@ -1,7 +1,4 @@
-"""A broker is killed while it ends transactions:
-
-after its restart each transaction is complete or absent, none is open.
-"""
+"""A broker is killed while it ends transactions. After its restart, each transaction is complete or absent."""
 
 from __future__ import annotations
 

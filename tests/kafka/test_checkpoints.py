@@ -1,7 +1,4 @@
-"""A real worker with checkpoints:
-
-after a lost disk it replays only the tail; a failing store affects checkpoints only.
-"""
+"""A real worker with checkpoints: a lost disk costs a replay of the tail, a failing store costs only checkpoints."""
 
 from __future__ import annotations
 

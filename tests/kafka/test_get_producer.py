@@ -1,7 +1,4 @@
-"""`app.get_producer()` on a real broker:
-
-all its messages are in the topic when its block ends, and a stream reads them.
-"""
+"""`app.get_producer()` on a real broker: all messages are in the topic when its block ends, and a stream reads them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.t
 
 
 def test_where_reading_began_is_pinned_before_the_first_message(stream, waiting):
-    """With "latest", messages that arrive while a processor is down must not be skipped, even before it processed any."""
+    """With "latest", no message is skipped that arrives while a processor is down, even before its first message."""
     stream.feed_numbers(100)
     app = stream.application(auto_offset_reset="latest")
     running = threading.Thread(target=app.run)

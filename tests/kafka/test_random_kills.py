@@ -133,9 +133,9 @@ class Fleet:
         self._await_coordinator()
 
     def _await_coordinator(self) -> None:
-        """Wait for a coordinator:
+        """Wait for a coordinator.
 
-        without one, the client library crashes or hangs when it fetches a group's offsets.
+        Without one, the client library crashes or hangs when it fetches a group's offsets.
         """
         impatient, began = Topics(self.topics.bootstrap, timeout_s=2.0), time.monotonic()
         while True:

@@ -99,7 +99,7 @@ class Visits(Scenario):
         )
 
     def check_ended(self) -> None:
-        """Assert that the changelog has each session, open or closed, with its key, start, end and number of messages."""
+        """Assert that the changelog has each session, open or closed: its key, start, end and number of messages."""
         found: Counter[tuple[bytes, int, int, int]] = Counter()
         for (key, name), made in self.stored("visits").items():
             if is_session(name):

@@ -1,7 +1,4 @@
-"""kill -9 of processors with a table that is restored from its source topic, on a real broker:
-
-joins, standbys, audits.
-"""
+"""kill -9 of processors with a table that is restored from its source topic: joins, standbys, audits."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ POISON = b"{"
 
 
 def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
-    """Send rows in transactions, and other rows in transactions that abort:
-
-    markers and aborted records take offsets.
-    """
+    """Send rows in committed transactions, and other rows in transactions that abort. Both take additional offsets."""
     settings = {"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"}
     producer = Producer({**settings, "transactional.id": f"{stream.group}-rows-feed"})
     producer.init_transactions(60)

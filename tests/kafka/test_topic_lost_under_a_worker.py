@@ -1,7 +1,4 @@
-"""An output or dead-letter topic that is deleted while its worker runs:
-
-the worker stops with an error that names it.
-"""
+"""An output or dead-letter topic is deleted while its worker runs: the worker's error names the topic."""
 
 from __future__ import annotations
 

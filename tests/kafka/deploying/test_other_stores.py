@@ -1,7 +1,4 @@
-"""Deploying versions with other stores:
-
-new, dropped, renamed, and shared by joined tasks; workers are killed meanwhile.
-"""
+"""Deploying versions with other stores (new, dropped, renamed, shared by joined tasks) while workers are killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Topics that are recreated or truncated behind a processor's back:
-
-the processor stops, reports it, changes nothing.
-"""
+"""Topics that are recreated or truncated behind a processor's back: it stops with an error and changes nothing."""
 
 import pytest
 from confluent_kafka import TopicPartition

@@ -1,7 +1,4 @@
-"""A worker is frozen at an exact point for longer than its session timeout:
-
-its successor takes over, and it rejoins.
-"""
+"""A worker is frozen for longer than its session timeout. Its successor takes over, and the worker rejoins later."""
 
 import os
 import signal

@@ -29,10 +29,7 @@ CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 
 @dataclass
 class Left:
-    """The leftovers of a processor that is neither defined nor deployed:
-
-    a changelog, a group, state and a checkpoint.
-    """
+    """The leftovers of a processor that is not defined or deployed: a changelog, a group, state and a checkpoint."""
 
     group: str
     settings: Settings
