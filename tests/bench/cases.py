@@ -259,7 +259,7 @@ class Runner:
         topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}{case.joins}"
         if topic not in self._filled:
             for name in (topic, *([topic + joins.RIGHT] if case.joins else [])):
-                # Windows have old event times, which retention must not delete
+                # Windows have old event times, which retention must not delete.
                 self._topics.create(TopicSpec(name, PARTITIONS, 1, {"retention.ms": "-1"}))
             if case.joins:
                 fill(self.broker.bootstrap, joins.rows(topic, case.count, case.keys, case.joins), FIRST_TIMESTAMP_MS)

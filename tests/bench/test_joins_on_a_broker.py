@@ -210,7 +210,7 @@ def numbered(side: Side) -> dict[int, Sequence[Message]]:
     return dict(enumerate(side))
 
 
-#: Delays: in order, within the grace, or later than all that is kept; none is only just behind the grace.
+#: Delays: in order, within the grace, or later than all that is kept. No delay is only slightly beyond the grace.
 LATES = [0, 0, 0, 0, 10, 5 * SECOND, 300 * SECOND]
 
 

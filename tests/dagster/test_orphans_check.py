@@ -47,7 +47,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 
     operated.topics.create(TopicSpec(f"{group}-old-changelog", 1, 1))
     sign(operated, f"{group}-old-changelog")
-    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # not a changelog, so it belongs to somebody else
+    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # not a changelog, so it does not belong to Holdfast
     aside = paths.state / group / "0" / f"{group}-in-0.corrupt"
     former = paths.state / f"{group}-former" / "0" / "in-0"
     for folder in (aside, former):

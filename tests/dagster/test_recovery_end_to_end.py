@@ -182,7 +182,7 @@ def elsewhere(settings: Settings, tmp_path: Path) -> Iterator[Settings]:
         Supervisord(made.paths).stop()
 
 
-# Slow: recovery waits up to a session timeout for the foreign worker; unit tests cover the decision
+# Slow: recovery waits up to a session timeout for the foreign worker; unit tests cover the decision.
 @pytest.mark.thorough
 def test_no_worker_is_started_beside_a_worker_of_another_installation(
     settings: Settings, elsewhere: Settings, group: str

@@ -265,7 +265,7 @@ def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.infra.database.locks.BUSY_TIMEOUT_S", 0.2)
-    # The registry already has its schema; the test only needs the lock
+    # The registry already has its schema; the test only needs the lock.
     monkeypatch.setattr(Registry, "migrate", lambda self: "")
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")

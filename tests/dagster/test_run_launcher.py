@@ -305,7 +305,7 @@ def test_a_program_that_executes_a_run_itself_is_no_stranger_without_a_home_in_i
     ],
 )
 def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch, said, raised):
-    """Only after this error of its own does Dagster queue the run again; any other error fails the run."""
+    """Dagster queues the run again only after its own error; any other error fails the run."""
 
     def lost(self, context):
         raise DagsterUserCodeUnreachableError(said)

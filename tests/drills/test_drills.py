@@ -53,7 +53,7 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
         finally:
             home.stop()
     finally:
-        # Without private mounts, the mount would outlive the test
+        # Without private mounts, the mount would outlive the test.
         subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 

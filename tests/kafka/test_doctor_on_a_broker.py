@@ -77,7 +77,7 @@ def test_brokers_that_are_too_old_are_refused_before_anything_starts(
 ) -> None:
     group = unique("newer")
     module = defined(group, broker, tmp_path, monkeypatch)
-    # Simulates an old broker, because real old brokers don't run on current Java
+    # Simulates an old broker, because real old brokers don't run on current Java.
     monkeypatch.setattr(cluster_facts, "BROKER_FROM", (99, 0))
     assert main(words.format(module=module).split()) == EXIT_BAD_CONFIGURATION
     said = capfd.readouterr().err

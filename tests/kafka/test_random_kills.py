@@ -442,10 +442,10 @@ def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
 
 def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected) -> None:
     if folder.restoring:
-        # The worker was killed during a restore and the folder was not used again; the folder is marked as incomplete
+        # The worker was killed during a restore and the folder was not used again; the folder is marked as incomplete.
         return
     for store in STORES:
-        # No offset: the worker was killed before the task first ran, and the folder was not used again
+        # No offset: the worker was killed before the task first ran, and the folder was not used again.
         at = folder.offsets.get(store, 0)
         records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"

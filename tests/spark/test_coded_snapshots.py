@@ -101,7 +101,7 @@ def test_a_store_whose_codec_changed_has_the_columns_of_its_model(changelog: Any
     [change] = feed.where("message_key = 'new' AND change = 'update'").collect()
     assert (json.loads(change["json_before"])["count"], json.loads(change["json"])["count"]) == (3, 4)
     texts = spark.table(_quoted(history)).where(f"{DECODED} IS NULL").select("message_key").collect()
-    # These JSON values have no decoded text, because SQL can read them directly
+    # These JSON values have no decoded text, because SQL can read them directly.
     assert sorted(row["message_key"] for row in texts) == ["kept", "old"]
 
 

@@ -245,7 +245,7 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
     results.weather["JFK", "2013-01-02T11:00:00Z"] = results.weather.pop(("JFK", "2013-01-02T10:00:00Z"))
     results.models[0]["seats"] = 0
     results.sent["carriers"][1]["name"] = None  # a window sent before the airline was known
-    # A window that is still open, but was sent
+    # A window that is still open, but was sent.
     results.sent["carriers"].append({"name": "United Air Lines Inc.", **hour("UA", at("12-30", 600), 0)})
     results.board = dict(CARRIER_HOURS[2])  # an older window than the newest
     results.sent["rotations"][0]["end"] += 1  # a session whose end is too late

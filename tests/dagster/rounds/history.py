@@ -1,4 +1,4 @@
-"""The history of who held applies and incidents: database triggers record each change.
+"""The history of holders of applies and incidents: database triggers record each change.
 
 The registry keeps only the present holder. The judges need the order of the database's commits, by the database's
 clock.

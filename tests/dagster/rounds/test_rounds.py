@@ -70,7 +70,7 @@ def test_one_holder_at_a_time_and_each_effect_once(here: Installation, first: in
 
 
 def deploy_after_incidents(here: Installation) -> None:
-    """After several incidents, deploy a new version, as an operator does who has corrected the crash."""
+    """After several incidents, deploy a new version, like an operator who has corrected the crash."""
     group = here.operated.group
     desired = here.registry.deployment(group)
     assert desired is not None

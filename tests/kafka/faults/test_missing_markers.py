@@ -59,7 +59,7 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
                 return bool(open_transactions(stream.topics, [stream.sink]))
 
             one.waiting(met_open, "a transaction to be open")
-            # A random moment within a series of commits, which no condition can describe
+            # A random moment within a series of commits, which no condition can describe.
             time.sleep(chance.uniform(0.0, 0.3))
             os.kill(own_broker.address.pid, signal.SIGKILL)
             waiting(lambda: own_broker.running() is None, "the broker to be gone")

@@ -73,7 +73,7 @@ def freezing(value, state):
     ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
-    """Frozen at the first message, the worker has sent nothing; at the last, it has sent the outputs of the others."""
+    """Frozen at the first message, the worker has sent nothing. Frozen at the last, it has sent all other outputs."""
     workers = partial(workers, guarantee=guarantee)
     on_site.feed_numbers(1000)
     zombie = workers("0", home="zombie")

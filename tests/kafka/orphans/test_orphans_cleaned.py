@@ -165,7 +165,7 @@ def test_what_got_an_owner_meanwhile_is_not_deleted(left: Left, monkeypatch: pyt
 
 
 def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apply succeeds if its topic, offsets or folder disappeared after the plan, because of somebody else."""
+    """An apply succeeds although its topic, offsets or folder disappeared after the plan for another reason."""
     left.apply()
     left.now += timedelta(days=8)
     plan = left.plan()

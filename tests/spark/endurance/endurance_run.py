@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--bootstrap", default="", help="a broker; without it, one is started")
     parser.add_argument("--folder", type=Path, help="an empty folder for all files; without it, a temporary one")
     given = parser.parse_args()
-    # A normal exit stops the started processes first
+    # A normal exit stops the started processes first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = given.seed or random.SystemRandom().randrange(1, 1_000_000)

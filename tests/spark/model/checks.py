@@ -196,7 +196,7 @@ def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
 
 def is_said(typed: Mapping[str, Any], said: Any) -> bool:
     """Whether the typed columns equal the JSON value."""
-    if loose(typed) == loose({"content": said}):  # values that are not objects have a column of their own
+    if loose(typed) == loose({"content": said}):  # a separate column holds values that are not objects
         return True
     if not isinstance(said, Mapping):
         return False

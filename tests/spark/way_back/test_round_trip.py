@@ -91,7 +91,7 @@ def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_
     assert isinstance(refused, Refused)
     assert f"has no input offset of {operated.group}-in[0] and 1 more: it was made from the history" in refused.sentence
     assert f"snap-{merged.snapshot_id}" in refused.action
-    # Restores the newest published snapshot, not the past version that was written last
+    # Restores the newest published snapshot, not the past version that was written last.
     operated.do(Restore(operated.group, at="latest"))
     before = counted(15)
     assert operated.logged() == {key: before[key] for key in list(before)[7:]}
