@@ -172,16 +172,16 @@ class SnapshotBench:
         self._expected = dict(self._data.expected)
 
     def start(self) -> None:
-        """Start the JVM."""
+        """Start the JVM of the Spark driver."""
         self._spark = spark_session(self._settings, app_name="bench")
 
     def stop(self) -> None:
-        """Stop the JVM."""
+        """Stop the JVM of the Spark driver."""
         if self._spark is not None:
             stop_spark(self._spark)
             self._spark = None
 
-    # -- snapshots ---------------------------------------------------------------------------------------------------
+    # -- measurements of snapshots ------------------------------------------------------------------------------------
 
     def full(self, processor: str) -> Figures:
         """A first snapshot of a processor with this name, from the checkpoint."""
@@ -287,7 +287,7 @@ class SnapshotBench:
             )
         fill(self._topics.bootstrap, rows)
 
-    # -- from a source to a typed table --------------------------------------------------------------------------
+    # -- measurements from a source to a typed table ------------------------------------------------------------------
 
     def build_state(self, way: str) -> None:
         """Write Spark's own state store with the same columns by key: a streaming query reads them from files."""

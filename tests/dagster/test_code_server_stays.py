@@ -144,7 +144,7 @@ def daemon(
 def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
 ) -> None:
-    # five ticks, one second apart
+    # five ticks, one second apart, so the sensor ran for four seconds
     stayed = ticks.since(0, lambda _, version: version == 1, number=5)
     assert len({pid for pid, _ in stayed}) == 1, "a second code server was started"
     first = stayed[0][0]
@@ -168,7 +168,7 @@ def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     assert wait_until(lambda: not list(group_members(daemon.pid)), WITHIN_S), "a code server was left behind"
 
 
-@pytest.mark.thorough  # unit tests cover the decisions
+@pytest.mark.thorough  # only in thorough runs, because unit tests cover the daemon's decisions
 @pytest.mark.parametrize("daemon", [PATIENT], indirect=True)
 def test_one_that_ends_soon_after_its_start_is_started_again_at_once(
     daemon: subprocess.Popen[bytes], ticks: Ticks, tmp_path: Path

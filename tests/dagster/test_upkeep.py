@@ -109,7 +109,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
         return {run.run_id for run in instance.get_runs()}
 
     assert pruned(instance, 1, {asked}) == old_events.Deleted()
-    # observations and check events without a run, except the newest of each
+    # after eight days, observations and check events without a run are deleted, except the newest of each
     assert pruned(instance, 8, {asked}).events == 8
     assert left() == {first, second, other, plain, asked, failed, last}
     found = pruned(instance, 31, {asked})
@@ -174,7 +174,7 @@ def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
         assert tagged <= connection.execute(sa.select(sa.func.count()).select_from(RunsTable)).scalar_one()
 
 
-# --- the job -------------------------------------------------------------------------------------------------
+# --- tests of the upkeep job -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

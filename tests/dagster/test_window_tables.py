@@ -99,7 +99,7 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
 
     order(broker, source, start, "a", "b", "c")
     assert wait_until(lambda: processed(6), PATIENCE_S)
-    # besides the windows, the table has each window's index entry by time, and each partition's clock
+    # besides the windows, the table has an index entry by time for each window, and the clock of each partition
     assert published(control, settings, group) == {"w": 6, "due": 6, "clock": 2}
     event = control.instance.get_latest_materialization_event(control.state)
     assert event is not None

@@ -31,7 +31,7 @@ from tests.kafka.object_store import S3Server
 from tests.parts.operated import mortal_holder
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-#: How long a test waits for something that takes seconds on a quiet machine.
+#: Timeout in seconds for steps that take seconds on a quiet machine.
 PATIENCE_S = 120.0
 #: Session timeout of the consumer group. After each kill, a test waits this long until the group drops the worker.
 SESSION_MS = 3_000
@@ -61,7 +61,7 @@ class PageReader(ProcessorClient):
     """A client that also reads the worker's probe pages and its Prometheus page."""
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker answers ``/health`` and its loop is alive."""
+        """Whether the worker answers ``/health``, and so its loop is alive."""
         answer = self._get("/health", timeout_s)
         return answer is not None and answer.is_success
 
@@ -192,7 +192,7 @@ class Stream:
 
 
 def count(value: Any, state: Any) -> int:
-    """The running count of a key."""
+    """Count a message of a key. Returns the key's new count."""
     total = state.get("n", 0) + 1
     state.set("n", total)
     return int(total)

@@ -95,7 +95,7 @@ def damage_blocks(folder: Path) -> int:
     return len(files)
 
 
-# -- damaged state, unknown formats ----------------------------------------------------------------------------------
+# -- tests of damaged state and unknown formats ----------------------------------------------------------------------
 
 
 def test_damaged_state_is_moved_aside_and_restored_at_a_start_and_while_running(stream, worker, waiting):
@@ -170,7 +170,7 @@ def test_a_changelog_record_of_a_future_version_is_refused(stream, key, value):
     assert committed(stream) == 50
 
 
-# -- a broker that refuses -------------------------------------------------------------------------------------------
+# -- tests of a broker that refuses writes ---------------------------------------------------------------------------
 
 
 def grow(value, state):
@@ -222,7 +222,7 @@ def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_noth
     is_exact(stream, 20, 10)
 
 
-# -- rivals ----------------------------------------------------------------------------------------------------------
+# -- tests of workers that compete for one slot ----------------------------------------------------------------------
 
 
 def rival(stream, slot):

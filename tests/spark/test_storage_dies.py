@@ -137,7 +137,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     driver.do("write", partition=0, entries=[["c", 4]])
     driver.do("plan", name="third")
     filler, failed = folder / "filler", 0
-    # from no free space to enough: data files, manifests and metadata files each fail in turn
+    # Free 0 to 128 KiB, so that the writes of data files, manifests and metadata files each fail in turn.
     for kibibytes in (0, 12, 32, 64, 128):
         shell(f"rm -f {filler}; dd if=/dev/zero of={filler} bs=4k 2>/dev/null || true")
         shell(f"truncate -s -{kibibytes}K {filler}")

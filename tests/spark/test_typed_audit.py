@@ -142,7 +142,7 @@ def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.Mo
 def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are compared once with their own JSON."""
+    """If the base has no fingerprint of typed columns, its rows are compared once with their own JSON."""
     changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
     snapshot(changelog)
     changelog.write(0, [(b"two", {"flights": 3})])
@@ -164,7 +164,7 @@ def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
 def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quarantine(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The values stay in quarantine as long as their branch may belong to a live run."""
+    """Unreadable values stay in quarantine as long as their branch may belong to a live run."""
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     published = snapshot(changelog).manifest.snapshot_id
     changelog.write(0, [(b"odd", {"flights": "four"}), (b"strange", {"flights": []})])
@@ -182,7 +182,7 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
 
 @pytest.mark.thorough
 def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
-    """The other attempt read all rows, because the columns changed meanwhile, and ended without a publish."""
+    """The other attempt read all rows, because the columns changed meanwhile, and it ended without a publish."""
     changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
     snapshot(changelog)
     changelog.write(0, [(b"one", {"flights": "four"})])

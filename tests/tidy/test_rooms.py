@@ -80,7 +80,7 @@ def _crumbs() -> Iterator[tuple[str, int]]:
 
 
 def _classes() -> Iterator[tuple[str, int, int]]:
-    """Each class with the number of its public methods, and of the attributes that its ``__init__`` or body defines."""
+    """Each class with its number of public methods, and of attributes that its ``__init__`` or body defines."""
     for path in MODULES:
         for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.ClassDef):

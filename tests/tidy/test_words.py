@@ -100,7 +100,7 @@ def judged(file: str, line: int, text: str) -> Iterator[Finding]:
             yield Finding(file, line, f"{count} words: {sentence[:90]}")
 
 
-# -- pages ---------------------------------------------------------------------------------------------------------
+# -- texts of pages ------------------------------------------------------------------------------------------------
 
 
 def blocks(page: str) -> Iterator[tuple[int, str]]:
@@ -136,7 +136,7 @@ def of_page(path: Path) -> Iterator[Finding]:
             yield from judged(file, line, text)
 
 
-# -- code ----------------------------------------------------------------------------------------------------------
+# -- texts in code -------------------------------------------------------------------------------------------------
 
 
 def literal(node: ast.expr | None) -> Iterator[str]:

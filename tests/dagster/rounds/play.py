@@ -111,7 +111,7 @@ class Round:
         }
         return apply[draw.verb]
 
-    # --- the operator --------------------------------------------------------------------------------------
+    # --- steps of the operator -----------------------------------------------------------------------------
 
     def _carry_out(self, step: Step) -> None:
         step.before()
@@ -187,7 +187,7 @@ class Round:
 
         self._until(reset, "the group is empty, and its offsets are reset")
 
-    # --- events during the round ---------------------------------------------------------------------------------
+    # --- events during the round ---------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Read new events; kill or freeze the victim, or let it continue, when its moment has come."""
@@ -313,7 +313,7 @@ class Round:
             self._worker_killed = True
             self.said.append(f"killed worker {pid}")
 
-    # --- end of the round ----------------------------------------------------------------------------------------
+    # --- steps at the end of the round ---------------------------------------------------------------------
 
     def _finish(self) -> None:
         if self.struck_at is not None and not self.thawed:

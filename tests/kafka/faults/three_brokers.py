@@ -68,7 +68,7 @@ class Node(TrackedBroker):
 
 
 class ThreeBrokers:
-    """A cluster of three nodes below one folder."""
+    """A cluster of three brokers, whose files lie in one folder."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
         controllers = {node: free_port() for node in NODES}

@@ -12,7 +12,7 @@ from holdfast.processors.engine.state.rocksdb import StateReader
 
 
 def finish(stream, waiting, **options) -> None:
-    """Run a clean worker in this process until all input is committed."""
+    """Run a worker without faults in this process until all input is committed."""
     total = sum(stream.topics.end_offsets(stream.source, committed=True).values())
     app = stream.application(**options)
     failures: list[BaseException] = []

@@ -82,7 +82,7 @@ class Disturbances:
             self.counts[name] += 1
         return name if done else ""
 
-    # -- kill -9 -------------------------------------------------------------------------------------------------------
+    # -- disturbances by kill -9 ---------------------------------------------------------------------------------------
 
     def kill_the_driver(self) -> bool:
         """Kill the driver's Python process or its JVM."""
@@ -107,7 +107,7 @@ class Disturbances:
                 return True
         return False
 
-    # -- commands ------------------------------------------------------------------------------------------------------
+    # -- disturbances by owner commands --------------------------------------------------------------------------------
 
     def clear_keys(self) -> bool:
         keys = frozenset(f"k{self.rng.randrange(KEYS)}" for _ in range(self.rng.randrange(1, 40)))

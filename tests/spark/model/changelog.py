@@ -24,7 +24,7 @@ class OffsetsLost(Exception):
 
 @dataclass(slots=True)
 class Record:
-    """A committed record."""
+    """A committed record of the changelog."""
 
     offset: int
     at: float
@@ -61,7 +61,7 @@ class Log:
         ]
 
     def truncate(self, start: int) -> None:
-        """Delete the records before an offset."""
+        """Delete the records of the partition before an offset."""
         self.start = max(self.start, min(start, self.end))
         self.records = [each for each in self.records if each.offset >= self.start]
 
@@ -79,7 +79,7 @@ class MemoryChangelog:
         return f"id-{self.life}"
 
     def recreate(self) -> None:
-        """Delete the topic and create it again, without a record."""
+        """Delete the topic and create it again, empty."""
         self.life += 1
         self.logs = [Log() for _ in self.logs]
 

@@ -1,4 +1,4 @@
-"""Fixtures of modelled lives: a small Spark session with a warehouse in memory, and the product on patched edges."""
+"""Fixtures for random action sequences (lives): a small Spark with a warehouse in memory, and the patched product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One modelled life: a store, its owner and its tables, and the content that the model expects of each version."""
+"""One modelled life, a sequence of actions on a store: the store, its owner, its tables, and the expected versions."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Life:
         point, content = self.owner.points[partition]
         self.world.seams.checkpoints[point.path] = partition, content
 
-    # -- snapshots ---------------------------------------------------------------------------------------------------
+    # -- checkpoints and snapshots -----------------------------------------------------------------------------------
 
     def plan(self, wanted: Wanted) -> SnapshotPlan:
         """The product's plan for a snapshot of the newest checkpoints."""
@@ -195,7 +195,7 @@ class Life:
         self.note(f"past version at {at}: base {made.manifest.base}, made {made.made}")
         return made
 
-    # -- maintenance -------------------------------------------------------------------------------------------------
+    # -- maintenance of the tables -----------------------------------------------------------------------------------
 
     def maintain(self, keep: MaintenanceSettings, *, beside: bool = False) -> None:
         """Run maintenance at the current time of the clock."""

@@ -20,11 +20,12 @@ from tests.spark.model.actions import ACTIONS, WEIGHED, Actions
 from tests.spark.model.checks import PromiseBroken
 from tests.spark.model.life import Life, World
 
-#: Number of lives per test case, and of cases per file. Each file may run in another test process, with its own JVM.
+#: Number of lives (action sequences) per test case, and of cases per file. Each file may run in another test process,
+#: with its own JVM.
 SEQUENCES, CASES_OF_A_FILE = 50, 10
-#: Number of lives of the case in `make test`.
+#: Number of lives (action sequences) of the case in `make test`.
 SHORT = 3
-#: Maximum seconds of a case; a life takes about seven seconds of CPU.
+#: Maximum seconds of a case; each of its action sequences takes about seven seconds of CPU.
 PATIENCE_S = 3600
 
 

@@ -13,7 +13,7 @@ from tests.spark.model.warehouse_bugs import BUGS, SEED, SEQUENCES_MAX, PlantedI
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 
-#: The number of lives of each course that are run without a bug.
+#: The number of action sequences of each course that are run without a bug.
 SEQUENCES_SOUND = 3
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation-warehouse.md"
 
