@@ -51,7 +51,7 @@ class Rows:
 
 
 class AuditBench:
-    """One store with its three copies."""
+    """The bench of audits: one store with its three copies (checkpoint, changelog, table)."""
 
     def __init__(self, place: Bench) -> None:
         self._topics, self._topic = Topics(place.broker.bootstrap), f"bench-audit-{place.size}"
@@ -130,7 +130,7 @@ def _figures(run: Callable[[], None], rows: Callable[[], int]) -> Figures:
 
 
 def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
-    """Yield the figures of all runs; the ways take turns."""
+    """Run all measurements in turns, and yield the name and figures of each run."""
     bench = AuditBench(place)
     bench.prepare()
     for _ in range(place.rounds):

@@ -33,7 +33,7 @@ SLOWEST_RATE, PATIENCE_S = 2_000, 240.0
 
 
 class Kind(Enum):
-    """The kind of measurement of a case."""
+    """What a case of the bench measures."""
 
     THROUGHPUT = "throughput"
     RESTORE = "restore"
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of all cases."""
+    """The sizes of the bench's cases: messages, keys, records to restore, seconds."""
 
     messages: int
     restore: int

@@ -129,7 +129,7 @@ def reference(row: Any) -> str:
 
 
 def remainder(row: int) -> int:
-    """The group of a row that is a number."""
+    """Groups a row that is a number by its remainder modulo 3."""
     return row % 3
 
 
@@ -211,7 +211,7 @@ WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
 FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
 TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
 ROWS = [Kind("rows", how) for how in ("count", "total", "filter")]
-#: Rows that are numbers, and deletions.
+#: Values of a table's rows: numbers, and None for deletions.
 NUMBERS: list[Any] = [*range(-3, 8), None, None]
 GROUPS = [Kind("group", "count"), Kind("group", "windows", HOUR, 0, DAY)]
 
@@ -275,7 +275,7 @@ def in_windows(ours: Rows, theirs: Rows) -> tuple[dict[Any, int], dict[Any, int]
 
 
 def hours(first: int) -> list[Message]:
-    """One hour of messages, one each second."""
+    """One hour of messages with one message per second, for one partition."""
     return [Message("any", BEGIN + first * HOUR + at * SECOND, at % 5) for at in range(3_600)]
 
 

@@ -15,7 +15,7 @@ class Work:
     """The work of one measured process, which ends after ``count`` messages are processed and committed."""
 
     bootstrap: str
-    #: Used as consumer group, application id and transactional id.
+    #: The name that serves as consumer group, application id and transactional id.
     group: str
     source: str
     output: str
@@ -29,7 +29,7 @@ class Work:
     restore: int = 0
     #: The topic with these records, for the contender that only reads them.
     changelog: str = ""
-    #: 0 keeps the contender's default.
+    #: The size of RocksDB's block cache in MiB; 0 keeps the contender's default.
     block_cache_mb: int = 0
     #: Windows instead of running totals, in the form of ``kafka_streams/Windows.java``.
     windows: str = ""

@@ -63,7 +63,7 @@ def judged(results: Results, cores: int) -> list[Judged]:
 
 
 def summary(results: Results, cores: int) -> str:
-    """One line for each goal."""
+    """The verdict on each goal, one line per goal."""
     return "\n".join(goal.line() for goal in judged(results, cores))
 
 

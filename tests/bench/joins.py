@@ -87,12 +87,12 @@ def count_one(value: Any, state: State) -> int:
 
 
 def by_function(grouped: StreamingDataFrame) -> StreamingDataFrame:
-    """Count with a function."""
+    """Count the messages of a group with a Python function."""
     return grouped.apply(count_one, stateful=True)
 
 
 def by_column(grouped: StreamingDataFrame) -> StreamingDataFrame:
-    """Count with the built-in aggregation."""
+    """Count the messages of a group with the built-in aggregation."""
     return grouped.aggregate(count=Count())
 
 

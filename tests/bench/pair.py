@@ -30,7 +30,7 @@ from tests.bench.workers import Worker, await_all
 
 KEYS = 10_000
 MILLION = 1_000_000
-#: Longer than any run; this is the broker's maximum.
+#: The transaction timeout in milliseconds: the broker's maximum, because the transaction must outlast its run.
 TRANSACTION_MS = 900_000
 #: The names of the two ways, by number of processes.
 WAYS = {1: "one process", 2: "two processes"}
@@ -109,7 +109,7 @@ def _is_done(topics: Topics, work: Work, ends: dict[int, int]) -> bool:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Run both ways in turns."""
+    """Run one process and two processes in turns, and yield the figures of each run."""
     topics = Topics(place.broker.bootstrap)
     for number in range(place.rounds):
         for processes, way in WAYS.items():

@@ -87,7 +87,7 @@ def _run(place: Place, work: Work) -> Usage:
 
 
 def measure(place: Place) -> Iterator[tuple[str, Figures]]:
-    """Run both ways in turns."""
+    """Run the small and the large number of partitions in turns, and yield the figures of each run."""
     topics = Topics(place.broker.bootstrap)
     for number in range(place.rounds):
         for partitions, way in WAYS.items():

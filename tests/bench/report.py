@@ -65,7 +65,7 @@ def counts_of(case: Case, runs: Runs) -> str:
 
 
 def block(case: Case, titles: Mapping[str, str], runs: Runs) -> str:
-    """The lines of one case."""
+    """The text block of one case: its title, and a row per contender."""
     lines = [f"{case.name}: {case.title}; {counts_of(case, runs)}"]
     for title, *cells in rows_of(case, titles, runs):
         lines.append(f"  {title:<22}" + "".join(f"{cell:>11}" for cell in cells))

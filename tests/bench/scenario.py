@@ -39,7 +39,7 @@ class Scenario:
     """One scenario. ``measure`` yields the way and figures of each finished run, and raises RunWrong."""
 
     name: str
-    #: A format string with ``{size:,}`` in it.
+    #: The title of the scenario, as a format string with ``{size:,}``.
     title: str
     size: int
     small: int
@@ -69,7 +69,7 @@ def what_failed(wrong: Exception, broker: BrokerAddress) -> str:
 
 
 def shown(value: float) -> str:
-    """A figure as text for a table."""
+    """Format a figure for a table."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1_000 else f"{value:,.2f}"
 
 

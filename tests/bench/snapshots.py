@@ -85,7 +85,7 @@ def incremental(changed: int) -> str:
 
 
 class Held(BaseModel):
-    """The model of a value."""
+    """The pydantic model of a stored value."""
 
     count: int
     total: float
@@ -381,7 +381,7 @@ class SnapshotBench:
 
 
 def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
-    """Yield the figures of all runs; the ways take turns."""
+    """Run all measurements in turns, and yield the name and figures of each run."""
     bench = SnapshotBench(place)
     bench.prepare()
     try:

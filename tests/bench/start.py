@@ -69,13 +69,13 @@ class FirstOutput:
         self._consumer.close()
 
     def close(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for the first output, and join the thread."""
         self._ended.set()
         self._thread.join()
 
 
 class StartBench:
-    """One group with its state."""
+    """The bench of starts: one consumer group with its state on disk."""
 
     def __init__(self, place: Place) -> None:
         self._broker, self._state = place.broker, SeededState(place.size, place.size)

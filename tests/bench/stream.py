@@ -53,7 +53,7 @@ class Message:
 
 
 class Totals(msgspec.Struct):
-    """The content of an output."""
+    """The JSON content of an output: the totals of its key."""
 
     count: int
     total: float

@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A result without its key."""
+    """One window result without its key: start, end, count and total."""
 
     start: int
     end: int
@@ -237,7 +237,8 @@ def test_sliding_windows_have_equal_results_where_a_message_ends_one(
     closed = Counter({each: n for each, n in theirs.closed(SLIDING).items() if (each[0], each[1].end) in ends})
     assert len(ours.closed(SLIDING)) > 100
     if keys == 1:
-        assert len(ends) < len(times)  # some messages were late
+        # Some messages were late, so fewer windows end at a message than there are messages.
+        assert len(ends) < len(times)
         assert ours.closed(SLIDING) == closed
     else:
         assert ours.closed(SLIDING) <= closed  # in Kafka Streams, messages of other keys close windows earlier

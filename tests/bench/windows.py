@@ -87,7 +87,7 @@ class Sent:
     """Collects the outputs of a run, record by record."""
 
     counts: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    #: The number of results.
+    #: The number of results that were added.
     count: int = 0
     #: The append time of the first result, in milliseconds since the epoch.
     first_ms: int = 0

@@ -202,5 +202,5 @@ def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
 
 
 def row(page: Page, name: str) -> Locator:
-    """A row of the page's metadata table."""
+    """The row with this name in the page's metadata table."""
     return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))

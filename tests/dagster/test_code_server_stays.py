@@ -180,7 +180,7 @@ def test_one_that_ends_soon_after_its_start_is_started_again_at_once(
     assert daemon.poll() is None
 
 
-@pytest.mark.thorough  # slow by design
+@pytest.mark.thorough  # only in thorough runs, because slow sensors make the test slow
 @pytest.mark.parametrize(("daemon", "slow"), [(SHORT_OF_BREATH, SLOW_SENSORS)], indirect=["daemon"])
 def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
     daemon: subprocess.Popen[bytes], ticks: Ticks, slow: int, tmp_path: Path
@@ -191,7 +191,7 @@ def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
     assert daemon.poll() is None
 
 
-@pytest.mark.thorough  # waits for a timeout of Dagster
+@pytest.mark.thorough  # only in thorough runs, because the test waits for a timeout of Dagster
 @pytest.mark.parametrize("daemon", [HASTY], indirect=True)
 def test_one_that_does_not_start_replaces_none(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path

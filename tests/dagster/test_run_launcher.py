@@ -252,7 +252,7 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
     earlier = replace(ours, mark=str(int(ours.mark) - 1))
     launched.recorded_as(earlier)
     assert launched.health is WorkerStatus.FAILED
-    # the machine was rebooted since
+    # simulates that the machine was rebooted meanwhile
     other_boot = replace(ours, boot="another")
     launched.recorded_as(other_boot)
     assert launched.health is WorkerStatus.FAILED

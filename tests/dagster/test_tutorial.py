@@ -85,7 +85,7 @@ class Shell:
         return [each["diagnosis"] for each in self.status()["processors"]] == ["healthy"]
 
     def green(self) -> bool:
-        """Whether all assets are green, including the project's own."""
+        """Whether `holdfast status` reports all assets as green, including the project's own."""
         return bool(self.status()["colour"] == "green")
 
 

@@ -226,7 +226,8 @@ def test_a_part_that_cannot_be_pruned_fails_the_run_after_the_others(
     monkeypatch.setenv("HOLDFAST_UPKEEP__LOG_MAX_MB", "1")
     monkeypatch.setenv("HOLDFAST_UPKEEP__ARCHIVE_DAYS", "1")
     settings.archive_folder.mkdir(parents=True)
-    (settings.archive_folder / "lock").mkdir()  # a folder in the place of the lock file
+    # A folder in the place of the lock file makes the pruning of the archive fail.
+    (settings.archive_folder / "lock").mkdir()
     log = settings.paths.logs / "dagster-daemon.log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * (2 << 20))

@@ -44,7 +44,7 @@ def drill(
     project: bool = False,
     definition: str = DEFINITION,
 ) -> Callable[[Act], Act]:
-    """Register a drill."""
+    """A decorator that registers a function as a drill."""
 
     def register(act: Act) -> Act:
         assert number not in DRILLS

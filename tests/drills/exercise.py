@@ -90,7 +90,7 @@ class Feeder:
         self.flush()
 
     def resume(self) -> None:
-        """Resume the feed."""
+        """Resume the feed after a pause."""
         self._idle.release()
 
     def _feed(self) -> None:

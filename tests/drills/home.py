@@ -37,7 +37,7 @@ class Told:
 
 @dataclass
 class Home:
-    """A started installation."""
+    """A started installation, with helpers that run its commands."""
 
     settings: Settings
     broker: TrackedBroker

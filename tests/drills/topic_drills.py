@@ -44,7 +44,8 @@ def cut(it: Exercise) -> None:
     it.mended()
     it.green(it.processor_asset, WORKING)
     it.exact()
-    it.home.cli("apply", "restore", it.name, "--from", "changelog")  # restores all state from the repaired changelog
+    # Restoring from the repaired changelog must give the whole state.
+    it.home.cli("apply", "restore", it.name, "--from", "changelog")
     with it.home.verbs() as verbs:
         assert [each.differences for each in verbs.audit(it.name, ())] == [()]
 

@@ -106,10 +106,10 @@ class Scenario:
         raise NotImplementedError
 
     def check_running(self) -> None:
-        """Additional checks while workers run."""
+        """Run additional checks while workers run; a scenario may override this."""
 
     def check_ended(self) -> None:
-        """Additional checks after the workers have stopped."""
+        """Run additional checks after the workers have stopped; a scenario may override this."""
 
     # -- common to all scenarios --------------------------------------------------------------------------------------
 

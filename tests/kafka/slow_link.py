@@ -37,7 +37,7 @@ class SlowLink:
             self._room[way] = after
 
     def flow(self) -> None:
-        """Forward all bytes again."""
+        """Forward all bytes again after a stall."""
         with self._moved:
             self._room = {"up": None, "down": None}
             self.stalled.clear()

@@ -51,7 +51,7 @@ class OtherSystem:
                     self.end_headers()
                     self.wfile.write(b"%d" % (3 * number))
                 except OSError:
-                    pass  # the calling worker was killed
+                    pass  # the worker that called was killed, so it needs no answer
 
             def log_message(self, *_: Any) -> None: ...
 

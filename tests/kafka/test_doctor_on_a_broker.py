@@ -1,4 +1,4 @@
-"""`holdfast doctor` on a real broker."""
+"""`holdfast doctor` on a real broker checks broker, rights, topics and settings."""
 
 from __future__ import annotations
 

@@ -270,7 +270,8 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         assert ours["holdfast.processor"] == stream.group.encode()
         assert ours["holdfast.code_version"] == version.encode()
         kind, reason = why[int(dict(record.headers)["number"])]
-        tells = kind in ("ValueUnreadable", "NullKey")  # only these errors of Holdfast name an action
+        # Among the errors of this test, only these of Holdfast name an action.
+        tells = kind in ("ValueUnreadable", "NullKey")
         assert len(ours) == 9 + tells == 9 + ("holdfast.error.action" in ours)
         assert ours["holdfast.kind"] == b"message"
         assert ours["holdfast.error.type"] == kind.encode()

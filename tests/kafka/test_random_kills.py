@@ -349,7 +349,7 @@ class Expected:
 
 @dataclass
 class Folder:
-    """The state of one task as it is on disk."""
+    """The state of one task as it is stored on disk."""
 
     path: Path
     partition: int

@@ -41,7 +41,7 @@ def bridges(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
         (b"k%d" % key, BEGIN_MS + begin + number * 2_000 + 1_000, drawn.randint(1, 9))
         for number in range(19)
         for key in range(KEYS)
-        if number % 5  # keeps four sessions of each key apart
+        if number % 5  # leaves out some bridges, so that four sessions of each key remain separate
     ]
     drawn.shuffle(made)
     return made

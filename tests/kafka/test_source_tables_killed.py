@@ -167,7 +167,7 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
         )
 
     def stored() -> int:
-        """The number of checkpoints that the worker has uploaded."""
+        """The number of checkpoints that the worker has uploaded so far."""
         status = other.client.status()
         return 0 if status is None or status.checkpoints is None else int(status.checkpoints["uploads"])
 

@@ -241,13 +241,13 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
     results.fleet["N3", "aircraft"] = dict(NO_AIRCRAFT)
     del results.routes["JFK-IAH-UA", "route"]
     results.routes["EWR-IAH-UA", "route"] = {**NO_ROUTE, "flights": 4}
-    results.weather["EWR", "2013-01-02T11:00:00Z"]["temperature"] = 39.02  # the earlier observation
+    results.weather["EWR", "2013-01-02T11:00:00Z"]["temperature"] = 39.02  # the temperature of an earlier observation
     results.weather["JFK", "2013-01-02T11:00:00Z"] = results.weather.pop(("JFK", "2013-01-02T10:00:00Z"))
     results.models[0]["seats"] = 0
     results.sent["carriers"][1]["name"] = None  # a window sent before the airline was known
     # A window that is still open, but was sent.
     results.sent["carriers"].append({"name": "United Air Lines Inc.", **hour("UA", at("12-30", 600), 0)})
-    results.board = dict(CARRIER_HOURS[2])  # an older window than the newest
+    results.board = dict(CARRIER_HOURS[2])  # a window that is older than the newest one
     results.sent["rotations"][0]["end"] += 1  # a session whose end is too late
     del results.sent["rotations"][1]  # a session that is neither sent nor in the table
     results.held["rotations"][0]["flights"] = 2  # a window that was sent with other content than the table has

@@ -30,9 +30,9 @@ CHANGES = [
     (0, 0, 2, 3, "put", "a", 2),
     (0, 0, 3, 2, "put", "a", 3),  # an earlier time at a later offset, because the clock was set back
     (0, 0, 4, 5, "delete", "b", None),
-    (0, 0, 4, 4, "base", "a", 3),  # the value that was already known
-    (0, 0, 5, 6, "base", "c", 7),  # a value without a changelog record
-    (0, 0, 5, 6, "base_delete", "b", None),  # the deletion that was already known
+    (0, 0, 4, 4, "base", "a", 3),  # the base repeats a value that was already known
+    (0, 0, 5, 6, "base", "c", 7),  # the base has a value without a changelog record
+    (0, 0, 5, 6, "base_delete", "b", None),  # the base repeats a deletion that was already known
     (0, 0, 5, 7, "put", "c", 8),
     (0, 0, 6, 8, "delete", "never", None),
     (0, 1, 0, 9, "base_delete", "a", None),  # another generation of the topic, which lacks this key

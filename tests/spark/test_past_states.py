@@ -118,7 +118,7 @@ def later() -> float:
     """A moment after all records that were written, and before the next record."""
     now = time.time()
     while time.time() < now + 0.004:
-        time.sleep(0.001)  # record times have milliseconds
+        time.sleep(0.001)  # wait, because record times have only milliseconds
     return now + 0.002
 
 

@@ -196,7 +196,7 @@ DIED_AFTER = ["plan", "feed", "write", "audit", "history", "table", "record"]
 
 @pytest.mark.parametrize(
     "died_after",
-    # right after readers can see the new version
+    # `make test` runs only this step, right after readers can see the new version
     [step if step == "table" else pytest.param(step, marks=pytest.mark.thorough) for step in DIED_AFTER],
 )
 @pytest.mark.parametrize("wanted", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])

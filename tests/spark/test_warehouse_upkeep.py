@@ -89,7 +89,7 @@ def processor(spark, unique):
 
 
 def plain(cell):
-    """A cell in the form that all engines share."""
+    """Convert a cell to a form that is equal for all engines."""
     if isinstance(cell, dt.datetime):
         return cell.astimezone(dt.UTC).isoformat() if cell.tzinfo is not None else cell.isoformat()
     if hasattr(cell, "asDict"):

@@ -16,7 +16,7 @@ _ONE_COMPILER = f"{BRIEF} {CODE_CACHE}"
 COMPILED_ONCE = {f"spark.{each}.defaultJavaOptions": _ONE_COMPILER for each in ("driver", "executor")}
 #: For a query on few rows, interpretation is faster than generating and compiling Java code.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-#: Spark's defaults, which the product uses.
+#: Spark's default properties, which the product uses: Java code is generated.
 GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 

@@ -38,7 +38,7 @@ class Verdict:
 
 
 def verify(settings: Settings, bootstrap: str, changelog: str, table: str, version: str = "all") -> Verdict:
-    """Run the verifier on the versions of a table."""
+    """Run ``docs/verify.py`` on the versions of a table, and parse its output."""
     given = {
         "bootstrap": bootstrap,
         "changelog": changelog,

@@ -245,7 +245,7 @@ NAMES_FOR_USERS = [
 def test_import_contracts_see_every_module() -> None:
     """The four folders are symbolic links below `holdfast`; an import checker that skips links would check nothing."""
     named = {"holdfast"} | {"holdfast." + ".".join(Path(name).with_suffix("").parts) for name in map(name_of, MODULES)}
-    # modules that only offer names, without code
+    # add the modules that only offer names, without code
     named |= {
         "holdfast." + ".".join(path.relative_to(PROJECT / "holdfast").with_suffix("").parts) for path in NAMES_FOR_USERS
     }

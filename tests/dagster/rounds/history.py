@@ -33,7 +33,7 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE ON applies FOR EACH ROW EXECUTE FUNC
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON incidents FOR EACH ROW EXECUTE FUNCTION of_incident();
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON apply_stages FOR EACH ROW EXECUTE FUNCTION of_stage();
 """
-#: The same for Dagster's runs.
+#: A trigger on Dagster's table of runs; a row of its ``history`` is one status change of a run.
 _DAGSTER = """
 CREATE TABLE history (seq bigserial PRIMARY KEY, run text, status text, job text);
 CREATE FUNCTION of_run() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

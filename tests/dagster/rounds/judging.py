@@ -1,4 +1,4 @@
-"""The rules that must hold after each round."""
+"""The rules that must hold after each round, and the report of a round."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class NotQuiet(AssertionError):
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the operator, and a preparation before it."""
+    """One command of the operator, and an action to take before it."""
 
     words: tuple[str, ...]
     before: Callable[[], None] = lambda: None
@@ -91,7 +91,7 @@ class Round:
         self._finish()
 
     def script(self) -> Sequence[Step]:
-        """The operator's commands."""
+        """The operator's commands in this round."""
         group, draw = self.here.operated.group, self.draw
         apply: dict[str, tuple[Step, ...]] = {
             "deploy": (Step(("deploy", group), self.here.change_code),),

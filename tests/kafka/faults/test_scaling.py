@@ -67,7 +67,7 @@ def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, wa
         for app in apps:
             app.stop()
         for thread in threads:
-            if thread.ident is not None:  # the thread was started
+            if thread.ident is not None:  # join only threads that were started
                 thread.join(60)
     assert stream.counts() == Counter(key for key, _ in messages + messages)
     verify(stream)

@@ -63,7 +63,7 @@ def world(pytestconfig: pytest.Config) -> Iterator[World]:
     memory = Path("/dev/shm")
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    SharedJvm.stop()  # the shared JVM has other properties
+    SharedJvm.stop()  # stop the JVM that other Spark tests share, because it has other properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         fifty_lives = pytestconfig.getoption("--tier") != "thorough"
         settings = small_spark(Path(folder), fifty_lives=fifty_lives)

@@ -100,7 +100,7 @@ class Life:
 
     @property
     def spark(self) -> Any:
-        """The Spark session."""
+        """The Spark session of this life's runs."""
         return self.world.spark
 
     @property

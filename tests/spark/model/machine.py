@@ -39,7 +39,7 @@ class Failure:
     told: tuple[str, ...]
 
     def text(self) -> str:
-        """The failure as readable text."""
+        """The failure as text: its sequence number, the broken promise, and the actions that led to it."""
         return "\n".join([f"sequence {self.sequence} broke {self.promise!r}: {self.detail}", *self.told])
 
 

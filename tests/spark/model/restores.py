@@ -20,7 +20,7 @@ from tests.spark.model.life import STORE, Life
 from tests.spark.model.owner import INPUT, PARTITIONS, Content
 from tests.unit.processors.lifecycle.worlds import world_of
 
-#: How a restore sets the input positions.
+#: The input positions after a restore: the snapshot's, the snapshot's in copied input topics, or unchanged.
 Inputs = Literal["snapshot", "copied", "stay"]
 #: The number of records in the input topics.
 _INPUT_END = 1_000_000
