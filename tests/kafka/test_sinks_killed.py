@@ -1,4 +1,4 @@
-"""kill -9 of workers with a sink on a real broker: each result reaches the other system, and a repeated one is equal."""
+"""kill -9 of workers with a sink: each result reaches the other system, and a repeated result is equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def count(value, state):
 
 class Rows(BatchingSink):
     def setup(self):
-        self.table = sqlite3.connect(os.environ["TEST_TABLE"], timeout=60, isolation_level=None, check_same_thread=False)
+        path = os.environ["TEST_TABLE"]
+        self.table = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
 
     def write(self, batch):
         rows = [(batch.topic, batch.partition, item.offset, item.key.decode(), item.value) for item in batch]
@@ -64,7 +65,7 @@ class Rows(BatchingSink):
             self.wait(self.has_committed(turn * PER_ROUND), "the messages to be committed")
 
     def more_rows(self) -> Callable[[], bool]:
-        """Whether the table has more rows than now: a part of what was fed is then written, and perhaps not committed."""
+        """Whether the table has more rows than now. Then, a part of the input is written, and perhaps not committed."""
         before = len(self.rows())
         return lambda: len(self.rows()) > before
 
