@@ -12,8 +12,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 import holdfast
 from holdfast.infra.errors import BadConfiguration, HoldfastError
@@ -230,6 +228,9 @@ def demo(
 
     To stop the services that `--keep` leaves running: `HOLDFAST_HOME=.holdfast/demo holdfast down`.
     """
+    from rich.console import Console
+    from rich.markup import escape
+
     from holdfast.infra.machine import JAR_SETS, prepare
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
@@ -255,6 +256,8 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start broker, registry, supervisor and Dagster in the background, and deploy the project's processors."""
+    from rich.console import Console
+
     from holdfast.orchestration.commands.installation.up import start_all
 
     settings = command_settings()
@@ -265,7 +268,7 @@ def up(
 def down(as_json: Json = False) -> None:
     """Stop all services and processors that were started from this home folder."""
     from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.kafka.broker import stop_broker
     from holdfast.infra.spark.server import stop_server
     from holdfast.orchestration.host import local
 
@@ -279,8 +282,7 @@ def down(as_json: Json = False) -> None:
         stopped.append("supervisor and processors")
     if stop_server(settings):
         stopped.append("warm Spark")
-    if running_broker(settings.paths.kafka) is not None:
-        embedded_broker(settings).stop()
+    if stop_broker(settings.paths.kafka):
         stopped.append("broker")
     sentence = f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running."
     print_answer({"stopped": stopped}, sentence, as_json=as_json)
@@ -315,6 +317,10 @@ def main(arguments: list[str] | None = None) -> int:
         if as_json:
             print_json({"error": error.as_dict()})
             return error.exit_code
+        # imported late because commands that print lines of text or JSON need no tables and colours
+        from rich.console import Console
+        from rich.markup import escape
+
         console = Console(stderr=True)
         console.print(f"[red]{type(error).__name__}[/]: {escape(error.message)}", highlight=False, soft_wrap=True)
         console.print(f"[bold]What to do[/]: {escape(error.action)}", highlight=False, soft_wrap=True)
