@@ -294,7 +294,8 @@ def stop_broker(folder: Path, timeout_s: float = STOP_WITHIN_S) -> bool:
 
     A broker that does not answer yet is stopped, too, even if the process that started it was killed.
     """
-    return any([_end_recorded(file(folder), timeout_s) for file in (_address_file, _starting_file)])
+    ended = [_end_recorded(file(folder), timeout_s) for file in (_address_file, _starting_file)]
+    return any(ended)
 
 
 def embedded_broker(settings: Settings) -> EmbeddedBroker:

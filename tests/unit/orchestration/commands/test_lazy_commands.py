@@ -22,7 +22,11 @@ from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.lazy import LazyCommand, loaded
 
 #: What only some commands need, and what makes a command slow: libraries, and Holdfast's engine.
-ENGINE = ("holdfast.processors.application", "holdfast.processors.engine.dataframe", "holdfast.processors.engine.windows")
+ENGINE = (
+    "holdfast.processors.application",
+    "holdfast.processors.engine.dataframe",
+    "holdfast.processors.engine.windows",
+)
 DATABASE = ("sqlalchemy",)
 KAFKA = ("confluent_kafka", "kafka")
 WORKERS = ("httpx", "supervisor")

@@ -173,9 +173,7 @@ def test_down_ends_a_broker_where_java_is_not_found(
     folder.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         mark = start_mark(process.pid) or ""
-        (folder / "broker.json").write_text(
-            json.dumps({"bootstrap": "127.0.0.1:1", "pid": process.pid, "mark": mark})
-        )
+        (folder / "broker.json").write_text(json.dumps({"bootstrap": "127.0.0.1:1", "pid": process.pid, "mark": mark}))
         try:
             assert main(["down", "--json"]) == 0
             assert json.loads(capsys.readouterr().out) == {"stopped": ["broker"]}
