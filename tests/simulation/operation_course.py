@@ -25,15 +25,19 @@ from tests.simulation.operation_steps import (
     Both,
     BreakModule,
     Configure,
+    CopyRegistry,
     Course,
     Define,
     DeleteRun,
+    Drift,
     End,
+    Expire,
     Feed,
     Intrude,
     KillWorker,
     Occupy,
     Pause,
+    ReplaceRegistry,
     SetClock,
     Silent,
     Spoil,
@@ -41,6 +45,7 @@ from tests.simulation.operation_steps import (
     Upgrade,
     Wait,
 )
+from tests.simulation.operation_webhook import Webhook
 from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
@@ -92,9 +97,12 @@ class CourseRun:
         self.world, self.course = world, course
         self.told: list[str] = []
         self.sensor = Sensor(world, self.tell)
+        self.webhook = Webhook(world, self.tell)
         self.acted = 0
         #: When the last silence is over.
         self.silent_until = 0.0
+        #: Whether committed offsets expired.
+        self.expired = False
 
     @property
     def writes_files(self) -> bool:
@@ -114,6 +122,7 @@ class CourseRun:
         for request in (Provision(GROUP), Deploy(GROUP)):
             act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
         self.sensor.begin()
+        self.webhook.begin()
         for step in self.course:
             self.take(step)
         self.world.strikes.clear()
@@ -139,6 +148,7 @@ class CourseRun:
         while True:
             verdict = judge(self.world)
             self.tell(f"judged: {list(verdict.apart) or 'as recorded'}; {verdict.answer.colour}: {verdict.answer.text}")
+            self.webhook.check()
             if not verdict.apart and verdict.answer.colour != "red":
                 break
             if verdict.action in done or len(done) == ACTIONS_MAX:
@@ -181,6 +191,8 @@ class CourseRun:
             InvariantBroken: Something is.
         """
         self.world.rest(2.0)
+        if self.expired and len(self.world.cluster.committed_offsets(GROUP)) < self.world.schedule.partitions:
+            return  # it is stopped, and says what it needs when it is started
         sequence = Sequence(self.world)
         sequence.model.catch_up()
         for place, store, number in sequence.places():
@@ -249,6 +261,15 @@ class CourseRun:
                 self.sensor.queue.occupy(GROUP)
             case Upgrade():
                 world.make_foreign()
+            case Drift():
+                world.drift()
+            case CopyRegistry():
+                world.copy_of_registry()
+            case ReplaceRegistry():
+                world.until(lambda: world.is_at_rest, 3_000.0, "no command is under way")
+                self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
+            case Expire():
+                self.expired = world.expire() or self.expired
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Something begins later and ends by itself, unless it stays until a person ends it."""

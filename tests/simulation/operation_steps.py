@@ -58,7 +58,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """The worker of a slot, or a recovery run, is killed at a point."""
+    """The worker of a slot, a recovery run, or a tick of a sensor (`tick`, `hook`) is ended at a point."""
 
     who: str
     end: End
@@ -162,6 +162,26 @@ class BreakModule:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Somebody changes the configuration of a changelog: it would delete state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The committed offsets of the group expire, if it has no members."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRegistry:
+    """A backup of the registry is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceRegistry:
+    """The backup takes the registry's place, once no command, run or tick is under way."""
+
+
 Step = (
     Ask
     | Both
@@ -181,5 +201,9 @@ Step = (
     | Upgrade
     | Occupy
     | BreakModule
+    | Drift
+    | Expire
+    | CopyRegistry
+    | ReplaceRegistry
 )
 Course = tuple[Step, ...]
