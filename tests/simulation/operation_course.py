@@ -31,7 +31,6 @@ from tests.simulation.operation_steps import (
     DeleteRun,
     Drift,
     End,
-    Expire,
     Feed,
     Intrude,
     KillWorker,
@@ -101,8 +100,6 @@ class CourseRun:
         self.acted = 0
         #: When the last silence is over.
         self.silent_until = 0.0
-        #: Whether committed offsets expired.
-        self.expired = False
 
     @property
     def writes_files(self) -> bool:
@@ -191,8 +188,6 @@ class CourseRun:
             InvariantBroken: Something is.
         """
         self.world.rest(2.0)
-        if self.expired and len(self.world.cluster.committed_offsets(GROUP)) < self.world.schedule.partitions:
-            return  # it is stopped, and says what it needs when it is started
         sequence = Sequence(self.world)
         sequence.model.catch_up()
         for place, store, number in sequence.places():
@@ -268,8 +263,6 @@ class CourseRun:
             case ReplaceRegistry():
                 world.until(lambda: world.is_at_rest, 3_000.0, "no command is under way")
                 self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
-            case Expire():
-                self.expired = world.expire() or self.expired
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Something begins later and ends by itself, unless it stays until a person ends it."""

@@ -15,7 +15,6 @@ from holdfast.processors.lifecycle.plans.requests import (
     Prefix,
     Provision,
     Replay,
-    Reposition,
     Request,
     Restart,
     Restore,
@@ -41,7 +40,6 @@ from tests.simulation.operation_steps import (
     DeleteRun,
     Drift,
     End,
-    Expire,
     Feed,
     Intrude,
     KillWorker,
@@ -135,8 +133,6 @@ def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
     elif drawn < 0.06:
         steps[at:at] = [Wait(5.0), Ask(Backfill(GROUP, "first", "local"), end)]
     elif drawn < 0.09:
-        steps[at:at] = [Ask(Stop(GROUP)), Expire(), Ask(Reposition(GROUP), end), Wait(62.0), Ask(Deploy(GROUP))]
-    elif drawn < 0.12:
         changed: Request = random.choice([Stop(GROUP), Restart(GROUP), Scale(GROUP, random.randint(1, 3), warm_s=0.0)])
         adopted: list[Step] = [Ask(Adopt(GROUP), end)] if random.random() < 0.7 else []
         steps[at:at] = [CopyRegistry(), Ask(changed), Wait(5.0), ReplaceRegistry(), Wait(20.0), *adopted]

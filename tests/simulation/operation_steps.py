@@ -168,11 +168,6 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class Expire:
-    """The committed offsets of the group expire, if it has no members."""
-
-
-@dataclass(frozen=True, slots=True)
 class CopyRegistry:
     """A backup of the registry is made."""
 
@@ -202,7 +197,6 @@ Step = (
     | Occupy
     | BreakModule
     | Drift
-    | Expire
     | CopyRegistry
     | ReplaceRegistry
 )

@@ -264,14 +264,6 @@ class OperationWorld(LifecycleWorld):
         if name in self.cluster._broker.topics:
             self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
 
-    def expire(self) -> bool:
-        """The group's offsets expire; False if it has members, whose group keeps them."""
-        group = self.cluster._broker.group(GROUP)
-        if any(each.alive for each in self.programs.values()) or group.members or group.pending:
-            return False
-        group.committed.clear()
-        return True
-
     def noting_what_works(self) -> Any:
         """A patch by which each release that works is noted."""
         original = ReleaseBook.works
