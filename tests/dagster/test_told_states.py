@@ -1,6 +1,6 @@
 """Each state that needs a person reaches the webhook within its limit, once, and its end; with workers in memory.
 
-The registry, the sensor, Dagster's storage and the HTTP server are real. The sensor ticks every 15 s of a virtual clock.
+Registry, sensor, Dagster's storage and HTTP server are real. The sensor ticks every 15 s of a virtual clock.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ def test_a_disk_without_room_is_told_once_with_the_processor_that_waits_for_it(
     assert "holdfast status --sizes" in message["action"]
     monkeypatch.setattr(sensor_module, "room_of", lambda folder: Room(100, 1))
     found = telling.after(PROMISED_S)
-    assert [each["event"] for each in found] == ["state.over", "state.needs"], "the disk of the home has its own message"
+    assert [each["event"] for each in found] == ["state.over", "state.needs"], (
+        "the disk of the home has its own message"
+    )
     assert found[1]["title"] == "the disk is nearly full"
     monkeypatch.setattr(sensor_module, "room_of", lambda folder: Room(100, 50))
     telling.installation.start_program(telling.installation.paths.program(NAME, "0"))

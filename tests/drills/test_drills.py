@@ -1,7 +1,7 @@
 """The drills: break what runs, hear it from Dagster, do the one thing that mends it, and find nothing lost or doubled.
 
-``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs four: one for each way in
-which a processor is repaired (by recovery alone, by recovery with a restore, by a materialisation, by a verb).
+``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs two: a processor that recovery
+starts again, and one whose state recovery restores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts of messages that do not arrive go with their task, when a second worker joins and when the first one leaves."""
+"""Counts of messages that do not arrive go with their task, when a second worker joins and when the first leaves."""
 
 from __future__ import annotations
 

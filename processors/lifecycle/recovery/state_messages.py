@@ -46,8 +46,8 @@ def settles_s(kind: str) -> float:
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
     """The message for a processor that does not work; None if it works, or if its failed incident reports the fault.
 
-    The message of a state that should end by itself is due only after ``settles_s``. ``is_open`` is true if the answer's
-    incident is open; messages of an open incident name no action.
+    The message of a state that should end by itself is due only after ``settles_s``. ``is_open`` is true if the
+    answer's incident is open; messages of an open incident name no action.
     """
     if answer.passed or (answer.incident is not None and not is_open):
         return None
@@ -66,7 +66,9 @@ def _need_of_lasting(processor: str, answer: Answer) -> Need:
             action = "Make room on the disk. `holdfast status --sizes` names what uses it, and what makes room."
             return Need(processor, NO_ROOM, title, answer.text, action, processor)
         case "broker-away":
-            action = "Start the broker, or correct its address. `holdfast doctor` names the address that does not answer."
+            action = (
+                "Start the broker, or correct its address. `holdfast doctor` names the address that does not answer."
+            )
             return Need(BROKER, BROKER_AWAY, "no broker answers, so no processor works", answer.text, action)
         case "schema-registry-away":
             action = f"Start the schema registry, or correct its address in the definition of {processor}."

@@ -35,8 +35,8 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Waiting,
     diagnose,
 )
-from holdfast.processors.lifecycle.recovery.incidents import meant
 from holdfast.processors.lifecycle.recovery.faults import Kind
+from holdfast.processors.lifecycle.recovery.incidents import meant
 from holdfast.processors.lifecycle.recovery.lagging import LAG_S, Lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import judge
@@ -234,7 +234,11 @@ def test_the_page_of_alerts_lists_every_state_with_its_limit() -> None:
     page, events = ((DOCS / name).read_text() for name in ("tasks/alerts.md", "operations.md"))
     rows = re.findall(r"^\| (`[^|]*|the incident's kind) \| [^|]* \| (\d+ \w+) \| [^|]* \|$", page, re.MULTILINE)
     listed = {kind: limit for names, limit in rows for kind in re.findall(r"`([^`]+)`", names)}
-    machine = [need_of_disk(1.0, 5.0, "/home"), need_of_code("a", "b", "c"), need_of_registry(HoldfastError("no", action=""))]
+    machine = [
+        need_of_disk(1.0, 5.0, "/home"),
+        need_of_code("a", "b", "c"),
+        need_of_registry(HoldfastError("no", action="")),
+    ]
     of_machine = {each.kind for each in (*machine, need_of_unread("fleet", ValueError())) if each is not None}
     assert set(listed) == kinds_of_answers() | of_machine
     assert {kind for kind, limit in listed.items() if told_after_s(kind) > PROMISED_S[limit]} == set()
