@@ -73,7 +73,11 @@ def _back_to_the_bad_one(patch: pytest.MonkeyPatch) -> None:
 
 def _links_are_left_out(patch: pytest.MonkeyPatch) -> None:
     original = code_files._below
-    patch.setattr(code_files, "_below", lambda place: [] if place.is_symlink() else original(place))
+
+    def below(place: Path) -> list[Path]:
+        return [each for each in original(place) if not any(at.is_symlink() for at in (each, *each.parents))]
+
+    patch.setattr(code_files, "_below", below)
 
 
 def _workers_stay(patch: pytest.MonkeyPatch) -> None:
