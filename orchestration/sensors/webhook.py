@@ -68,8 +68,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         known = _stored(context)
         outbox = Outbox() if known is None else known.outbox
         position = _newest_failure(context.instance) if known is None else known.failures_after
-        former, lags = ({}, {}) if known is None else (known.states, known.lags)
-        is_readable = True
+        before, is_readable = known or Cursor(Outbox(), 0), True
+        former, lags = before.states, before.lags
         try:
             incidents = _of_incidents(lifecycle)
             states, lags = _states(lifecycle, settings, former, lags)

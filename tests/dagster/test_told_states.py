@@ -60,7 +60,8 @@ class Telling:
                 told = source.status()
                 return None if told is None else replace(told, **answer)
 
-        return replace(world, deployer=fake.deployer, statuses=lambda *place: Answering(), clock=lambda: self.now)
+        answering: Any = Answering
+        return replace(world, deployer=fake.deployer, statuses=lambda *place: answering(), clock=lambda: self.now)
 
     def tick(self) -> None:
         """One tick; the webhook accepts all messages."""

@@ -17,7 +17,7 @@ from holdfast.infra.webhook import Answer
 from holdfast.orchestration.sensors.webhook import INCIDENTS_MAX, NOTIFY_EVERY_S
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now
-from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox
 from tests.simulation.lifecycle_machine import SimulatedClient, _answer
 from tests.simulation.operation_world import LIMITS, OperationWorld, Person
 from tests.simulation.scheduler import Crashed
@@ -104,7 +104,7 @@ class Webhook:
         known = {each.id: each for each in (*registry.incidents(INCIDENTS_MAX), *registry.open_incidents())}
         found = [each for number in sorted(known) for each in webhook_messages.of_incident(known[number])]
         now, unread = self._world.now(), set[str]()
-        needs = []
+        needs: list[Need]
         try:
             seen = processor_now(GROUP, person.acting, LIMITS, before=lags.get(GROUP))
         except HoldfastError as failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def counts(machine: Machine) -> dict[str, int]:
 @pytest.mark.parametrize("dead_letters", [True, False])
 def test_counts_survive_a_rebalance_between_two_workers(tmp_path: Path, dead_letters: bool) -> None:
     plain = replace(plain_schedule(SEED), exactly_once=True, dead_letters=dead_letters, partitions=2, stores=1)
-    rest = {"pieces": 0, "switching": 0.0, "retention_s": 86_400.0, "faults": (), "assignor": "range"}
+    rest: dict[str, Any] = {"pieces": 0, "switching": 0.0, "retention_s": 86_400.0, "faults": (), "assignor": "range"}
     schedule = replace(plain, processes=2, commit_every=1, standby_replicas=0, **rest)
     world = World(schedule, tmp_path, Settings())
     first, second = world.machines[:2]

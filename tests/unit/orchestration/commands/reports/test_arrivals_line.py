@@ -39,7 +39,8 @@ def printed(installation: Installation, arrivals: TaskArrivals) -> tuple[str, di
             return replace(told, tasks=tuple(replace(each, arrivals=arrivals) for each in told.tasks))
 
     (deployment,) = installation.registry.deployments()
-    world = replace(installation.world, statuses=lambda *place: Counted())
+    answering: Any = Counted
+    world = replace(installation.world, statuses=lambda *place: answering())
     rows, _ = describe_processor(deployment, world, Limits())
     document = {"services": {}, "processors": rows, "adopted": [], "incidents": [], "applies": [], "reasons": []}
     _print(document, Console(file=(out := StringIO()), width=80, color_system=None))

@@ -176,8 +176,9 @@ def worker(**facts: Any) -> ProcessorStatus:
 
 
 #: What runs in a slot, by the supervisor and by the worker itself: one that works, and all.
-WORKS = (program("RUNNING"), worker())
-MACHINES: tuple[tuple[ProgramStatus | None, ProcessorStatus | None], ...] = (
+Machine = tuple[ProgramStatus | None, ProcessorStatus | None]
+WORKS: Machine = (program("RUNNING"), worker())
+MACHINES: tuple[Machine, ...] = (
     (None, None),
     (program("EXITED"), None),
     (program("STOPPED"), None),
@@ -217,10 +218,13 @@ def test_each_record_with_each_incident_and_apply_is_told_once_within_its_limit(
 def kinds_of_answers() -> set[str]:
     """The kinds of the messages that processors without an incident have, and of those that wait."""
     waiting = (Failed({"message": "no", "cause": cause}) for cause in ("disk-full", "schema-registry-away"))
-    others = (Differs("other-settings", "It has others.", "holdfast apply deploy fleet"), *waiting)
+    others: tuple[Diagnosis, ...] = (
+        Differs("other-settings", "It has others.", "holdfast apply deploy fleet"),
+        *waiting,
+    )
     pairs = itertools.combinations_with_replacement((*SLOTS, *others), 2)
     lag = Lag(200_000, NOW.timestamp() - 2 * LAG_S)
-    found = set()
+    found = set[str]()
     for slots, begun in itertools.product(pairs, APPLIES):
         answer = judge(dict(zip(("0", "1"), slots, strict=True)), None, begun, begun, NOW, lag=lag, processor="fleet")
         told = need_of("fleet", answer, is_open=False)
@@ -250,7 +254,7 @@ def test_a_state_that_needs_a_person_is_told_within_a_minute() -> None:
 
 
 def waits(kind: Kind, cause: str) -> Answer:
-    slot = Waiting() if kind == "broker-away" else Failed({"message": "no", "cause": cause})
+    slot: Diagnosis = Waiting() if kind == "broker-away" else Failed({"message": "no", "cause": cause})
     known = None if kind == "broker-away" else incident(kind=kind, remedy="wait")
     return judge({"0": slot}, known, None, None, NOW)
 
