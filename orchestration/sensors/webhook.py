@@ -32,6 +32,7 @@ from holdfast.orchestration.view import reasons
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.lagging import Lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
@@ -67,15 +68,17 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         known = _stored(context)
         outbox = Outbox() if known is None else known.outbox
         position = _newest_failure(context.instance) if known is None else known.failures_after
-        former, is_readable = {} if known is None else known.states, True
+        before, is_readable = known or Cursor(Outbox(), 0), True
+        former, lags = before.states, before.lags
         try:
             incidents = _of_incidents(lifecycle)
-            states = _states(lifecycle, settings, former)
-        except HoldfastError as failed:  # Without the registry, only the messages that do not need it are sent.
+            states, lags = _states(lifecycle, settings, former, lags)
+        except HoldfastError as failed:  # messages that do not need the registry are still sent
             context.log.warning(f"Incidents could not be read: {failed}")
             incidents, is_readable = [], False
             needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
-            unread = {each.need.subject for each in former.values() if each.need.processor is not None}
+            of_processors = (each.need for each in former.values() if each.need.processor is not None)
+            unread = {state_messages.BROKER, *(each.subject for each in of_processors)}
             states = state_messages.follow(former, needs, unread, now_utc())
         else:
             if known is None:  # In the first tick, all messages about ended incidents count as sent.
@@ -85,13 +88,13 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         repeat = timedelta(hours=settings.webhook.repeat_hours)
         found += state_messages.messages_of(states, repeat, now_utc())
         pending = webhook_messages.waiting(outbox, found, now_utc())
-        _store(context, Cursor(outbox, position, states))
+        _store(context, Cursor(outbox, position, states, lags))
         sending = webhook_messages.deliver(
             outbox,
             pending,
             lambda one: _send(one, settings),
             now_utc,
-            keep=lambda so_far: _store(context, Cursor(so_far, position, states)),
+            keep=lambda so_far: _store(context, Cursor(so_far, position, states, lags)),
         )
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
@@ -102,7 +105,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         after = sending.outbox
         if is_readable:  # Without the registry, it is unknown which ids the next ticks need. So no id is forgotten.
             after = webhook_messages.forget(after, [each.id for each in found])
-        cursor = Cursor(after, position, states)
+        cursor = Cursor(after, position, states, lags)
         _store(context, cursor)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
@@ -110,25 +113,30 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
     return notifications
 
 
-def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed]) -> dict[str, SeenNeed]:
-    """The problems that need a person: the problems of the last tick, updated with the facts of this tick.
+def _states(
+    lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed], before: Mapping[str, Lag]
+) -> tuple[dict[str, SeenNeed], dict[str, Lag]]:
+    """Problems that need a person: those known from the last tick, updated with the facts of this tick.
 
-    The problems of a processor whose status can't be read stay unchanged.
+    The problems of a processor whose status can't be read stay unchanged. The second result has the lags for the next
+    tick; ``before`` has those of the last tick.
     """
     needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
+    lags: dict[str, Lag] = {}
     deployments = lifecycle.registry.deployments()
     world = look_at_all(lifecycle.world, deployments)
     for name in (each.processor for each in deployments):
         try:
-            now = processor_now(name, world, limits)
+            now = processor_now(name, world, limits, before=before.get(name))
         except Exception as failed:  # an error of one processor must not stop the reports about other processors
-            unread.add(name)
+            unread |= {name, state_messages.BROKER}
             needs.append(state_messages.need_of_unread(name, failed))
             continue
         is_open = now.incident is not None and now.incident.is_open
         need = state_messages.need_of(name, now.answer, is_open=is_open)
         needs += [] if need is None else [need]
-    return state_messages.follow(known, needs, unread, now_utc())
+        lags |= {} if now.lag is None else {name: now.lag}
+    return state_messages.follow(known, state_messages.without_repeats(needs), unread, now_utc()), lags
 
 
 def _needs_of_machine(settings: Settings) -> list[Need]:

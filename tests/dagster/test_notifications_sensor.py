@@ -300,10 +300,10 @@ def test_a_processor_whose_state_can_not_be_read_is_told_and_hides_no_other(
     broken_off(registry, "routes", now)
     original = sensor_module.processor_now
 
-    def processor_now(processor: str, *given: Any) -> Any:
+    def processor_now(processor: str, *given: Any, **named: Any) -> Any:
         if processor == "fleet":
             raise ValueError("what nobody expected")
-        return original(processor, *given)
+        return original(processor, *given, **named)
 
     monkeypatch.setattr(sensor_module, "processor_now", processor_now)
     tick()

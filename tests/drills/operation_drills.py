@@ -118,8 +118,7 @@ def broken_module(it: Exercise) -> None:
         it.status_says("code location holdfast", "No module named 'nothing_of_this_name'")
         killed_at = time.time()
         os.kill(it.pid, signal.SIGKILL)
-        it.red_since(it.processor_asset, WORKING, killed_at, "SIGKILL")
-        it.green(it.processor_asset, WORKING, since=killed_at)
+        recovered_since(it, killed_at)
         it.act_outside("the import is corrected", lambda: file.write_text(text))
         it.status_is_silent("code location holdfast")
     it.exact()
@@ -200,10 +199,9 @@ def helper_changed(it: Exercise) -> None:
             it.broken()
             killed_at = time.time()
             os.kill(it.pid, signal.SIGKILL)
-            it.red_since(it.processor_asset, WORKING, killed_at, "SIGKILL")
-            it.green(it.processor_asset, WORKING, since=killed_at)
             subject = f"definition {module_of(it.name)}:application"
             it.status_says(subject, "drill_helper")
+            recovered_since(it, killed_at)
             it.act_outside("the module is put back", lambda: helper.write_text(text))
             it.status_is_silent(subject)
     finally:
@@ -248,10 +246,12 @@ def end_early(command: subprocess.Popen[str], by: signal.Signals) -> None:
 
 
 def kill_and_see_again(it: Exercise, killed: dict[str, int], what: str) -> None:
-    """Kill these workers with SIGKILL, and wait until each of their slots has a new process."""
+    """Kill these workers with -9, and wait until each of their slots has another process."""
+    killed_at = time.time()
     for pid in killed.values():
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: all_run_anew(it, killed), what)
+    it.result.came_back(time.time() - killed_at)
 
 
 def roll_out(it: Exercise, former: str) -> None:
@@ -267,6 +267,12 @@ def all_run_anew(it: Exercise, former: dict[str, int]) -> bool:
     """Whether each of these slots has a new process that runs."""
     now = it.running_pids()
     return all(now.get(slot, pid) != pid for slot, pid in former.items())
+
+
+def recovered_since(it: Exercise, killed_at: float) -> None:
+    """Wait until the check was red about a kill, and is green again; how long that took is noted."""
+    it.red_since(it.processor_asset, WORKING, killed_at, "SIGKILL")
+    it.result.came_back(it.green(it.processor_asset, WORKING, since=killed_at) - killed_at)
 
 
 @contextmanager

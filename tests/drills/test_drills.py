@@ -1,7 +1,7 @@
 """Drills break a running installation, wait for a check in Dagster, carry out one repair, and verify every message.
 
-``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs four: one for each kind of
-repair (by recovery alone, by recovery with a restore, by a materialisation, by a verb).
+``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs two: a processor that recovery
+starts again, and one whose state recovery restores.
 """
 
 from __future__ import annotations

@@ -25,15 +25,18 @@ from tests.simulation.operation_steps import (
     Both,
     BreakModule,
     Configure,
+    CopyRegistry,
     Course,
     Define,
     DeleteRun,
+    Drift,
     End,
     Feed,
     Intrude,
     KillWorker,
     Occupy,
     Pause,
+    ReplaceRegistry,
     SetClock,
     Silent,
     Spoil,
@@ -41,6 +44,7 @@ from tests.simulation.operation_steps import (
     Upgrade,
     Wait,
 )
+from tests.simulation.operation_webhook import Webhook
 from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
@@ -93,6 +97,7 @@ class CourseRun:
         self.world, self.course = world, course
         self.told: list[str] = []
         self.sensor = Sensor(world, self.tell)
+        self.webhook = Webhook(world, self.tell)
         self.acted = 0
         #: The virtual time at which the last temporary disturbance ends.
         self.silent_until = 0.0
@@ -115,6 +120,7 @@ class CourseRun:
         for request in (Provision(GROUP), Deploy(GROUP)):
             act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
         self.sensor.begin()
+        self.webhook.begin()
         for step in self.course:
             self.take(step)
         self.world.strikes.clear()
@@ -141,6 +147,7 @@ class CourseRun:
         while True:
             verdict = judge(self.world)
             self.tell(f"judged: {list(verdict.apart) or 'as recorded'}; {verdict.answer.colour}: {verdict.answer.text}")
+            self.webhook.check()
             if not verdict.apart and verdict.answer.colour != "red":
                 break
             if verdict.action in done or len(done) == ACTIONS_MAX:
@@ -251,6 +258,13 @@ class CourseRun:
                 self.sensor.queue.occupy(GROUP)
             case Upgrade():
                 world.make_foreign()
+            case Drift():
+                world.drift()
+            case CopyRegistry():
+                world.copy_of_registry()
+            case ReplaceRegistry():
+                world.until(lambda: world.is_at_rest, 3_000.0, "no command is under way")
+                self.tell(f"the backup of the registry is put back: {world.put_registry_back()}")
 
     def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
         """Start a disturbance later. It ends after ``seconds``, or stays until a person ends it."""

@@ -6,11 +6,14 @@ from random import Random
 from typing import Literal
 
 from holdfast.processors.lifecycle.plans.requests import (
+    Adopt,
+    Backfill,
     Clear,
     Compact,
     Deploy,
     Keys,
     Prefix,
+    Provision,
     Replay,
     Request,
     Restart,
@@ -31,15 +34,18 @@ from tests.simulation.operation_steps import (
     Both,
     BreakModule,
     Configure,
+    CopyRegistry,
     Course,
     Define,
     DeleteRun,
+    Drift,
     End,
     Feed,
     Intrude,
     KillWorker,
     Occupy,
     Pause,
+    ReplaceRegistry,
     SetClock,
     Signal,
     Silent,
@@ -63,6 +69,12 @@ AIMS = (
     "http:/status",
     "registry.",
 )
+SIGNALS: tuple[Signal, ...] = ("SIGINT", "SIGHUP", "SIGKILL")
+#: Where a tick of the recovery sensor is ended, and one of the webhook's sensor.
+TICKS_AIMS = {
+    "tick": ("", "", "registry.", "registry.open_incident", "http:", "deployer."),
+    "hook": ("", "", "registry.", "webhook", "dagster."),
+}
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
 #: Points at which an operator has a worker clear state.
 CLEARING = ("http:/state/clear:before", "http:/state/clear:after", "http:/maintenance")
@@ -97,7 +109,34 @@ def draw_course(seed: int) -> Course:
     steps = _draw_of_dagster(Random(f"dagster of course {seed}"), steps)
     steps = _draw_of_files(Random(f"files of course {seed}"), steps)
     steps = _draw_of_proofs(Random(f"proofs of course {seed}"), steps)
-    return tuple(_draw_of_clears(Random(f"clears of course {seed}"), steps))
+    steps = _draw_of_clears(Random(f"clears of course {seed}"), steps)
+    steps = _draw_of_rare_verbs(Random(f"rare verbs of course {seed}"), steps)
+    return tuple(_draw_of_ticks(Random(f"ticks of course {seed}"), steps))
+
+
+def _draw_of_ticks(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a tick of a sensor that ends at one of its calls; drawn apart, too."""
+    for _ in range(3):
+        if random.random() < 0.1:
+            who, signal = random.choice(["tick", "hook"]), random.choice(SIGNALS)
+            aim = random.choice(TICKS_AIMS[who])
+            steps.insert(random.randint(1, len(steps)), KillWorker(who, End(signal, aim, random.choice([1, 2, 5, 12]))))
+    return steps
+
+
+def _draw_of_rare_verbs(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a verb that operators seldom need, and what makes it needed; drawn apart, too."""
+    drawn, at = random.random(), random.randint(1, len(steps))
+    end = _draw_end(random, AIMS) if random.random() < 0.6 else None
+    if drawn < 0.03:
+        steps[at:at] = [Drift(), Ask(Provision(GROUP), end)]
+    elif drawn < 0.06:
+        steps[at:at] = [Wait(5.0), Ask(Backfill(GROUP, "first", "local"), end)]
+    elif drawn < 0.09:
+        changed: Request = random.choice([Stop(GROUP), Restart(GROUP), Scale(GROUP, random.randint(1, 3), warm_s=0.0)])
+        adopted: list[Step] = [Ask(Adopt(GROUP), end)] if random.random() < 0.7 else []
+        steps[at:at] = [CopyRegistry(), Ask(changed), Wait(5.0), ReplaceRegistry(), Wait(20.0), *adopted]
+    return steps
 
 
 def _draw_more(random: Random, steps: list[Step]) -> list[Step]:

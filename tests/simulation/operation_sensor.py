@@ -81,6 +81,8 @@ class Sensor:
             self._look(person, replace(person.acting, logged=lambda name: None))
         except HoldfastError as failed:
             self._tell(f"sensor: {failed.message}")
+        except KeyboardInterrupt:
+            self._tell(f"sensor: {process.name} was interrupted")
 
     def _look(self, person: Person, world: Any) -> None:
         registry = world.registry

@@ -61,7 +61,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class KillWorker:
-    """A worker or a recovery run gets a signal; ``who`` is the start of the process's name."""
+    """The worker of a slot, a recovery run, or a tick of a sensor (`tick`, `hook`) is ended at a point."""
 
     who: str
     end: End
@@ -165,6 +165,21 @@ class BreakModule:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Somebody changes the configuration of a changelog: it would delete state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRegistry:
+    """A backup of the registry is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceRegistry:
+    """The backup takes the registry's place, once no command, run or tick is under way."""
+
+
 Step = (
     Ask
     | Both
@@ -184,5 +199,8 @@ Step = (
     | Upgrade
     | Occupy
     | BreakModule
+    | Drift
+    | CopyRegistry
+    | ReplaceRegistry
 )
 Course = tuple[Step, ...]

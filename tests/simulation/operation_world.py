@@ -29,7 +29,7 @@ from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.application.application import Application
-from holdfast.processors.engine.changelog.names import transactional_id
+from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.topology import Topology
@@ -112,7 +112,10 @@ class OperationWorld(LifecycleWorld):
         self._strangers: list[Member] = []
         #: Which process has seen which release hang in its proof while the running release does not hang.
         self.hung: Hung = set()
-        #: The virtual time since which a worker of another installation is in the group; None if there is none.
+        #: A backup of the registry, and the registries that one replaced: who had one open keeps it.
+        self._backup: Path | None = None
+        self._former: list[Registry] = []
+        #: Since when a worker of another installation is in the group, in virtual seconds; None without one.
         self.shared_since: float | None = None
 
     # -- the definition --------------------------------------------------------------------------------------------
@@ -239,6 +242,31 @@ class OperationWorld(LifecycleWorld):
         for program in self.programs.values():
             if program.process is not None and program.alive:
                 self.kill(program.process)
+
+    def copy_of_registry(self) -> None:
+        """A backup of the registry is made."""
+        self._backup = self.copy_registry()
+
+    def put_registry_back(self) -> bool:
+        """The backup takes the registry's place; False if there is none."""
+        if self._backup is None:
+            return False
+        self._former.append(self.registry)
+        self.replace_registry(self._backup)
+        self.worked.clear()  # it lacks releases that worked since
+        return True
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no command, recovery run or tick is under way."""
+        living = (each for each in self.simulation.processes if not (each.ended or each.crashed))
+        return all(each.name.startswith("w") for each in living)
+
+    def drift(self) -> None:
+        """Somebody changes the configuration of a changelog: it would delete state."""
+        name = changelog_topic(GROUP, self.workload.names[0])
+        if name in self.cluster._broker.topics:
+            self.cluster._broker.topics[name].config["cleanup.policy"] = "delete"
 
     def noting_what_works(self) -> Any:
         """A patch that appends each release that works to ``worked``."""

@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
 from holdfast.processors.proof import refusal
-from tests.simulation import operation_sensor
+from tests.simulation import operation_sensor, planted_telling
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
 
@@ -261,6 +261,7 @@ BUGS: tuple[Planted, ...] = (
     Planted("a clear that is begun again keeps its old undo file", _file_is_kept),
     Planted("a version that hangs in its proof is not refused", _hangs_let_through),
     Planted("a replay in which nothing ran proves a version", _nothing_is_proof),
+    *(Planted(name, plant) for name, plant in planted_telling.PLANTS.items()),
 )
 
 

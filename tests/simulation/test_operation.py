@@ -15,7 +15,7 @@ from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_operation import BUGS, Planted
 
 SEEDS_MAX = 400
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operation.md"
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from holdfast.processors.lifecycle.deploy.keep_or_replace import PATIENCE_S
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Outdated, worst
 from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
+from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.limits import Limits
 from holdfast.processors.lifecycle.recovery.strangers import may_start
 from holdfast.processors.lifecycle.recovery.working_check import (
@@ -37,12 +38,16 @@ class ProcessorNow:
     observations: Mapping[str, Observation]
     answer: Answer
     incident: Incident | None
+    lag: Lag | None = None
 
 
-def processor_now(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> ProcessorNow:
+def processor_now(
+    processor: str, world: World, limits: Limits, *, patience_s: float = 0.0, before: Lag | None = None
+) -> ProcessorNow:
     """Reads and judges the present state of a processor.
 
-    A processor that was never deployed counts as one that should not run.
+    A processor that was never deployed counts as one that should not run. ``before`` is the lag of the caller's last
+    look; without it, a lag counts as new.
 
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
@@ -50,9 +55,11 @@ def processor_now(processor: str, world: World, limits: Limits, *, patience_s: f
     seen = observe(processor, world, limits, patience_s=patience_s)
     found = {slot: each.diagnosis for slot, each in seen.items()}
     incident, begun = incident_of(processor, world), open_apply(processor, world)
-    answer = judge(found, incident, begun, last_apply(processor, world), world.clock())
+    now = world.clock()
+    lag = next_lag(before, [each.status for each in seen.values() if each.status is not None], now)
+    answer = judge(found, incident, begun, last_apply(processor, world), now, lag=lag, processor=processor)
     answer = judge_beside(answer, processor, strangers_beside(answer, processor, begun, world))
-    return ProcessorNow(seen, answer, incident)
+    return ProcessorNow(seen, answer, incident, lag)
 
 
 def judge(
@@ -61,11 +68,14 @@ def judge(
     begun: ApplyRecord | None,
     last: ApplyRecord | None,
     now: datetime,
+    *,
+    lag: Lag | None = None,
+    processor: str = "",
 ) -> Answer:
     """The result of the check ``working``, computed from these facts only.
 
     The facts are the diagnosis of each slot (``found``), the newest incident, the open apply (``begun``) and the newest
-    apply (``last``).
+    apply (``last``). ``lag`` is the result of ``next_lag``; ``processor`` is the name for a command about the lag.
     """
     gravest = worst(found)
     # If the registry was replaced by a backup, it may list an ended apply as open. So applies are not judged.
@@ -73,7 +83,7 @@ def judge(
         return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
         return judge_interrupted(begun, found, incident)
-    answer = judge_pause(judge_working(found, incident, now) or STARTING, last)
+    answer = judge_pause(judge_working(found, incident, now, lag=lag, processor=processor) or STARTING, last)
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         return judge_applying(begun)
     return answer

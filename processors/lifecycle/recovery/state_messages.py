@@ -1,11 +1,14 @@
 """Webhook messages about states that need a person: one at the start of a state, reminders, and one at its end.
 
-    seen ──needs a person for SETTLED_S──► posted ──each repeat──► posted again ──no longer──► over
+    seen ──lasts for settles_s──► posted ──each repeat──► posted again ──no longer──► over
 
 Invariants:
+    - Each processor that does not work has a message within ``settles_s``: either of its failed incident, or of its
+      state. A state that should end by itself has a longer limit, after which a person is told.
     - Incidents have separate messages (``webhook_messages``). A state has messages only if no incident already names
       the same action, so that one fault is not reported twice.
     - The ids of a state's messages are fixed from its start, so a repeated tick sends the same ids after a kill.
+    - A state whose action changes, and stays so for ``SETTLED_S``, is posted again with its new action.
     - While a processor cannot be read, none of its states begins or ends. "It cannot be read" is a separate state.
 """
 
@@ -17,26 +20,67 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
-from holdfast.processors.lifecycle.recovery.working_check import Answer
+from holdfast.processors.lifecycle.recovery.working_check import TODO, Answer
 
 #: Minimum seconds that a state must last before a message reports it. Shorter states are normal while a processor is
 #: being changed.
 SETTLED_S = 20.0
-#: The subject of messages about disk space.
-DISK = "the disk"
+#: Minimum seconds before a message reports that no broker, or no schema registry, answers. Most of them restart sooner.
+PASSING_S = 300.0
+#: Minimum seconds before a message reports a start, a recovery or an apply that should end by itself and does not.
+LASTING_S = 3_600.0
+#: The subjects of messages about disk space, and about the brokers that all processors share.
+DISK, BROKER = "the disk", "the broker"
+#: Kinds of states that should end by themselves, or that no incident asks a person about.
+NO_ROOM, BROKER_AWAY, SCHEMAS_AWAY, LASTING = "no-room", "broker-away-lasts", "schema-registry-away-lasts", "lasting"
+
+
+def settles_s(kind: str) -> float:
+    """Minimum seconds that a state of this kind must last before a message reports it."""
+    return {BROKER_AWAY: PASSING_S, SCHEMAS_AWAY: PASSING_S, LASTING: LASTING_S}.get(kind, SETTLED_S)
 
 
 def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
-    """The message for a processor that needs a person; None if nobody is needed, or if its incident reports the need.
+    """The message for a processor that does not work; None if it works, or if its failed incident reports the fault.
 
-    ``is_open`` is true if the answer's incident is open; messages of an open incident name no action.
+    The message of a state that should end by itself is due only after ``settles_s``. ``is_open`` is true if the
+    answer's incident is open; messages of an open incident name no action.
     """
-    if answer.passed or not answer.action or (answer.incident is not None and not is_open):
+    if answer.passed or (answer.incident is not None and not is_open):
         return None
+    action = answer.action or answer.text.partition(TODO)[2]
+    if not action:
+        return _need_of_lasting(processor, answer)
     title = f"{processor} needs you: {TITLES[answer.kind]}"
-    return Need(processor, answer.kind, title, answer.text, answer.action, processor)
+    return Need(processor, answer.kind, title, answer.text, action, processor)
+
+
+def _need_of_lasting(processor: str, answer: Answer) -> Need:
+    """The message for a processor whose state should end by itself."""
+    title = f"{processor} does not recover by itself: {TITLES[answer.kind]}"
+    match answer.kind:
+        case "disk-full":
+            action = "Make room on the disk. `holdfast status --sizes` names what uses it, and what makes room."
+            return Need(processor, NO_ROOM, title, answer.text, action, processor)
+        case "broker-away":
+            action = (
+                "Start the broker, or correct its address. `holdfast doctor` names the address that does not answer."
+            )
+            return Need(BROKER, BROKER_AWAY, "no broker answers, so no processor works", answer.text, action)
+        case "schema-registry-away":
+            action = f"Start the schema registry, or correct its address in the definition of {processor}."
+            return Need(processor, SCHEMAS_AWAY, title, answer.text, action, processor)
+    action = f"Read `holdfast status {processor}` and `holdfast logs {processor}`: they name what it waits for."
+    return Need(processor, LASTING, title, answer.text, action, processor)
+
+
+def without_repeats(needs: Sequence[Need]) -> list[Need]:
+    """The messages, without those of processors that wait for the disk which has a message itself."""
+    is_told = any(each.subject == DISK for each in needs)
+    return [each for each in needs if not (is_told and each.kind == NO_ROOM)]
 
 
 def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need | None:
@@ -84,7 +128,9 @@ def follow(
                 after[name] = told
         elif place in asked:
             lasting.add(place)
-            after[name] = msgspec.structs.replace(told, need=asked[place])
+            is_other = asked[place].action != told.need.action and _is_settled(told, now)
+            changed = now if is_other else told.changed
+            after[name] = msgspec.structs.replace(told, need=asked[place], changed=changed)
         elif told.need.subject in unread:
             after[name] = told
         elif _is_settled(told, now):
@@ -104,10 +150,12 @@ def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime
         if not _is_settled(told, until):
             continue
         found.append(_message(told, "", told.need.title, told.since))
+        if told.changed is not None and _lasts(told.changed, until, SETTLED_S):
+            found.append(_message(told, f"-changed-{told.changed:%Y%m%dT%H%M%S}", told.need.title, told.changed))
         if told.ended is not None:
             title = f"{told.need.subject}: over after {_words(told.ended - told.since)}: {told.need.title}"
             found.append(_message(told, "-over", title, told.ended))
-        elif number := int((now - told.since) / repeat):
+        elif (number := int((now - told.since) / repeat)) > 0:
             title = f"{told.need.title}, since {_words(number * repeat)}"
             found.append(_message(told, f"-again-{number}", title, told.since + number * repeat))
     return found
@@ -127,7 +175,12 @@ def _message(told: SeenNeed, end: str, title: str, at: datetime) -> Notification
 
 
 def _is_settled(told: SeenNeed, now: datetime) -> bool:
-    return (now - told.since).total_seconds() >= SETTLED_S
+    return _lasts(told.since, now, settles_s(told.need.kind))
+
+
+def _lasts(since: datetime, now: datetime, seconds: float) -> bool:
+    """Whether so many seconds are over; true for a time that a wrong clock recorded, which an earlier tick has seen."""
+    return is_ahead(since, now) or (now - since).total_seconds() >= seconds
 
 
 def _words(length: timedelta) -> str:

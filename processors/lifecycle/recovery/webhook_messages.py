@@ -20,6 +20,7 @@ import msgspec
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import PAUSE_S_MAX as ASKED_PAUSE_S_MAX
 from holdfast.infra.webhook import Answer
+from holdfast.processors.lifecycle.recovery.lagging import Lag
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
@@ -63,11 +64,15 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class SeenNeed(msgspec.Struct, frozen=True):
-    """A state and the time when it was first seen; ``ended`` is None while it lasts."""
+    """A state and the time when it was first seen; ``ended`` is None while it lasts.
+
+    ``changed`` is the time since which the state has its present action; None if it had no other one when it was told.
+    """
 
     need: Need
     since: datetime
     ended: datetime | None = None
+    changed: datetime | None = None
 
     @property
     def identity(self) -> str:
@@ -94,6 +99,8 @@ class Cursor(msgspec.Struct, frozen=True):
     failures_after: int
     #: Identity -> state that needs a person (module ``state_messages``).
     states: dict[str, SeenNeed] = {}
+    #: Processor -> its lag, which a message reports once it has not shrunk for some time.
+    lags: dict[str, Lag] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -134,6 +135,31 @@ def test_state_that_could_not_be_had_is_not_proven_with_the_reason(prover: Prove
     silent = replace(prover, client=lambda processor, slot: cast(Any, Worker(silent=True)))
     said = silent("bank", STAGE, lambda text: None).text
     assert said.startswith(f"{NOT_PROVEN}the state of the messages' keys could not be read: Worker 0 of bank does not")
+
+
+class Killed(BaseException):
+    """What ends this process."""
+
+
+def test_what_a_killed_proof_left_is_deleted_by_the_next_one_and_no_other_user_reads_it(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "written-by-a-version").write_bytes(b"SECRET" * 1_000)
+    seen = []
+
+    def run(command: list[str], **given: Any) -> Any:
+        folder = Path(given["env"]["TMPDIR"])
+        seen.append((folder, stat.S_IMODE(folder.stat().st_mode), list(folder.iterdir())))
+        (folder / "more").write_bytes(b"SECRET")
+        raise Killed
+
+    monkeypatch.setattr("holdfast.processors.proof.prover.subprocess.run", run)
+    with pytest.raises(Killed):
+        prover("bank", STAGE, lambda text: None)
+    assert seen == [(scratch, 0o700, [])]
+    assert not scratch.exists()
 
 
 def apply_of(number: int, verb: str, release: str, *notes: str, outcome: str = "done") -> ApplyRecord:

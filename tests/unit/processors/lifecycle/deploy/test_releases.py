@@ -18,6 +18,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.rooted import PathOutside
 from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders, release_id
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
@@ -289,6 +290,19 @@ def test_deploys_that_were_refused_push_out_no_release_that_worked(
         left = {each.release_id for each in registry.releases.newest("orders")}
         assert {"v1", "v2", name} <= left, "the undo of the plan that made v2 is to run v1"
         assert len(left) <= max(kept, 2) + 1, "refused deploys do not add up"
+
+
+def test_the_settings_of_a_pruned_release_go_with_it(registry: Registry, tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "home")
+    book = DeployedSettings(paths)
+    for number in range(1, 5):
+        record(registry, f"v{number}", number, worked=True)
+        book.record("orders", f"v{number}", {"HOLDFAST_MEMORY_MAX_MB": "256"})
+    assert ReleaseFolders(registry.releases, paths, 2).prune("orders", []) == 2
+    there = sorted(path.name for path in (paths.releases("orders") / ".settings").iterdir())
+    assert there == ["v3.json", "v4.json"]
+    assert book.read("orders", "v1") is None
+    assert book.read("orders", "v4") is not None
 
 
 def test_each_rollback_goes_back_in_time_and_never_to_what_was_rolled_back(registry: Registry) -> None:

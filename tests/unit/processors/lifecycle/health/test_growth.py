@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast.infra.system.sizes import Room
 from holdfast.processors.lifecycle.health.growth import OTHER, Owner, Used, judge_room, measure, owners
 
 GIB = 1 << 30
+DOCS = Path(__file__).resolve().parents[5] / "docs"
 
 
 @pytest.fixture
@@ -62,6 +64,17 @@ def test_every_folder_below_a_home_is_named_by_an_owner(settings: Settings) -> N
             place = getattr(settings.paths, name)
             covered = any(place.is_relative_to(each) or each.is_relative_to(place) for each in named)
             assert covered, f"{name} has no owner"
+
+
+def test_what_a_proof_writes_counts_for_the_releases_and_has_its_row(settings: Settings) -> None:
+    proof = settings.paths.releases("fleet") / ".proof"
+    (owner,) = [each for each in owners(settings) if any(proof.is_relative_to(place) for place in each.places[:1])][:1]
+    assert owner.name == "releases"
+    table = (DOCS / "operations.md").read_text().partition("## What grows")[2].partition("\n## ")[0]
+    named = {name for names in re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE) for name in names.split(", ")}
+    assert {f"`{each.name}`" for each in owners(settings) if each.name != OTHER} == named
+    (row,) = [line for line in table.splitlines() if "`.proof`" in line]
+    assert "none left" in row
 
 
 def test_what_lies_on_other_machines_has_no_owner_here(tmp_path: Path) -> None:

@@ -1,0 +1,185 @@
+"""The sensor ``notifications`` of a course of operation: what reaches the webhook, how often, and whether it is over.
+
+A tick takes no time: it reads the registry and what the workers say of themselves, and posts. It may end at each of its
+calls. It draws nothing, so a course runs on as it does without a webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.webhook import Answer
+from holdfast.orchestration.sensors.webhook import INCIDENTS_MAX, NOTIFY_EVERY_S
+from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox
+from tests.simulation.lifecycle_machine import SimulatedClient, _answer
+from tests.simulation.operation_world import LIMITS, OperationWorld, Person
+from tests.simulation.scheduler import Crashed
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.loop import Worker
+
+#: Within so many seconds a state that needs a person is told, and its end.
+PROMISED_S = 60.0
+REPEAT = timedelta(hours=24)
+
+
+class Watcher:
+    """The process of one tick, in which no time goes by."""
+
+    ended = crashed = frozen = False
+
+    def __init__(self, world: OperationWorld, name: str) -> None:
+        self.name, self._world, self._interrupted = name, world, False
+
+    def point(self, name: str) -> None:
+        """A call of the tick.
+
+        Raises:
+            Crashed: The tick is killed here.
+            KeyboardInterrupt: It is interrupted here.
+        """
+        if any(strike(self, name) for strike in list(self._world.strikes)):  # type: ignore[arg-type]
+            raise Crashed
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def sleep(self, seconds: float) -> None:
+        """No time goes by."""
+
+    def interrupt(self) -> None:
+        """SIGINT: the next call is the last one."""
+        self._interrupted = True
+
+
+class DirectClient(SimulatedClient):
+    """A client whose worker answers at once, in the middle of whatever it does."""
+
+    def _done_by(
+        self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
+    ) -> httpx.Response | None:
+        return _answer(200, work())
+
+
+class WatchingPerson(Person):
+    """Who reads what a tick reads."""
+
+    def _client(self, processor: str, slot: str) -> SimulatedClient:
+        return DirectClient(self._world, self.process, processor, slot)
+
+
+class Webhook:
+    """The sensor, its cursor in Dagster's storage, and what the webhook has accepted."""
+
+    def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
+        self._world, self._tell, self._ticks = world, tell, 0
+        self._cursor = Cursor(Outbox(), 0)
+        #: By id, what was accepted; an id that comes twice is one message (``Idempotency-Key``).
+        self.received: dict[str, Notification] = {}
+
+    def begin(self) -> None:
+        """Tick from now on."""
+        self._world.clock.call_later(NOTIFY_EVERY_S, self._due)
+
+    def _due(self) -> None:
+        self._world.clock.call_later(NOTIFY_EVERY_S, self._due)
+        self._ticks += 1
+        watcher: Any = Watcher(self._world, f"hook{self._ticks}")
+        try:
+            self._tick(WatchingPerson(self._world, watcher))
+        except (Crashed, KeyboardInterrupt):
+            self._tell(f"webhook: tick {self._ticks} ended early")
+
+    def _tick(self, person: Person) -> None:
+        """As ``orchestration.sensors.webhook``."""
+        registry, states, lags = person.acting.registry, self._cursor.states, self._cursor.lags
+        known = {each.id: each for each in (*registry.incidents(INCIDENTS_MAX), *registry.open_incidents())}
+        found = [each for number in sorted(known) for each in webhook_messages.of_incident(known[number])]
+        now, unread = self._world.now(), set[str]()
+        needs: list[Need]
+        try:
+            seen = processor_now(GROUP, person.acting, LIMITS, before=lags.get(GROUP))
+        except HoldfastError as failed:
+            unread = {GROUP, state_messages.BROKER}
+            needs = [state_messages.need_of_unread(GROUP, failed)]
+        else:
+            need = state_messages.need_of(GROUP, seen.answer, is_open=_is_open(seen))
+            needs = [] if need is None else [need]
+            lags = {} if seen.lag is None else {GROUP: seen.lag}
+        states = state_messages.follow(states, state_messages.without_repeats(needs), unread, now)
+        found += state_messages.messages_of(states, REPEAT, now)
+        self._keep(person, Cursor(self._cursor.outbox, 0, states, lags))
+        pending = webhook_messages.waiting(self._cursor.outbox, found, now)
+        sending = webhook_messages.deliver(
+            self._cursor.outbox,
+            pending,
+            lambda one: self._post(person, one),
+            self._world.now,
+            keep=lambda so_far: self._keep(person, Cursor(so_far, 0, states, lags)),
+        )
+        outbox = webhook_messages.forget(sending.outbox, [each.id for each in found])
+        self._keep(person, Cursor(outbox, 0, states, lags))
+
+    def _keep(self, person: Person, cursor: Cursor) -> None:
+        person.process.point("dagster.set_cursor:before")
+        self._cursor = cursor
+        person.process.point("dagster.set_cursor:after")
+
+    def _post(self, person: Person, message: Notification) -> Answer:
+        person.process.point("webhook:before")
+        if message.id not in self.received:
+            self.received[message.id] = message
+            self._tell(f"webhook: {message.event} {message.id}: {message.action}")
+        person.process.point("webhook:after")
+        return Answer(200, "")
+
+    def lasting(self) -> dict[str, str]:
+        """The actions of the states that were told and are not over, by the id of their first message."""
+        found: dict[str, str] = {}
+        for each in self.received.values():
+            if each.event == "state.needs":
+                found[each.id.partition("-changed-")[0].partition("-again-")[0]] = each.action
+        return {name: action for name, action in found.items() if f"{name}-over" not in self.received}
+
+    def check(self) -> None:
+        """A state that needs a person is told by exactly one event with its action; one that does not, by none.
+
+        Raises:
+            InvariantBroken: It is not so within ``PROMISED_S``.
+        """
+        until = self._world.clock.monotonic() + PROMISED_S
+        while wrong := self._wrong(self._now()):
+            if self._world.clock.monotonic() >= until:
+                raise InvariantBroken("webhook", wrong)
+            self._world.rest(NOTIFY_EVERY_S / 3)
+
+    def _now(self) -> ProcessorNow:
+        """What status shows."""
+        watcher: Any = Watcher(self._world, "reader")
+        return processor_now(GROUP, WatchingPerson(self._world, watcher).acting, LIMITS)
+
+    def _wrong(self, seen: ProcessorNow) -> str:
+        """How what was told differs from what status shows; empty if it does not."""
+        answer, incident, lasting = seen.answer, seen.incident, self.lasting()
+        said = f"{lasting} are told; status: {answer.text}"
+        if answer.passed:
+            return said if lasting else ""
+        if answer.incident is not None and incident is not None and not incident.is_open:
+            (*_, closed) = webhook_messages.of_incident(incident)
+            is_told = closed.event == "incident.failed" and closed.id in self.received
+            return "" if is_told and not lasting else f"incident {incident.id}: {said}"
+        if not answer.action:
+            return ""  # it ends by itself, within limits that a course does not reach
+        return "" if list(lasting.values()) == [answer.action] else said
+
+
+def _is_open(seen: ProcessorNow) -> bool:
+    return seen.incident is not None and seen.incident.is_open

@@ -1,0 +1,92 @@
+"""Bugs to plant in what tells people: each a patch that the model of operation has to notice at the webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.processors.lifecycle.plans import way_on
+from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.webhook_messages import Need
+
+
+def _not_told(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """States of this kind have no message."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = state_messages.need_of
+
+        def need_of(*given: Any, **named: Any) -> Need | None:
+            found = original(*given, **named)
+            return None if found is not None and found.kind == kind else found
+
+        patch.setattr(state_messages, "need_of", need_of)
+
+    return plant
+
+
+def _told_at_each_tick(patch: pytest.MonkeyPatch) -> None:
+    """A state that lasts counts as a new one at each tick."""
+    original = state_messages.follow
+
+    def follow(known: Any, needs: Any, unread: Any, now: Any) -> Any:
+        found = original(known, needs, unread, now)
+        begun = [msgspec.structs.replace(each, since=now) for each in found.values() if each.ended is None]
+        return {each.identity: each for each in begun}
+
+    patch.setattr(state_messages, "follow", follow)
+    patch.setattr(state_messages, "SETTLED_S", 0.0)
+
+
+def _never_over(patch: pytest.MonkeyPatch) -> None:
+    """The end of a state has no message."""
+    original = state_messages.messages_of
+    patch.setattr(
+        state_messages, "messages_of", lambda *given: [each for each in original(*given) if each.event != "state.over"]
+    )
+
+
+def _clock_is_trusted(patch: pytest.MonkeyPatch) -> None:
+    """A state that began while the clock was ahead is told when that time has come."""
+    patch.setattr(state_messages, "is_ahead", lambda moment, now: False)
+
+
+def _first_action_stays(patch: pytest.MonkeyPatch) -> None:
+    """A state whose action changes is not told again."""
+    original = state_messages.follow
+
+    def follow(*given: Any) -> Any:
+        found = original(*given).items()
+        return {name: msgspec.structs.replace(each, changed=None) for name, each in found}
+
+    patch.setattr(state_messages, "follow", follow)
+
+
+def _failed_is_silent(patch: pytest.MonkeyPatch) -> None:
+    """An incident whose recovery stopped has no message."""
+    original = webhook_messages.of_incident
+    patch.setattr(webhook_messages, "of_incident", lambda incident: original(incident)[:1])
+
+
+def _without_its_arguments(patch: pytest.MonkeyPatch) -> None:
+    """The command of an interrupted apply is its verb with the processor alone."""
+    original = way_on.command_of
+    patch.setattr(way_on, "command_of", lambda request: " ".join(original(request).split()[:4]))
+
+
+PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "an apply that broke off is told to nobody": _not_told("apply-broken-off"),
+    "a processor that stays paused is told to nobody": _not_told("paused"),
+    "a worker of another version is told to nobody": _not_told("other-version"),
+    "an older copy of the registry is told to nobody": _not_told("registry-behind"),
+    "a supervisor that hangs is told to nobody": _not_told("supervisor-silent"),
+    "a state that lasts is told at each tick": _told_at_each_tick,
+    "the end of a state is told to nobody": _never_over,
+    "a state that began while the clock was ahead waits for that time": _clock_is_trusted,
+    "a state whose action changes is told with its first one": _first_action_stays,
+    "a recovery that stopped is told to nobody": _failed_is_silent,
+    "the command of an interrupted apply lacks its arguments": _without_its_arguments,
+}
