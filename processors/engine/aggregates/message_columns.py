@@ -1,6 +1,6 @@
 """Reads from many JSON messages the items that the columns of an aggregation need: numbers, or Python objects.
 
-- ``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
+``reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped fields are valid.
 """
 
 from __future__ import annotations

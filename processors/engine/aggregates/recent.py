@@ -53,7 +53,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Aggregator):
-    """Reads the value by which ``drop_duplicates`` recognizes that two messages are equal."""
+    """Reads the part of a message's value by which ``drop_duplicates`` recognizes equal messages."""
 
     kind: ClassVar[str] = "drop_duplicates"
 
@@ -65,7 +65,7 @@ class Distinct(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Averaged(Aggregator):
-    """Reads the number from a message whose average ``moving_average`` computes."""
+    """Reads the number in a message's value that ``moving_average`` averages."""
 
     kind: ClassVar[str] = "moving_average"
 
@@ -135,7 +135,7 @@ class DropDuplicates(Step):
 
 
 class MovingAverage(Step):
-    """The function of ``moving_average``: adds to each message's value the average of the key's newest numbers.
+    """The function of ``moving_average``. It adds the average of the key's newest numbers to each message's value.
 
     Raises:
         AggregationInvalid: ``of`` is neither a field nor a function, or the average has no name.
