@@ -1,12 +1,12 @@
-"""The codecs of stored values: how the value of a store becomes bytes, and back.
+"""The codecs of stored values. A codec converts the value of a store to bytes, and back.
 
     json      JSON text; the default
     bytes     raw bytes, as ``state.set_bytes`` stores them
     msgpack   msgpack; also bytes, NaN, and whole numbers as keys
     typed     msgpack with extensions; also sets, tuples, dates, ``Decimal``, ``UUID`` and any key
 
-Each stored value has the number of its codec in its head, so a store can have values of several codecs. Every reader
-that shows a value uses ``Codec.shown``, which returns the value in types of JSON.
+The first bytes of each stored value contain the number of its codec, so one store can have values of several codecs.
+Every reader that shows a value uses ``Codec.shown``, which returns the value in types of JSON.
 
 Invariants:
     - ``decode(encode(value))`` equals the value, and has the same types. ``encode`` raises TypeError for other values.
@@ -68,7 +68,8 @@ class Codec(NamedTuple):
 def is_plain(value: Any) -> bool:
     """Whether a value certainly has only scalars of msgpack, lists, and dicts with text keys, and is not too deep.
 
-    Most values are plain. This check builds no paths, so it is faster than the checks that find a fault.
+    False means that the value must be checked part by part. Most values are plain. This check is faster than the check
+    by parts, because it does not record the path of each part.
     """
     level = [value]
     for _ in range(DEPTH_MAX):
@@ -94,7 +95,7 @@ def is_plain(value: Any) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """Returns the path of a value's part for an error text; a long path is cut."""
+    """Returns the path of a part of a value, as text for an error. A long path is cut."""
     return path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
 
 
