@@ -56,7 +56,7 @@ class CleanSlate:
         self._checkpoints = FsspecObjects(settings.checkpoint_store, kept.options) if kept.enabled else None
         self._rewind = rewind
         self._done = False
-        #: Whether a worker must run, because a changelog has records or because input offsets must be moved.
+        #: Whether a worker must run. It must run if a changelog has records, or if input offsets must be moved.
         self.needs_worker = rewind
         #: Start options of the worker. ``begin_empty`` lets it start with changelogs that have never had a record.
         self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})

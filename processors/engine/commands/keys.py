@@ -1,4 +1,4 @@
-"""The commands ``count``, ``export``, ``clear`` and ``position``, task by task and batch by batch.
+"""The commands ``count``, ``export``, ``clear`` and ``position``. They process one task after the other, in batches.
 
 Each function is a generator that carries out one command. ``runtime.maintenance`` runs the generator; the worker's loop
 continues at each yield.
