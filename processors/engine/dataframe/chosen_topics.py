@@ -1,7 +1,8 @@
 """``to_topic`` with a function that chooses the topic of each message.
 
-The topics of a processor are known before it starts: they are created, checked and fenced. So the function chooses
-among the topics that the application declares and does not read. The step becomes one branch for each of them::
+All output topics of a processor must be known before it starts, because they are created and checked then. The function
+can therefore only choose among the topics that the application declares and does not read. The step becomes one branch
+for each of them::
 
     choose ──┬── chosen is "paid"     ──► to_topic paid
              ├── chosen is "refused"  ──► to_topic refused
@@ -26,7 +27,7 @@ class TopicNotDeclared(HoldfastError):
 
 
 class Choice(Step):
-    """Calls the function of ``to_topic`` for each message, and keeps the name of the chosen topic in ``chosen``."""
+    """The step that calls the function of ``to_topic`` for each message. ``chosen`` is the name of the chosen topic."""
 
     __slots__ = ("_function", "chosen", "known")
 
@@ -88,7 +89,7 @@ class IsChosen(Step):
 
 
 class Apart(Step):
-    """A step without effect. Its node is the start of a separate branch."""
+    """A step without effect. Its node begins a branch with the filter and the output for one topic."""
 
     __slots__ = ()
 

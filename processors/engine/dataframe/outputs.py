@@ -54,7 +54,7 @@ class StreamOutputs(Generic[Stream]):
             sent = Node("to_topic", key, topic=to, headers=headers)
             if timestamp is None:
                 return sent
-            # ``set_timestamp`` without a maximum changes only the output's timestamp, and does not advance stream time.
+            # ``set_timestamp`` without a maximum changes only the output's timestamp. It does not advance stream time.
             return Node("set_timestamp", timestamp, metadata=True, max_ahead_ms=None, children=[sent])
 
         if callable(topic) and not isinstance(topic, Topic):

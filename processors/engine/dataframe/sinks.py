@@ -34,7 +34,7 @@ class SinkInvalid(BadConfiguration):
 
 
 class SinkFailed(HoldfastError):
-    """A sink raised an error. Nothing since the last commit is committed."""
+    """A sink raised an error. The work since the last commit is not committed."""
 
 
 class SinkBackpressureError(HoldfastError):
@@ -103,7 +103,7 @@ class SinkBatch:
 
 
 class BaseSink(ABC):
-    """An output to another system: ``add`` gets each result, and ``flush`` makes sure that all of them are stored.
+    """Base class of sinks: ``add`` gets each result, and ``flush`` stores all results that ``add`` has buffered.
 
     Args:
         on_client_connect_success: Called without arguments after ``setup``.
@@ -199,7 +199,7 @@ class BatchingSink(BaseSink):
 
 
 class Sunk(Step):
-    """The step of ``sdf.sink``. When a task compiles its steps, it replaces this step by a ``SinkBox``."""
+    """The step of ``sdf.sink``. A task that compiles its steps replaces this step by a ``SinkBox``."""
 
     def __init__(self, sink: BaseSink) -> None:
         self.sink = sink
