@@ -11,11 +11,11 @@
     (3) reads the right table.
     (4) stores by left key: the joined row, and the version of the newest answer.
 
-A change of a left row is sent to its previous foreign key, which removes the row, and to its present foreign key, which
-answers. For a change of a right row, all left rows that refer to its key get an answer. Two foreign keys may be in two
-partitions that are read at different speeds. Each change of a left row therefore has a larger *version* than the
-previous change. An answer is dropped if an answer with a larger version arrived before it. The final joined table does
-not depend on which partition is read first.
+Each change of a left row sends two records. The record to its previous foreign key removes the row there. The record to
+its present foreign key is answered. For a change of a right row, all left rows that refer to its key get an answer. Two
+foreign keys may be in two partitions that are read at different speeds. Each change of a left row therefore has a
+larger *version* than the previous change. An answer is dropped if an answer with a larger version arrived before it.
+The final joined table does not depend on which partition is read first.
 
 Invariants:
     - A version is never used again for a left key, not even after the row was deleted. The version stays in (1) and
@@ -149,7 +149,7 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Sends answers for left rows that earlier commits left out, because one commit answers a limited number.
+        """Sends the answers that earlier commits left out, because one commit answers a limited number of left rows.
 
         Does nothing if a command has cleared the key.
         """

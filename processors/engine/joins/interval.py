@@ -43,8 +43,8 @@ How = Literal["inner", "left", "right", "outer"]
 _LEFT, _RIGHT = "l/", "r/"
 #: Maximum bytes of a record to which further messages of the same event time are added. A larger record gets no more.
 TOGETHER_BYTES = 1_024
-#: Milliseconds. Event times up to this much before the interval are also in memory. For an even earlier time, the store
-#: must be read.
+#: Milliseconds. The timestamps of stored values up to this long before the interval are also kept in memory. For an
+#: even earlier time, the store must be read.
 _SLACK_MS = 1_000
 
 
@@ -221,7 +221,7 @@ def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
 def _is_matched(raw: bytes) -> bool:
     """Whether all values of a record are marked as matched.
 
-    May also return False if a value contains the text ``,false]``.
+    The function searches the record's bytes for ``,false]``. It may therefore return False for a value with this text.
     """
     return b",false]" not in raw
 
