@@ -5,8 +5,8 @@
                     └─ position after the last message: 1 less than the end offset
 
 If retention or a purge deletes all records, the log begins at the end offset. A position before the marker is then
-below the log start. The coherence guard and Dagster's check would report lost records, although none are lost. So each
-commit of a task moves its positions past the markers. An idle task makes one extra commit for this purpose.
+below the log start. The coherence guard and Dagster's check would report lost records, although none are lost. Each
+commit of a task therefore moves its positions past the markers. An idle task makes one extra commit for this purpose.
 """
 
 from __future__ import annotations
