@@ -29,7 +29,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The polls since the last commit, and the duration of the last commit.
+    """Counts of the polls since the last commit, and the duration of the last commit.
 
     Attributes:
         polls: Number of polls that returned records.

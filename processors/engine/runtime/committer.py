@@ -1,4 +1,4 @@
-"""Owns a worker's producer and its open transaction: begins, commits and aborts it, and resolves unknown outcomes.
+"""Owns a worker's producer and begins, commits and aborts its transactions. Resolves commits with an unknown outcome.
 
 The module ``commit`` has the content of a commit and its five steps. This module handles the Kafka errors.
 
@@ -272,10 +272,10 @@ class Committer:
         return self._carry_out(pending, member, self._resolve)
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
-        """Commit a command's writes to one task in a separate transaction; DONE, or DROPPED if it was aborted.
+        """Commit a command's writes to one task in a separate transaction. Returns DONE, or DROPPED if it was aborted.
 
-        A command may leave the offsets unchanged, so the group's offsets can't prove the commit. If the commit gets no
-        answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
+        A command may leave the offsets unchanged. The group's offsets then can't show whether the commit happened. If
+        the commit gets no answer, OwnershipLost is raised, with OutcomeUnknown as its cause, and the state is replayed.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -432,15 +432,16 @@ class Committer:
         return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Find out whether a commit that got no answer has happened.
+        """Finds out whether a commit that got no answer has happened.
 
-        Return if it has not, otherwise raise OwnershipLost.
+        Returns if it has not, otherwise raises OwnershipLost.
 
-        The new offsets alone don't prove that this worker made the commit: a later owner may have processed the same
-        records with other results. So the overlay is never written to RocksDB; a replay restores the committed state.
+        The committed offsets alone don't prove that this worker made the commit. A later owner may have processed the
+        same records with other results. The overlay is therefore never written to RocksDB. A replay restores the
+        committed state.
         """
-        # Windows can close without a message. Such a commit leaves the offsets unchanged, so they do not show whether
-        # it happened.
+        # A commit that only closes windows, without a message, leaves the offsets unchanged. The offsets then do not
+        # show whether the commit happened.
         if pending.offsets == pending.before:
             self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)

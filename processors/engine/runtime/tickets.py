@@ -1,7 +1,7 @@
-"""Tickets: the phase, progress, result and error of each command that a worker accepted.
+"""Tickets of owner commands: the phase, progress, result and error of each command that a worker accepted.
 
-WAITING ──first step──► RUNNING ──► DONE
-    └──────────────────────┴──────► FAILED     (refused, the partition was revoked, or a commit got no answer)
+A command is first WAITING. With its first step, it is RUNNING, and then DONE. It is FAILED if it was refused, if its
+partition was revoked, or if a commit got no answer.
 """
 
 from __future__ import annotations
