@@ -6,7 +6,7 @@ HoldfastError
     ├── StateFolderForeign    the folder belongs to another application
     ├── StateDiskFailed       the disk refused a write: full, read-only, broken
     ├── StateCorrupt          the data on disk is damaged; the changelog restores it
-    └── StateIncoherent       state, changelog and input offsets do not belong together
+    └── StateIncoherent       state, changelog and input offsets do not match
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ class InputsParted(StateFailed, BadConfiguration):
 
 
 class StateIncoherent(StateFailed, BadConfiguration):
-    """State, changelog and input offsets do not belong together; processing would corrupt results."""
+    """State, changelog and input offsets do not match, so that processing would give wrong results."""

@@ -13,15 +13,15 @@ Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
 class MemoryDatabase(Database):
-    """One database in memory. ``export`` writes its content to the disk for a checkpoint."""
+    """One database in memory. For a checkpoint, the function ``export`` writes its content to the disk."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
-        #: ``_ordered``: the keys at the last range read, sorted; some are deleted by now. ``_added``: the keys added
-        #: since then.
+        #: ``_ordered``: the keys at the last range read, sorted; some of them may be deleted now. ``_added``: the keys
+        #: that were added after that.
         self._ordered: list[bytes] = []
         self._unordered: list[bytes] = []
 

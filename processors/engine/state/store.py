@@ -68,7 +68,7 @@ _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class Rows(Protocol):
-    """Values of a step computed with numpy. They are kept outside of the store's overlay until ``write_back``."""
+    """Values of a step that numpy computes. They are kept outside of the store's overlay until ``write_back``."""
 
     #: Maximum memory for rows with committed values, in bytes.
     rows_bytes_max: int
@@ -147,7 +147,7 @@ class StoreState(StateMethods):
         #: Prefixes of state keys that occur with only one message key each, for example of index entries. They share
         #: one cell, because a separate cell for each of these state keys would hold a single value.
         self.scattered: tuple[str, ...] = ()
-        #: ``reads``: number of reads by user functions. ``misses``: number of these that had to read the database.
+        #: ``reads``: number of reads by user functions. ``misses``: number of reads that had to read the database.
         self.reads = self.misses = 0
         #: The key and the event time (ms) of the current message.
         self.message_key, self.timestamp_ms = b"", 0
@@ -385,7 +385,7 @@ class StoreState(StateMethods):
         yield from self._within(prefix, self._backend.items(self.name, prefix + first))
 
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-        """Yields the entries of ``stored`` in reverse order: the last one before ``end`` first. None means no end."""
+        """Yields the entries of ``stored`` in reverse order: the last entry before ``end`` first. None means no end."""
         prefix = key_prefix(message_key)
         last = behind(prefix) if end is None else prefix + end
         yield from self._within(prefix, self._backend.items_back(self.name, last))

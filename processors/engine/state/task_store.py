@@ -2,7 +2,8 @@
 
 A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
 offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
-data and the offsets since the last flush. The changelog is then replayed from the offsets that were flushed last.
+data and the offsets that were written after the last flush. The changelog is then replayed from the last flushed
+offsets.
 
 Invariants:
     - A batch is written in pieces, and its last piece contains the meta key. After a crash between pieces, the database
@@ -39,7 +40,7 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Stands in the meta record in place of a changelog's topic id while the changelog is rewritten from local state.
+#: Replaces a changelog's topic id in the meta record while the changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
 #: Suffix of a folder with an old copy of local state. The copy is kept until the task is restored from the changelogs.
@@ -349,7 +350,7 @@ class TaskStore:
 
     @contextmanager
     def _watched(self, done: str) -> Iterator[None]:
-        """Converts errors raised inside the block with ``_broken``.
+        """Converts errors raised inside the block: calls ``_broken``, which returns the error to raise.
 
         ``get`` and ``get_many`` repeat this code inline, for speed.
         """

@@ -43,7 +43,7 @@ DIGITS = 15
 NUMBERS = 10**9
 #: Estimated bytes in memory: of one moment, and of the list and dict entry for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
-#: If fewer moments than this are in memory for one message key and side, old moments are not removed from memory.
+#: Minimum number of moments that stay in memory for one message key and side when old moments are removed.
 TRIM_FROM = 64
 
 #: Estimated bytes of a decoded value in memory, in addition to twice the bytes of its stored form.
@@ -51,7 +51,7 @@ READ_BYTES = 400
 
 
 class Rest(NamedTuple):
-    """The part of a stored value that has not expired, and the time of the next check for expiry.
+    """The part of a stored value that has not expired, and the time of the next expiry check.
 
     ``raw`` is None if nothing remains. ``look_ms`` is in milliseconds; None means no further check.
     """
@@ -143,7 +143,7 @@ class DatedValues:
     Args:
         state: The store.
         stream: The stream time of the task.
-        dating: Says which values have a time in their state keys, and when these expire.
+        dating: Describes which values have a time in their state keys, and when these values expire.
         by_stream: Whether values expire by stream time alone, not by the event time of the current message.
     """
 
@@ -183,7 +183,7 @@ class DatedValues:
     def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
         """Returns the moments with values from ``first_ms`` to ``last_ms`` inclusive.
 
-        ``line`` is of the current key.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -197,9 +197,9 @@ class DatedValues:
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
     def last(self, line: bytes, time_ms: int) -> int | None:
-        """Returns the last moment at ``time_ms`` that may have a value. ``line`` belongs to the current key.
+        """Returns the last moment at ``time_ms`` that may have a value. None means that there is certainly no value.
 
-        None means that there is certainly no value.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
         """
         near = self._near.get(line)
         if near is None:
@@ -216,7 +216,7 @@ class DatedValues:
     def put(self, line: bytes, moment: int, raw: bytes) -> str:
         """Stores a value at a moment that has no value yet, and returns its state key.
 
-        ``line`` belongs to the current key.
+        ``line`` is the prefix that ``line_of`` returned for the current message's key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.
