@@ -216,8 +216,8 @@ def plan(
 ) -> ProvisionPlan:
     """Plans the topics to create and the configuration to repair, or the refusals.
 
-    ``brokers`` is the number of brokers, or None. ``others`` are the names of existing topics, because a missing input
-    may be a misspelling of one of them.
+    ``brokers`` is the number of brokers, or None. ``others`` has the names of existing topics: the name of a missing
+    input may be a misspelling of an existing name.
     """
     stages: list[Stage] = []
     refusals: list[Refusal] = []

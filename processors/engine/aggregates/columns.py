@@ -262,7 +262,7 @@ class MeanColumn(Column):
         return self._totals.run(items, segments), self._counts.run(None, segments)
 
     def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
-        # The sum and the count are exact as floats. So only the division rounds, and it rounds like Python's division.
+        # The sum and the count are exact as floats. Only the division rounds, and it rounds like Python's division.
         return list(segments.unsorted(ran[0].values / ran[1]).tolist())
 
     def results(self, rows: Places) -> list[Any]:

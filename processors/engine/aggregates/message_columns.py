@@ -72,8 +72,8 @@ def reader_of(aggregation: Aggregation, steps: Sequence[ColumnStep] = ()) -> Rea
                     if callable(made.of)
                 )
                 raw[None] = messages
-        # After Unfit, the messages are processed one by one. The error is then raised again, for the message that
-        # causes it.
+        # The error of a user function is not raised here. After Unfit, the messages are processed one by one, and the
+        # function raises the error again for its message.
         except (Exception, *ENDING) as failure:
             raise Unfit from failure
         return Picked(_items(aggregation, raw))

@@ -30,7 +30,7 @@ from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOption
 SEEN, NUMBERS = "seen/", "numbers"
 #: Default time after which a key without messages is forgotten.
 REMEMBER = timedelta(days=1)
-#: If the JSON text by which ``drop_duplicates`` compares messages is longer (in bytes), its hash is used as state key.
+#: Bytes. If the JSON text by which ``drop_duplicates`` compares messages is longer, its hash is used as state key.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

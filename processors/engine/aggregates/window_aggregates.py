@@ -55,7 +55,7 @@ class First(Aggregator):
     kind: ClassVar[str] = "first"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """Returns the stored value: a list with the first item. A list, because the item itself may be None."""
+        """Returns the stored value: a list with the first item. The item is inside a list, because it may be None."""
         return [item] if held is None else held
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:

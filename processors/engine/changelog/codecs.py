@@ -45,7 +45,8 @@ class Codec(NamedTuple):
         name: The name in ``app.store(codec=...)``.
         version: The version of the payload's format, from 1.
         number: The byte that stands for the codec in a stored value.
-        encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for an unfit value.
+        encode: Returns the payload of a value; raises TypeError, ValueError or OverflowError for a value that it can't
+            encode.
         decode: Returns the value of a payload; raises ValueError or TypeError for a damaged one.
         shown: Returns the value of a payload in types of JSON, for tables, exports and answers.
         keeps: The types that the codec returns unchanged, as text for errors.

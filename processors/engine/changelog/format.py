@@ -37,7 +37,8 @@ META_KEY = b"\x00meta"
 #: Number of ``once`` names that a task remembers. A client gives an owner command (``clear``, ``adopt``) such a
 #: name, so that a repeated command is carried out once. Few names are enough, because a client repeats a command soon.
 COMMANDS_KEPT = 8
-#: The ``once`` names of the last owner commands of a task; UNSET (absent from the JSON) before the first command.
+#: The ``once`` names of a task's last owner commands, by which a repeated command is recognised. UNSET (absent from the
+#: JSON) before the first command.
 Commands = tuple[str, ...] | msgspec.UnsetType
 #: Text lines that describe how the keys of a store are made, for example by which ``group_by``. UNSET (absent from the
 #: JSON) in records of old versions. Also UNSET for stores whose keys are the unchanged message keys of the input
@@ -122,7 +123,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             if fault is not None:
                 raise TypeError(fault)
             # Python 3.14 can encode values that it can't decode, because it limits the C stack instead of the nesting.
-            # So decoding is tried.
+            # Decoding is therefore tried.
             if payload.count(b"[") + payload.count(b"{") > LEVELS_UNCHECKED:
                 decode_json(payload)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
@@ -305,9 +306,9 @@ def _with_known_codec(meta: ChangelogMeta) -> ChangelogMeta:
 
 
 def with_command(before: Commands, name: str) -> Commands:
-    """Returns the last ``once`` names of a task with ``name`` added; at most ``COMMANDS_KEPT`` names remain.
+    """Returns the last ``once`` names (of owner commands) of a task, with ``name`` added.
 
-    An empty ``name`` adds nothing.
+    At most ``COMMANDS_KEPT`` names remain. An empty ``name`` adds nothing.
     """
     return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 

@@ -8,7 +8,8 @@ The worker deletes all keys in ordinary transactions, like ``holdfast apply clea
 Invariants:
     - The changelogs are emptied before checkpoints and local state are deleted. If the run is interrupted, a restore
       from an old checkpoint replays the deletes of the changelog.
-    - The run succeeds only if the worker owned all partitions all the time. So no other group member can have written.
+    - The run succeeds only if the worker owned all partitions all the time. No other group member can then have written
+      state.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CleanSlate:
 
         Raises:
             CommandRefused: The group has a live member.
-            CommandWrong: A table is restored from its source topic, so that its rows would come back.
+            CommandWrong: A table is restored from its source topic. A restore would bring back its rows.
             StateFolderTaken: A running process has locked a slot on this machine.
         """
         if not self._rewind:

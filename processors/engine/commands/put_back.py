@@ -9,8 +9,8 @@ Invariants:
     - A window that was open in the export is closed and sent once, even if stream time has already passed its end. The
       index by time has a position up to which all windows are closed. The put-back moves the window's index entry after
       this position. A window that was closed in the export is not sent again.
-    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. So a
-      put-back that was interrupted and is repeated sends no window twice.
+    - If the store also has the window, the store's record (not the export's) decides whether the window is closed. A
+      put-back that was interrupted and is repeated therefore sends no window twice.
     - An index entry without its record is harmless, because the entry is removed at its due time.
     - Index entries and stream time are written after the records that they refer to.
 """
@@ -120,7 +120,7 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """Returns a reader of ``content`` that omits its open windows that the store has closed since then."""
+    """Returns a reader of ``content`` without those windows that are open in ``content`` but closed in the store."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):

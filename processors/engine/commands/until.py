@@ -23,7 +23,8 @@ def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
 
     Raises:
         CommandWrong: A partition was already read past the given offset.
-        CommandRefused: The worker is not a shadow, is paused, or does not own one of the partitions.
+        CommandRefused: The worker is not a shadow (which only rebuilds a store), is paused, or does not own one of the
+            partitions.
     """
     if not worker.reach.bounded or worker.paused:
         raise CommandRefused(

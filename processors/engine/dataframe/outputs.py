@@ -78,7 +78,7 @@ class StreamOutputs(Generic[Stream]):
         """Sends each value to another system. No step can follow the sink, but the stream can have further steps.
 
         The worker passes results to the sink and flushes it before each commit. A crash between flush and commit
-        repeats results. So the sink gets each result at least once, even with exactly-once processing.
+        repeats results. The sink therefore gets each result at least once, even with exactly-once processing.
 
         Args:
             sink: An object of a subclass of ``BaseSink`` or ``BatchingSink``.

@@ -18,7 +18,8 @@ from holdfast.processors.engine.expressions.steps import ColumnStep
 from holdfast.processors.engine.expressions.tree import VALUE, Constant, Expression, HasFields, Item, Logical, Operation
 from holdfast.processors.engine.steps.node import Node
 
-#: These operators raise no error for the object that stands for a missing field. So it must be checked separately.
+#: These operators raise no error for the object that stands for a missing field. The generated code must therefore
+#: check for a missing field itself.
 _TAKE_ALL = frozenset(("is", "is not", "in", "%"))
 
 
@@ -68,7 +69,8 @@ class _Writer:
     #: Maps each column to its variable at the present line of the code. A column without an entry is a field of the
     #: message.
     columns: dict[str, str] = field(default_factory=dict)
-    #: Whether ``columns`` has all columns, because a projection (``sdf[["a", "b"]]``) has removed the others.
+    #: Whether ``columns`` has all columns that exist, because a projection (``sdf[["a", "b"]]``) has removed all other
+    #: columns.
     closed: bool = False
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)

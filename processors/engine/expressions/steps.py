@@ -301,7 +301,10 @@ class _Taken(LookupError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Renamed(_Changed):
-    """The step ``sdf.rename({"a": "b"})``: renames columns. In the value, they then come after all others."""
+    """The step ``sdf.rename({"a": "b"})``: renames columns.
+
+    In the value, the renamed columns come after all other columns.
+    """
 
     names: Mapping[str, str]
     ignores: bool

@@ -50,15 +50,16 @@ from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 #: function returns None, the left row refers to no right row.
 ForeignKey = str | Callable[[Any], Any]
 
-#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the others.
+#: Maximum number of left rows that one commit answers after a change of a right row. Later commits answer the remaining
+#: rows.
 ANSWERED_AT_ONCE = 10_000
 
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: Kinds of subscriptions. "here": the row refers to this foreign key now. "gone": the row refers to another key.
-#: "ends": the row was deleted or refers to no key, so its joined row is deleted.
-#: "alone": a row of a left join that has no foreign key.
+#: Kinds of subscriptions, which say why a left row is sent to a foreign key. "here": the row refers to this foreign key
+#: now. "gone": the row refers to another key. "ends": the row was deleted or refers to no key, so its joined row is
+#: deleted. "alone": a row of a left join has no foreign key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 

@@ -113,7 +113,7 @@ class MovedRows(Step):
         """Returns the records for the topic; each is [group, row key, former items, present items].
 
         The former items and the present items are each inside a list. The list is empty if no items must be removed or
-        added. ``state`` holds the group and the items that were sent last.
+        added. ``state`` has the group and the items that were sent last.
         """
         former, present = state.get(_SENT), self._place_of(row)
         if _is_equal(former, present):

@@ -95,8 +95,8 @@ def change_for(paths: Paths, state_dir: Path, group: str, *, told: bool) -> Chan
     """Returns a function that reads the planned change of a processor's workers on this machine.
 
     A worker without a state folder has no client id yet, so a change can't contain it. If ``told`` is False, the
-    function always returns None. This is for shadows and for workers without an HTTP server, which have no planned
-    changes.
+    function always returns None. This is for workers without an HTTP server and for shadows (workers that only rebuild
+    a store), which have no planned changes.
     """
     if not told:
         return no_change

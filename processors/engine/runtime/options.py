@@ -26,13 +26,14 @@ RECORDS_PER_SLICE = 500
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Options for special starts of a worker, for example as a shadow; the defaults are for a normal start.
+    """Options for special starts of a worker. The defaults are for a normal start.
 
     Attributes:
         paused: Whether the inputs stay paused until the command ``resume``.
         from_changelog: Whether to restore from the changelog only, and ignore checkpoints.
-        shadow: Whether to rebuild a store beside the running processor. A shadow sends no outputs and takes no
-            checkpoints. It reads the inputs only up to the offsets that the ``until`` command gives.
+        shadow: Whether the worker only rebuilds a store, while the processor's own workers continue. A shadow sends no
+            outputs and takes no checkpoints. It reads the inputs only up to the offsets that the ``until`` command
+            gives.
         reseed: Names of stores whose changelogs are rewritten from local state if they differ from local state.
         begin_empty: New stores, each with the topic id of its changelog. If that changelog was never written, the store
             begins empty at the committed offsets. An empty id matches any changelog; it is only for temporary starts.

@@ -60,8 +60,8 @@ class RoundTrip:
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._definitions: dict[str, Any] = {}
         self._known: set[int | str] = set()
-        #: The model's classes. The decoded JSON of an instance of a subclass lacks the subclass's own fields. So if one
-        #: of these classes has a subclass, each value must be decoded and compared.
+        #: The model's classes. The decoded JSON of an instance of a subclass lacks the subclass's own fields. If one of
+        #: these classes has a subclass, each value must therefore be decoded and compared.
         self._classes: list[type] = []
         self._decided = self._comes_back(adapter.core_schema, "the value")
         self._subclasses: tuple[Callable[[], list[type]], ...] = tuple(

@@ -1,4 +1,4 @@
-"""A cell holds, in memory, the values of one state key of a store, for many message keys."""
+"""A cell has the values of one state key of a store in memory, for many message keys."""
 
 from __future__ import annotations
 

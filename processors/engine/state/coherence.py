@@ -1,4 +1,4 @@
-"""The coherence guard: decides whether local state may be used, and from which input offsets the task continues.
+"""Decides whether local state may be used, and from which input offsets the task continues (the *coherence guard*).
 
 ``keep_or_restore`` decides where the replay of a changelog begins.
 

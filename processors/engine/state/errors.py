@@ -35,7 +35,10 @@ class StateDiskFailed(StateFailed):
 
 
 class StateCorrupt(StateFailed):
-    """The data on disk is damaged; the database is set aside, and the state is restored from its changelog."""
+    """The data on disk is damaged.
+
+    The database is moved to another name, and the state is restored from its changelog.
+    """
 
     cause = "store-corrupt"
     exit_code = EXIT_DISK_FAILURE

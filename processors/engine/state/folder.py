@@ -35,7 +35,7 @@ IDENTITY_VERSION = 1
 HOLDER = ".holder"
 #: Maximum number of slots of a group on one machine, counting only processes that choose their slot themselves.
 SLOTS_MAX = 256
-#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and a folder that is set aside gets a suffix.
+#: Maximum bytes of a task folder's name. File systems allow 255 bytes, and the copy of a folder gets a suffix.
 NAME_MAX = 160
 #: The error numbers for a full disk and for an exhausted quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -133,7 +133,7 @@ class StateFolder:
         )
 
     def delete_state(self) -> None:
-        """Deletes all databases, and the copies that were set aside. The slot keeps its lock, identity and id."""
+        """Deletes all databases, and old copies of them. The slot keeps its lock, identity and id."""
         try:
             for entry in self.path.iterdir():
                 if entry.is_dir():

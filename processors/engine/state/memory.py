@@ -82,7 +82,7 @@ class MemoryDatabase(Database):
     def _in_order(self) -> list[bytes]:
         """Returns the sorted keys. Some of them may be deleted by now, so the caller must check each key.
 
-        The list is sorted again only if keys were added since the last call. So most range reads need no sort.
+        The list is sorted again only if keys were added since the last call. Most range reads therefore need no sort.
         """
         if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
             self._ordered = sorted({*self._unordered, *self._content})

@@ -9,8 +9,8 @@ A read searches the levels of this diagram from left to right. A write stays in 
                          uncommitted           newer half          older half
                            └── commit ────────►
 
-A store usually has few state keys and many message keys. So each state key has a cell: dicts from message keys to
-values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
+A store usually has few state keys and many message keys. Each state key therefore has a cell: dicts from message keys
+to values. Full keys are built only for the database and the changelog. State keys beyond ``CELLS_MAX``, and state keys
 with a prefix in ``scattered``, share one cell whose dicts use full keys.
 
 ``get`` and ``set`` inline ``_load`` and ``_store``. This saves 4 % of the CPU time of a stateful message.

@@ -292,10 +292,10 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or sets it aside under another name, and opens an empty one.
+        """Deletes the database, or keeps it as a copy under another name, and opens an empty database.
 
-        If an earlier copy is already set aside, a database whose restore is incomplete is deleted, and the earlier copy
-        is kept.
+        If an earlier copy already exists, a database whose restore is incomplete is deleted, and the earlier copy is
+        kept.
         """
         if aside:
             meta = self.meta()
@@ -315,7 +315,7 @@ class TaskStore:
         self._database = self._open_new()
 
     def forget_aside(self) -> None:
-        """Deletes the copy that was set aside, if it exists."""
+        """Deletes the copy that ``wipe`` kept under another name, if it exists."""
         try:
             if self._databases.exists(self._aside):
                 self._databases.delete(self._aside)

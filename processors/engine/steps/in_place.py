@@ -1,10 +1,10 @@
 """Decides whether a user's function may change its argument, and copies values for such functions.
 
 All branches of a stream, all matches of a join, and all windows that contain a value get the same object. A branch,
-match or window that may change the value gets a copy, so that the others do not see the change. A function that only
-reads needs no copy. A branch makes its copy just before its first step that changes something. If a filter before this
-step drops the message, no copy is made. The decision is based on the function's bytecode and on the names that it uses.
-Code that is not known to be harmless counts as a change, which costs a copy.
+match or window that may change the value gets a copy, so that no other branch, match or window sees the change. A
+function that only reads needs no copy. A branch makes its copy just before its first step that changes something. If a
+filter before this step drops the message, no copy is made. The decision is based on the function's bytecode and on the
+names that it uses. Code that is not known to be harmless counts as a change, which costs a copy.
 """
 
 from __future__ import annotations

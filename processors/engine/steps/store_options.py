@@ -91,14 +91,14 @@ class StoreOptions:
 
     @property
     def models(self) -> Mapping[str, Any]:
-        """Maps each state key (``"*"`` for all others) to the model of its values."""
+        """Maps each state key to the model of its values. The key ``"*"`` stands for all other state keys."""
         if not self.typed:
             return {}
         return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
 
     @property
     def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
-        """Maps each state key (``"*"`` for all others) to the upgrades of its model."""
+        """Maps each state key to the upgrades of its model. The key ``"*"`` stands for all other state keys."""
         if not self.upgrades:
             return {}
         if isinstance(self.model, Mapping):

@@ -9,7 +9,7 @@ A tumbling window stores only its aggregates. Overlapping windows share messages
 columns read from the messages, in chunks. Each window is computed from these items.
 
 Invariants:
-    - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
+    - Message n of a key is in several windows. They begin at the multiples of the step from n - count + 1 to n.
     - A chunk is deleted when the last window that needs its last message is closed.
 """
 

@@ -27,7 +27,7 @@ from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Res
 #: Maximum number of entries in a store's cache of windows. The cache key is event time // step.
 KNOWN_MAX = 64
 #: Maximum number of windows that one message closes, of the key's open windows that are not in the key's record. Later
-#: messages of the key close the others.
+#: messages of the key close the remaining windows.
 MORE_MAX = 100_000
 #: The empty result. It is one shared object, because most messages of a window with ``final()`` have no result.
 _NONE: tuple[Result, ...] = ()

@@ -93,8 +93,8 @@ class SlidingStore(StoredWindows):
         results: list[Result] = []
         if time_ms + spec.duration_ms > over:
             known = self._keep(known, (time_ms, spec.aggregation.read(value)))
-            # The windows are computed even if no result is sent now, so that a message that can't be aggregated fails
-            # itself and not a later one.
+            # The windows are computed even if no result is sent now. A message that can't be aggregated then fails
+            # itself, and not a later message.
             updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
             results = [] if spec.final else updated
         return self._key_moves(stored, known, time_ms) or results

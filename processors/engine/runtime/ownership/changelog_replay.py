@@ -56,7 +56,7 @@ HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether bulk mode is worthwhile for a replay of this many offsets, although RocksDB must then be opened twice."""
+    """Whether a replay has enough offsets for bulk mode. RocksDB must be opened twice for bulk mode."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -77,7 +77,8 @@ class TaskRestore:
     sources: Mapping[str, str]
     #: Transactional id of the worker that made the last replayed commit; empty before the first commit.
     owner: str = ""
-    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record.
+    #: The ``once`` names of the last owner commands that changed the state, from the last replayed meta record. A
+    #: repeated command is recognised by its name.
     commands: Commands = msgspec.UNSET
     records: int = 0
     #: Number of offsets that were left to replay when the restore started.

@@ -48,8 +48,8 @@ def shares_after(group: GroupShares, known: Collection[str], expected: Collectio
     """The partitions of every member after a planned change of workers, by member id; None if they can't be computed.
 
     For a member that has not joined yet, the member id is its client id and a dash. Members whose client id is not in
-    ``known`` are expected to stay. With the sticky assignor and members that have not joined yet, the result is None.
-    It would depend on data that members exchange.
+    ``known`` are expected to stay. With the sticky assignor, the partitions depend on data that members exchange. The
+    result is then None if a member has not joined yet.
 
     Args:
         group: The present members and their partitions.

@@ -4,10 +4,11 @@
                         └ time 52 has arrived                                   └ 1.1 s later: time 52 is released
 
 The stream time of a downstream task does not pass the watermark of the slowest upstream task. Downstream stream time
-also waits for an upstream task that is at the end of its input, because a message may just be on its way to that task.
-For example, a burst may reach one partition before another. When the upstream task has been at the end of its input for
-``IDLE_S`` more seconds, event times that had already arrived downstream are *released*: they no longer wait for this
-task. The upstream task measures these seconds by its own clock; the topic's log gives the order of events.
+also waits for an upstream task that is at the end of its input. A message may just be on its way to that task. For
+example, a burst may reach one partition before another. The wait ends when the upstream task has been at the end of its
+input for ``IDLE_S`` more seconds. Event times that had already arrived downstream are then *released*: they no longer
+wait for this task. The upstream task measures these seconds by its own clock; the topic's log gives the order of
+events.
 
 Invariants:
     - Only watermarks of a living worker release times. The task of a dead worker stays at its last time until its next

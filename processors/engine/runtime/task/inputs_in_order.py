@@ -58,7 +58,7 @@ def has_messages(task: Task, batch: Batch) -> bool:
 class InputsInOrder:
     """Chooses the next records of tasks with several inputs, and decides when watermarks are due.
 
-    ``reach`` has the end offsets of a shadow, which may not read further.
+    ``reach`` has the end offsets of a shadow. A shadow only rebuilds a store, and may not read past these offsets.
     """
 
     def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:

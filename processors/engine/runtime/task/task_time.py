@@ -146,8 +146,8 @@ class TaskTime:
             self.upstream.begin()
         for held in self.held.values():
             held.restart()
-        # When the previous worker ended, some windows may have been due. So the next commit checks for due windows,
-        # even if no message arrives.
+        # When the previous worker ended, some windows may have been due. The next commit therefore checks for due
+        # windows, even if no message arrives.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.closings.begin()
@@ -305,8 +305,8 @@ class Closings:
         #: Stores of the windows that close between messages (``timed_steps.meeting_windows``).
         self.meeting: frozenset[str] = frozenset()
         self._steps: list[WindowSteps] = []
-        #: The steps whose windows close between messages. ``_since`` is the number of these windows that were closed
-        #: after the last commit.
+        #: The steps whose windows close between messages. ``_since`` is the number of windows that these steps have
+        #: closed after the last commit.
         self._between: list[tuple[WindowSteps, Callable[[int], bool]]] = []
         self._since = 0
         #: The last stream time at which no window of ``_between`` was found due.

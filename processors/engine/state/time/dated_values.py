@@ -153,8 +153,8 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: Maps each line (prefix of one message key and one side) to its moments in memory, as a pair: the time in
-        #: milliseconds from which all moments are in memory, and the ascending moments.
+        #: The moments in memory of each line (prefix of one message key and one side), as a pair. The pair has the time
+        #: in milliseconds from which all moments are in memory, and the ascending moments.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: Maps message keys to decoded values that a step has read or set. If the dict is too large, the next commit
