@@ -390,11 +390,11 @@ def _partitions_of(
     resolved: Mapping[str, tuple[str, TopicSpec]],
     seen: frozenset[str],
 ) -> int:
-    """Returns the partition count of a repartition topic; ``seen`` are topics whose counts are being computed.
+    """Returns the partition count of a repartition topic; ``seen`` has topics whose counts are being computed.
 
-    The first of these rules that gives a count is used: (1) the count declared for this topic; (2) the largest count of
-    source topics that share a store with it; (3) the largest declared count of repartition topics that share a store
-    with it; (4) the largest count of the source topics whose messages reach this topic.
+    The rules are tried in this order until a rule gives a count: (1) the count declared for this topic; (2) the largest
+    count of source topics that share a store with it; (3) the largest declared count of repartition topics that share a
+    store with it; (4) the largest count of the source topics whose messages reach this topic.
     """
     declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
     if (own := declared[grouped.topic]) is not None:

@@ -2,7 +2,7 @@
 
 Consecutive messages that are computed together are a *run*. Each message key has a row in memory. A row is loaded from
 the store at its first use. It is written back to the store's overlay (the uncommitted writes in memory) before a
-commit. It is also written back when ``Aggregation`` must process messages of the key one by one (the plain path)::
+commit. The row is also written back when ``Aggregation`` must process messages of the key one by one (the plain path)::
 
     messages   decode the needed fields      numpy, one step for each rank     encode all outputs
     k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}

@@ -21,7 +21,8 @@ from holdfast.processors.engine.expressions.steps import ColumnStep
 #: In a message of at most this many bytes, every number without an exponent is in the range of a float.
 DIGITS_MAX = 300
 
-#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the message fails, too.
+#: Exceptions that are not subclasses of Exception. If a user's function raises such an exception, the message fails, as
+#: with any other exception.
 ENDING = (SystemExit, GeneratorExit)
 
 _decode_json = msgspec.json.Decoder().decode

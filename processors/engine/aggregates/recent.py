@@ -200,8 +200,8 @@ class MovingAverage(Step):
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """Returns the numbers to average: those with an event time within ``over`` before the newest event time.
 
-        A message may be dated so far in the future that it does not advance the newest time. Then only the average of
-        this message includes its number.
+        A message may be dated so far in the future that it does not advance the newest time. Only the average of this
+        message itself then includes its number.
         """
         times = state.key_times
         # ``admits`` must run before the numbers are read, because it deletes the numbers of a forgotten key.

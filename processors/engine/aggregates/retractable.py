@@ -62,7 +62,8 @@ class RetractableColumns(Aggregation):
         self._places = {name: at for at, (name, _) in enumerate(self._read)}
         #: The names of the ``Collect`` columns. Their items are stored by row, outside of the group's stored value.
         self.collected = tuple(name for name, made in self._read if isinstance(made, Collect))
-        #: The largest ``limit`` of the ``Collect`` columns: a result needs the items of at most this many rows.
+        #: The largest ``limit`` of the ``Collect`` columns. A result needs the collected items of at most this many
+        #: rows.
         self.shown = max((made.limit for made in self.columns.values() if isinstance(made, Collect)), default=0)
 
     def _check_column(self, name: Any, made: Any) -> None:

@@ -33,7 +33,8 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.steps.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
-#: Exceptions that are not subclasses of Exception. If a user's function raises one of these, the window fails, too.
+#: Exceptions that are not subclasses of Exception. If a user's function raises such an exception, the window fails, as
+#: with any other exception.
 _ENDING = (SystemExit, GeneratorExit)
 
 

@@ -155,9 +155,10 @@ def shown(value: Any) -> Any:
 
 
 def failing_part(encode: Callable[[Any], bytes], value: Any, path: str = "value") -> str:
-    """Returns the path of the innermost part that can't be encoded. If there are several, the first one is used.
+    """Returns the path of the innermost part of a value that can't be encoded.
 
-    An example of such a part is a text with an unpaired surrogate.
+    An example of such a part is a text with an unpaired surrogate. If there are several such parts, the result is the
+    path of the first part.
     """
     parts: Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):

@@ -47,9 +47,10 @@ class Refusal:
     why: str
 
 
-#: A download is abandoned after this many seconds without a new byte.
+#: A download is abandoned if no new byte arrives for this many seconds.
 SILENT_MAX_S = 60.0
-#: A download is abandoned after this many seconds without a first byte, because the object store seems to hang.
+#: A download is abandoned if its first byte does not arrive within this many seconds, because the object store seems to
+#: hang.
 NOTHING_MAX_S = 15.0
 #: The assumed speed of a changelog replay, in offsets per second. A download may take as long as a full replay at this
 #: speed, but at least ``SILENT_MAX_S`` seconds.

@@ -6,8 +6,8 @@ The worker's thread only flushes RocksDB and makes hard links for a checkpoint. 
 to the worker's loop, one upload at a time. *Store* means the object store here.
 
 Invariants:
-    - Processing never waits for the object store, and never fails because of it. If it is slow, only checkpoints are
-      delayed.
+    - Processing never waits for the object store, and never fails because of it. A slow object store delays only
+      checkpoints.
     - A checkpoint has committed state and its offsets; state and offsets are from the same RocksDB checkpoint.
 """
 

@@ -42,7 +42,7 @@ class Difference:
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """Returns the next writes. They are empty if all entries that this call compared are equal.
+        """Returns the next writes. The result is empty if all entries that this call compared are equal.
 
         After the last entry, ``done`` is True.
         """

@@ -93,7 +93,7 @@ class StreamCalls(Generic[Stream]):
             on: The row's key: a field of the value, a function of (value, key), or None for the message's key. A key of
                 None makes no call and finds no row.
             how: ``left`` keeps a value without a row, ``inner`` drops it.
-            on_merge: The function of (value, row), or the name of a rule, that merges them; the same as in
+            on_merge: A function of (value, row) that merges the two, or the name of a rule; the same as in
                 ``join_table``.
             default: The row that is used if a key has no row, with ``how="left"``.
             ttl: The time for which an answer is cached, in seconds or as a timedelta. The answer that there is no row

@@ -44,7 +44,10 @@ class Choice(Step):
         return (self._function,)
 
     def describe(self) -> str:
-        """Returns the names of all topics that the function may choose. They are a part of the processor's version."""
+        """Returns the names of all topics that the function may choose.
+
+        The names are a part of the processor's version.
+        """
         return f"to_topic of {', '.join(sorted(self.known))}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -80,7 +83,7 @@ class IsChosen(Step):
         return Inlined((), f"{named('choice', self._choice)}.chosen == {self._topic!r}")
 
     def fail(self, value: Any, error: BaseException) -> NoReturn:
-        """Raises ``error`` unchanged, because the comparison has no error of its own."""
+        """Raises ``error`` unchanged, because there is no more specific error for the comparison."""
         raise error
 
     def __call__(self, value: Any) -> bool:

@@ -41,7 +41,7 @@ class ListSink(BaseSink, UserList[Any]):
 
 
 class _Collected(Sunk):
-    """The step that collects results for one run. It does not change the processor's version."""
+    """The step that collects results while ``collected`` runs. It does not change the processor's version."""
 
     def describe(self) -> str:
         """Returns an empty text, so that the step does not change the processor's version."""

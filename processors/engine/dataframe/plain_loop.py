@@ -95,7 +95,7 @@ def compile_steps(
 
 
 def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
-    """Returns a function that computes the message's event time and calls the steps with it.
+    """Returns a function that computes the message's event time and calls the steps with this time.
 
     The event time comes from the topic's timestamp extractor, or from the record's timestamp.
     """

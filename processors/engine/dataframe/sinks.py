@@ -220,7 +220,7 @@ class Sunk(Step):
 
     @property
     def outbox(self) -> str:
-        """The name of the sink's box in the dict of a task's outboxes. It can't be equal to the name of a topic."""
+        """The name of the sink's box in the dict of a task's outboxes. The name differs from every topic's name."""
         return f"sink {id(self.sink)}"
 
     def describe(self) -> str:
@@ -228,7 +228,10 @@ class Sunk(Step):
         return f"sink {type(self.sink).__qualname__}"
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-        """Does nothing. It is called only without a task, for example in ``sdf.test``, where no result is sent."""
+        """Does nothing.
+
+        The method is called only without a task, for example in ``sdf.test``, where no result is sent.
+        """
 
 
 class SinkBox(Outbox, Step):
@@ -352,7 +355,7 @@ def _delivered(boxes: list[SinkBox], on_wait: Callable[[], None]) -> bool:
         except SinkBackpressureError as pressed:
             step.wait_s = max(pressed.retry_after, 0.01)
         except SinkFailed:
-            step.sink.on_paused()  # the same results are added again later, perhaps in this process
+            step.sink.on_paused()  # dropped, because a later attempt adds the same results again
             raise
         else:
             return True

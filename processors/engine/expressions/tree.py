@@ -143,7 +143,7 @@ class Value(Expression):
         return "sdf"
 
 
-#: The only object that is needed of this class. Every path to a column begins with it.
+#: The only object of this class, because one is enough. Every path to a column begins with it.
 VALUE = Value()
 
 

@@ -6,15 +6,15 @@ State keys of a message key::
     past/<time>    [end, [time, value], ...]: a group of older messages, from this time on (a *sealed* record)
 
 ``look`` is the stream time at which the record is checked for expired messages. The store's index by time has an entry
-for it. ``look`` is 0 without an entry. Messages with an event time up to ``sealed`` are in the records ``past/``;
+at this time. ``look`` is 0 without an entry. Messages with an event time up to ``sealed`` are in the records ``past/``;
 ``sealed`` is -1 if the key has no such record. ``<time>`` has 15 digits. Values are inside lists, because None, 0, ""
 and false are valid values.
 
-A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, it expires at the
-latest at its own time plus tolerance plus ``grace_ms``. The expiry time is computed from the messages, so it is not
-stored. An expired message is never found. It is deleted with the next right message of its key, or when its index entry
-is due. An index entry belongs to a record, not to a message. Otherwise, most writes of the join would be index entries.
-All new messages of a key are in one record, which a commit writes once.
+A right message expires ``grace_ms`` after the time of the next right message. With a tolerance, the message expires at
+the latest at its own time plus tolerance plus ``grace_ms``. The expiry time is computed from the messages, so it is not
+stored. An expired message is never found. The next right message of its key deletes it, or the check when the record's
+index entry is due. An index entry belongs to a record, not to a message. Otherwise, most writes of the join would be
+index entries. All new messages of a key are in one record, which a commit writes once.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class ForeignKeys(Step):
 
 
 class Subscriptions:
-    """Stores for each foreign key the left rows that refer to it.
+    """Stores the left rows that refer to each foreign key.
 
     When a left or right row changes, emits answers for the left rows.
 

@@ -1,4 +1,4 @@
-"""The steps of interval joins. They store the messages of both sides in the join's store, and look up matches.
+"""The steps of interval joins. The steps store the messages of both sides in the join's store, and look up matches.
 
 The state keys of a message key begin with the side::
 
@@ -165,7 +165,7 @@ class InnerInterval:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
-        # By stream time, some messages may have expired although they are still in the store. They must not match.
+        # Some messages in the store may already have expired by stream time. An expired message must not match.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):

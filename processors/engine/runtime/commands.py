@@ -101,8 +101,9 @@ class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read at most ``limit`` of the selected entries, in their committed state.
 
-    The HTTP answer contains the entries. Other commands store their results in a ticket, which every program that may
-    read the status can see. ``Read`` has no ticket, because the ticket would show the values to these programs.
+    The HTTP answer contains the entries. Other commands store their results in a ticket (the record of the command),
+    which every program that may read the status can see. ``Read`` has no ticket, because the ticket would show the
+    values to these programs.
     """
 
     limit: int = 100

@@ -49,11 +49,12 @@ _log = structlog.get_logger("runtime.committer")
 
 #: Maximum consecutive aborts without a commit. At the next abort, the worker stops, because it makes no progress.
 ABORTS_MAX = 20
-#: If a worker is fenced more than this many times in a row, it stops. Otherwise, two processes with the same
-#: transactional id would fence each other forever.
+#: Maximum number of times in a row that a worker is fenced. If it is fenced once more, the worker stops. Otherwise, two
+#: processes with the same transactional id would fence each other forever.
 FENCED_MAX = 3
-#: A rival is another group member with this worker's client id. If a worker is fenced more than this many times while a
-#: rival exists, it stops. One rival is normal: the worker's earlier process, whose session has not timed out yet.
+#: A rival is another group member with this worker's client id. This is the maximum number of times that a worker is
+#: fenced while a rival exists. If it is fenced once more, the worker stops. One rival is normal: the worker's earlier
+#: process, whose session has not timed out yet.
 RIVALS_MAX = 1
 #: Seconds. If no further rival is found within this time, earlier rivals are no longer counted.
 RIVAL_COUNTS_S = 300.0
@@ -150,7 +151,7 @@ class Committer:
     def start(self) -> None:
         """Create the producers.
 
-        This also ends a transaction that an earlier process with this transactional id left open.
+        The call also ends a transaction that an earlier process with this transactional id left open.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
@@ -354,8 +355,8 @@ class Committer:
     def look_after(self) -> None:
         """Write missing transaction markers while no transaction is open, because missing markers block readers.
 
-        This includes this worker's last transaction, and transactions of deleted workers whose transactional ids are no
-        longer used. An error is only logged here; the next ``begin`` raises it.
+        The call checks this worker's last transaction, and transactions of deleted workers whose transactional ids are
+        no longer used. An error is only logged here; the next ``begin`` raises it.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:

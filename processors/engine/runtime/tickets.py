@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The generator of a command. It yields after each step, so that the loop can poll, and returns the command's result.
+#: The generator of a command. The generator yields after each step, so that the loop can poll, and returns the
+#: command's result.
 Work = Generator[None, None, dict[str, Any]]
 
 
@@ -26,7 +27,7 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One accepted command; ``done`` and ``total`` count entries, records or tasks, depending on the verb."""
+    """One accepted command. ``done`` and ``total`` count entries, records or tasks, depending on the command."""
 
     id: str
     verb: str

@@ -168,8 +168,8 @@ class ValueSchema:
     #: The name of the field with the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
-    #: The model from which the columns were made; None if they were not made from a model. The audit reads values
-    #: with it.
+    #: The model from which the columns were made; None for columns that were not made from a model. The audit reads
+    #: values with the model.
     model: Any = field(default=None, compare=False, repr=False)
 
 

@@ -244,7 +244,7 @@ class RequestServer:
     def reads_on(self, connection: _Connection) -> None:
         """Moves a connection to the end of the list of open connections, because its client is reading its answer.
 
-        Connections at the start of the list are closed first.
+        The connections at the start of the list are closed first.
         """
         del self._open[connection]
         self._open[connection] = None

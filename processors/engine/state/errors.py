@@ -45,7 +45,10 @@ class StateCorrupt(StateFailed):
 
 
 class InputsParted(StateFailed, BadConfiguration):
-    """A worker was assigned only some of a store's input topics. It would miss a part of each key's messages."""
+    """A worker was assigned only some of a store's input topics.
+
+    The worker would miss a part of each key's messages.
+    """
 
 
 class StateIncoherent(StateFailed, BadConfiguration):

@@ -16,8 +16,8 @@ WRITE_BUFFER_BYTES = 32 << 20
 #: The size of one database's write buffer: at most 1/``BUFFERS_MIN`` of the bytes of all write buffers, but at least
 #: ``BUFFER_BYTES_MIN`` bytes.
 BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
-#: RocksDB allocates a write buffer in blocks. These are the number of blocks in a full buffer, and the maximum bytes of
-#: a block.
+#: RocksDB allocates a write buffer in blocks. The first number is the blocks of a full buffer. The second number is the
+#: maximum bytes of a block.
 BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: Maximum number of write buffers of a database in bulk mode, including full buffers that are not flushed yet.
 BULK_BUFFERS = 4

@@ -172,7 +172,7 @@ class StoreState(StateMethods):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
-        # This repeats the code of ``_load`` inline, for speed.
+        # The code of ``_load`` is repeated inline here, for speed.
         self.reads += 1
         cell = self._cells.get(key)
         if cell is None:
@@ -200,7 +200,7 @@ class StoreState(StateMethods):
         """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
         if ttl is not None:
             raise self.without_ttl()
-        # This repeats the code of ``_store`` inline, for speed.
+        # The code of ``_store`` is repeated inline here, for speed.
         try:
             raw = encode_value(value, self.timestamp_ms)
         except ValueNotStorable:  # Building the error's text costs time, so it is built only after a failure.

@@ -247,8 +247,8 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        While the compaction runs, ``on_wait`` is called about twice a second. It may close the store; ``close`` then
-        waits for the compaction.
+        While the compaction runs, ``on_wait`` is called about twice a second. ``on_wait`` may close the store;
+        ``close`` then waits for the compaction.
         """
         failures: list[Exception] = []
 
@@ -276,7 +276,7 @@ class TaskStore:
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Closes the database. It never raises an error, because the changelog can replay any write that is lost."""
+        """Closes the database. Never raises an error, because the changelog can replay any write that is lost."""
         if self._compaction is not None:
             self._compaction.join()
         try:

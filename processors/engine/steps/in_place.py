@@ -231,7 +231,7 @@ def _is_unsafe(found: Any, seen: set[int]) -> bool:
 def _is_data(value: Any, depth: int = 0) -> bool:
     """Whether a value consists only of texts, numbers and containers of these.
 
-    It then contains nothing that can be called.
+    Such a value contains nothing that can be called.
     """
     if type(value) in _ATOMS or isinstance(value, Enum):
         return True

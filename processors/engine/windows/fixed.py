@@ -142,7 +142,7 @@ class WindowStore(StoredWindows):
         before, after = self._before, self._after
         if before is not None and held is not None and before(aggregation.seen(held), *message):
             early.append((aggregation.result(*window, held), window[0]))
-            held = None  # the window starts again, with this message
+            held = None  # the window was sent, so it starts again with this message
         stored = aggregation.folded(held, value, time_ms)
         if after is not None and after(aggregation.seen(stored), *message):
             early.append((aggregation.result(*window, stored), window[0]))

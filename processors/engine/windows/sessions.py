@@ -57,8 +57,8 @@ class Open(NamedTuple):
     """An open session.
 
     Attributes:
-        opened: The event time of the message that opened the session. It identifies the session in the store, and never
-            changes, while ``start`` may change.
+        opened: The event time of the message that opened the session. This time identifies the session in the store. It
+            never changes, but ``start`` may change.
         start: The event time of its earliest message.
         end: The event time of its latest message, plus 1.
         stored: Its aggregates, in stored form.

@@ -235,10 +235,7 @@ class StoredWindows:
         self.late += len(late)
 
     def _of_key(self) -> KeyTime:
-        """Reads the record of the current key.
-
-        Future event times that the worker's clock has reached are applied to it.
-        """
+        """Reads the record of the current key, and applies future event times that the worker's clock has reached."""
         known = KeyTime(self._state.get(KEY_TIME))
         known.reach(self._stream.cap_ms)
         return known

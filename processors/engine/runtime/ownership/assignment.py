@@ -127,7 +127,8 @@ class Assignment:
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
         """Returns facts about a task's checkpoint for the status page; None if no checkpoint was searched.
 
-        It has the progress of a running download, the checkpoint that was used, or the reasons why none was used.
+        The result has the progress of a running download, the checkpoint that was used, or the reasons why no
+        checkpoint was used.
         """
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].job.progress)}

@@ -2,12 +2,12 @@
 
 A worker that is killed during a commit leaves a transaction open on its tasks' changelogs, and pending offsets. Without
 fencing, the next owner waits until the broker aborts that transaction, at least ``TRANSACTION_S`` after its start. If
-the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. It
-initialises a producer with this id; the broker then aborts the open transaction.
+the next owner was a standby, it knows the dead owner's transactional id from the meta records of the changelog. The
+next owner initialises a producer with this id. The broker then aborts the open transaction.
 
 Fencing is safe for these reasons. Only the worker to which the group assigned the partition fences, and only while a
-transaction is open on the changelog. A live owner ends its transaction before it gives a partition back. An owner that
-could not end its transaction was removed from the group. The commits of such an owner fail anyway, because its group
+transaction is open on the changelog. A live owner ends its transaction before it gives a partition back. The group has
+removed an owner that could not end its transaction. Kafka refuses this owner's commits anyway, because its group
 generation is old. If the dead owner was already restarted with the same id, the restarted process is fenced, too, and
 joins the group again. Fencing never commits a transaction.
 """

@@ -1,4 +1,4 @@
-"""Fetches a checkpoint as the initial state of a new standby; then the standby replays the rest of the changelog.
+"""Fetches a checkpoint as the initial state of a new standby, which then replays the rest of the changelog.
 
     no local state ──seek──► fetching ──ended──► installed, marked as incomplete ──► replay the rest of the changelog
                                         └──refused, timed out or damaged──► replay the changelog from its beginning

@@ -26,7 +26,7 @@ AGAIN_S = 2.0
 
 
 class FreshEnds:
-    """Requests the end offsets of topics. They are cached, until ``begin`` discards them."""
+    """Requests the end offsets of topics, and caches them until ``begin`` discards them."""
 
     def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster

@@ -293,7 +293,7 @@ class GroupedOrder(ReadingOrder):
         return made
 
     def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
-        """Notes for each input since when other inputs wait for it; None if no input waits for it."""
+        """Stores for each input the time since when other inputs wait for it; None if no other input waits for it."""
         for each in cursors:
             others = [other.head for other in cursors if other is not each and other.has_head]
             behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
@@ -332,7 +332,7 @@ def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, m
     """Chooses the next records if no head is safe: ``chosen`` has a message before ``bound``, but after its head.
 
     The head of ``chosen`` must be processed before that message. But messages with which the head is joined must be
-    processed before the head. Returns None if the task must wait for one of these messages.
+    processed before the head. Returns None if the task must wait for such a message.
     """
     passed = list[_Cursor]()
     while chosen not in passed:

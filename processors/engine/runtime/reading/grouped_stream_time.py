@@ -46,7 +46,9 @@ class InHand:
 
 
 class Upstream:
-    """The watermarks of all upstream tasks of a task. They determine how far the task's stream time may advance.
+    """The watermarks of all upstream tasks of a task.
+
+    These watermarks determine how far the task's stream time may advance.
 
     Args:
         stream: The stream time of the task; the watermarks are committed with it.

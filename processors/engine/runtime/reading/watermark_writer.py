@@ -6,11 +6,11 @@
     task flights-1  ──┴────────────────────────────────────┘
       stream time 09:40
 
-A *watermark* is a record without a key. A task writes it after its messages, in the same transaction. It contains the
-stream time of the task, and whether the task's inputs are read to their ends. A task whose inputs are read to their
-ends repeats its watermark (``watermarks``). Downstream stream time therefore waits for an upstream task that is slow or
-whose worker died. The messages of this task do not become late. Flink has watermarks and idle sources for the same
-reason.
+A *watermark* is a record without a key. A task writes a watermark after its messages, in the same transaction. The
+watermark contains the stream time of the task, and whether the task's inputs are read to their ends. A task whose
+inputs are read to their ends repeats its watermark (``watermarks``). Downstream stream time therefore waits for an
+upstream task that is slow or whose worker died. The messages of this task do not become late. Flink has watermarks and
+idle sources for the same reason.
 
 Invariants:
     - Each task writes a watermark when it starts.

@@ -117,7 +117,7 @@ class Before:
     def begin(self, told: Mapping[str, int]) -> None:
         """Starts from the committed watermark times, by task.
 
-        They are valid until these tasks send further watermarks.
+        These times are valid until the tasks send further watermarks.
         """
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
@@ -193,7 +193,7 @@ class Before:
     def heard_at(self) -> float:
         """The earliest moment, in monotonic seconds, at which one of the tasks' last watermarks was read.
 
-        It is 0 until each task has sent a watermark.
+        The moment is 0 until each task has sent a watermark.
         """
         if len(self._words) < len(self._tasks):
             return 0.0

@@ -103,7 +103,8 @@ class AwaitedStream:
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
         """Processes deserialized messages. Returns the index after the last processed message.
 
-        Messages whose calls would not end in time are not processed. ``called`` then says whether calls were made.
+        Messages whose calls would not end within the time limit of a turn are not processed. ``called`` then says
+        whether calls were made.
         """
         jobs = self._jobs(batch, first, readable)
         called = [job for job in jobs if job.place is not None]

@@ -4,9 +4,9 @@
     source ── columns ── window.current() ── to_topic (one or more)
     source ── columns ── window.final() ── any steps
 
-``columns`` are column expressions (filters, assignments, projections) that call no user function. There may be none.
-The values must be JSON, and the keys must stay bytes. All other streams are processed message by message. If numpy
-would give a different result, even by one bit, the messages are also processed message by message.
+``columns`` are column expressions (filters, assignments, projections) that call no user function. A stream may have no
+column expressions. The values must be JSON, and the keys must stay bytes. All other streams are processed message by
+message. If numpy would give a different result, even by one bit, the messages are also processed message by message.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class AggregationStream(ColumnarStream):
 class WindowedStream(ColumnarStream):
     """A stream with one window.
 
-    ``boxes`` are the outboxes for current results. It is empty if the window has final results.
+    ``boxes`` are the outboxes for current results. ``boxes`` is empty if the window has final results.
     """
 
     def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:

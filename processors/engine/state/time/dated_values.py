@@ -39,7 +39,8 @@ from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, 
 
 #: Number of digits of a time in a state key.
 DIGITS = 15
-#: Factor by which the time is multiplied in a moment. It is larger than any number of values of one key at one time.
+#: Factor by which the time is multiplied in a moment. The factor is larger than any number of values of one key at one
+#: time.
 NUMBERS = 10**9
 #: Estimated bytes in memory: of one moment, and of the list and dict entry for one message key and side.
 MOMENT_BYTES, LINE_BYTES = 56, 400
@@ -176,7 +177,7 @@ class DatedValues:
     def stream_ms(self) -> int:
         """The time up to which values have expired, in milliseconds; ``NO_TIME`` before the first message.
 
-        This is the stream time of the task; during a timer's call, the timer's time.
+        The time is the stream time of the task, or during a timer's call the timer's time.
         """
         return self.stream.ends_ms
 

@@ -25,7 +25,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 
-#: Milliseconds. Means that there is no event time yet. It is less than every event time.
+#: Milliseconds. This value means that there is no event time yet. It is less than every event time.
 NO_TIME = -1
 #: Event times must be less than this number of milliseconds, because state keys have 15 digits for a time.
 EVENT_TIME_END_MS = 10**15
@@ -147,7 +147,7 @@ class StreamTime:
     def ends_ms(self) -> int:
         """The time up to which values and windows have ended.
 
-        This is the stream time; during a timer's call, the timer's time.
+        The time is the stream time, or during a timer's call the timer's time.
         """
         return self.time_ms if self.call_ms is None else self.call_ms
 
@@ -250,8 +250,8 @@ def time_invalid(time_ms: int) -> EventTimeInvalid:
 def event_time(made: object, function: object) -> int:
     """Checks the event time that a user's function returned, and returns it.
 
-    If a value seems to be in seconds, a warning is logged once for each function. It is still taken as milliseconds, so
-    it is a time in early 1970.
+    If a value seems to be in seconds, a warning is logged once for each function. The value is still taken as
+    milliseconds, so it is a time in early 1970.
 
     Raises:
         EventTimeInvalid: The value is not a whole number of milliseconds since 1970.

@@ -130,7 +130,7 @@ class TimeIndex:
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:
-        """Puts an entry back into memory. It must still be in the store."""
+        """Puts an entry back into memory. The entry must still be in the store."""
         self.next_ms = min(self.next_ms, entry.time_ms)
         if self._horizon is not None and (entry.time_ms > self._horizon_ms or self.place(entry) > self._horizon):
             return
