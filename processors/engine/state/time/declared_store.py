@@ -48,9 +48,9 @@ class DeclaredState(StoreState):
 
     __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
-    #: The values with a time in their state keys; None unless ``keep_dated`` was called.
+    #: The values with a time in their state keys. The attribute exists only after a call of ``keep_dated``.
     dated: DatedValues
-    #: The event times of the keys; None unless ``keep_by_key`` was called.
+    #: The event times of the keys. The attribute exists only after a call of ``keep_by_key``.
     key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
